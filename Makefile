@@ -1,0 +1,85 @@
+# `make demo` and `make test` need Python 3.11 or newer and nothing else; `make help` lists the rest.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PYTEST := $(BIN)/python -m pytest
+# A stamp carries the checksum of what was installed: another lock is another stamp.
+checksum = $(firstword $(shell cat $(1) pyproject.toml | cksum))
+DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
+DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
+LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
+	--no-header --python-version 3.11 -q pyproject.toml
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
+	bench-ingest clean
+
+help: ## Print every target and what it does.
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need.
+
+demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections.
+	@$(BIN)/inference-store demo
+
+lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock files.
+	$(LOCK) --upgrade -o requirements.lock
+	$(LOCK) --upgrade --extra demo -c requirements.lock -o requirements-demo.lock
+	$(LOCK) --upgrade --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+
+servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
+	@$(BIN)/python -m tests.servers
+
+lint: $(DEV_STAMP) ## Check style and format.
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+format: $(DEV_STAMP) ## Format the code and mend what can be mended.
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+types: $(DEV_STAMP) ## Check the types.
+	@$(BIN)/mypy -p inference_store
+	@$(BIN)/mypy -p tests.servers
+
+test: lint types unit integration e2e ## Run every check and test but the fault matrix.
+
+unit: $(DEV_STAMP) ## Run the tests that need no server.
+	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e
+
+integration: servers ## Run the tests of the parts on real servers.
+	@$(PYTEST) tests/integration
+
+e2e: servers ## Run the tests of the whole line on real servers.
+	@$(PYTEST) tests/e2e
+
+faults: servers ## Kill and stop everything under load, and check that nothing was lost.
+	@$(PYTEST) tests/e2e/faults --faults
+
+bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
+	@$(BIN)/python -m benchmarks.ingest
+
+clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON) is older than 3.11: say make PYTHON=python3.11, or newer."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)."; \
+		exit 1; }
+	@$(PYTHON) -m venv .venv
+
+# All that the demo needs is in the development lock too.
+$(DEMO_STAMP): | $(BIN)/pip
+	@test -e $(DEV_STAMP) || { echo "Installing what the demo needs into .venv ..." && \
+		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps -e .; }
+	@touch $@
+
+$(DEV_STAMP): | $(BIN)/pip
+	@echo "Installing what the tests need into .venv ..."
+	@$(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-deps -e .
+	@touch $@

@@ -1,0 +1,34 @@
+"""`inference-store <command>`: one file a command."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+# Imported when run: a command needs only its own parts installed.
+COMMANDS = {
+    "migrate": "Bring the database's tables to this version.",
+    "ingester": "Index what arrives on Kafka.",
+    "api": "Answer questions over HTTP.",
+    "retention": "Delete by policy, on a schedule.",
+    "demo": "Start everything on this machine and feed it real detections.",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; its result is the exit code."""
+    parser = argparse.ArgumentParser(prog="inference-store", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, sentence in COMMANDS.items():
+        commands.add_parser(name, help=sentence, description=sentence, add_help=False)
+    known, rest = parser.parse_known_args(arguments)
+    module = import_module(f"inference_store.cli.{known.command}")
+    command = argparse.ArgumentParser(
+        prog=f"inference-store {known.command}", description=COMMANDS[known.command]
+    )
+    module.add_arguments(command)
+    return int(module.run(command.parse_args(rest)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

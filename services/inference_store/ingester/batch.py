@@ -1,0 +1,67 @@
+"""What travels down the line: records read, and the share of each partition in a batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from inference_store.store.books import Place
+from inference_store.store.indexing import Indexable
+from inference_store.store.records import Record, Trouble
+
+
+@dataclass(frozen=True, slots=True)
+class MissingBlob:
+    """The event waits for this object."""
+
+    storage_key: str
+    model_id: str
+    inference_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A record, and what reading it gave."""
+
+    record: Record
+    result: Indexable | Trouble | MissingBlob
+
+
+@dataclass(slots=True)
+class Assigned:
+    """A partition while it is assigned to us. Running state: `gone` once it is not."""
+
+    partition: int
+    place: Place | None = None
+    next: int = 0
+    # the last record that was read: the topic is still the same if it is still there
+    verify: tuple[int, bytes] | None = None
+    gone: bool = False
+
+
+@dataclass(slots=True)
+class Share:
+    """One partition's share of a batch: the offsets [lo, hi) and what is in them."""
+
+    assigned: Assigned
+    place: Place
+    lo: int
+    hi: int
+    records: Sequence[Record]
+    last: tuple[int, bytes]
+    lost: int = 0
+    not_delivered: int = 0
+    # producer → sequence numbers
+    sequences: dict[str, list[int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Shares of several partitions, and their records as read."""
+
+    shares: list[Share]
+    reads: list[Read] = field(default_factory=list)
+
+    def drop_gone(self) -> None:
+        """Leave out partitions that are no longer ours."""
+        self.shares = [share for share in self.shares if not share.assigned.gone]
+        places = {share.place for share in self.shares}
+        self.reads = [read for read in self.reads if read.record.place in places]

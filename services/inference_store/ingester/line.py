@@ -1,0 +1,154 @@
+"""The line: poll and read one batch ahead while the batch before is being written."""
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Iterable
+
+import structlog
+
+from inference_store.store.admin import Heartbeat
+from inference_store.store.books import Fenced, Outcome
+from inference_store.store.failpoints import failpoint
+from inference_store.store.indexing import Indexable
+from inference_store.store.metrics import BATCH_SECONDS, DEAD_LETTERS, EVENTS, FLAGGED
+from inference_store.store.records import Trouble
+from inference_store.store.settings import IngesterSettings
+
+from .batch import Batch, MissingBlob, Read, Share
+from .consumer import Topic
+from .limit import DeadLetterLimit, Halted
+from .patience import Patience, Stopped
+from .reading import Reader
+from .shares import cut
+from .write import Outcomes, RegistrationGone, Writer
+
+_log = structlog.get_logger()
+
+
+class Line:
+    """Kafka → Postgres, until asked to stop."""
+
+    def __init__(
+        self,
+        settings: IngesterSettings,
+        topic: Topic,
+        reader: Reader,
+        writer: Writer,
+        *,
+        limit: DeadLetterLimit,
+        patience: Patience,
+        heartbeat: Heartbeat,
+        stop: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._reader = reader
+        self._writer = writer
+        self._limit = limit
+        self._patience = patience
+        self._heartbeat = heartbeat
+        self._stop = stop
+        # One batch ahead: the reader waits here while the writer is behind.
+        self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
+
+    async def run(self) -> None:
+        """Until stopped; what was read but not written is read again by whoever comes next."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._read())
+                tasks.create_task(self._write())
+        except* Stopped:
+            pass
+
+    async def _read(self) -> None:
+        while not self._stop.is_set():
+            self._heartbeat.beat()
+            shares = await self._patience.until_done(self._topic.poll)
+            if not shares:
+                continue
+            failpoint("ingester.poll.after")
+            for batch in await self._batches(shares):
+                await self._ahead.put(batch)
+        await self._ahead.put(None)
+
+    async def _batches(self, shares: list[Share]) -> list[Batch]:
+        batch = Batch(shares)
+        started = time.perf_counter()
+        records = [record for share in shares for record in share.records]
+        batch.reads = await self._patience.until_done(lambda: self._reader.read(records))
+        BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
+        return list(cut(batch, most_rows=self._settings.ingester_batch_rows))
+
+    async def _write(self) -> None:
+        while (batch := await self._ahead.get()) is not None:
+            await self._write_one(batch)
+            self._heartbeat.beat()
+
+    async def _write_one(self, batch: Batch) -> None:
+        started = time.perf_counter()
+        while True:
+            batch.drop_gone()
+            if not batch.shares:
+                return
+            try:
+                outcomes = await self._patience.until_done(lambda: self._attempt(batch))
+                break
+            except Fenced as fenced:
+                _log.warning("fenced", action="fenced", reason=str(fenced))
+                self._look_again(batch)
+                return
+            except RegistrationGone:
+                await self._read_again(batch)
+            except Halted as halted:
+                _log.error("halted", action="halted", reason=str(halted))
+                await self._pause()
+        BATCH_SECONDS.labels("write").observe(time.perf_counter() - started)
+        self._count(batch, outcomes)
+        await self._topic.commit(batch.shares)
+        failpoint("ingester.kafka_commit.after")
+
+    async def _read_again(self, batch: Batch) -> None:
+        """A registration changed under the batch: what it says is read anew."""
+        records = [read.record for read in batch.reads]
+        batch.reads = await self._patience.until_done(lambda: self._reader.read(records))
+
+    async def _attempt(self, batch: Batch) -> Outcomes:
+        self._heartbeat.beat()
+        aside = sum(not isinstance(read.result, Indexable) for read in batch.reads)
+        now = asyncio.get_running_loop().time()
+        await self._limit.check(now=now, events=len(batch.reads), set_aside=aside)
+        return await self._writer.write(batch)
+
+    def _look_again(self, batch: Batch) -> None:
+        for share in batch.shares:
+            self._topic.look_again(share.assigned)
+
+    async def _pause(self) -> None:
+        """Halted: look again now and then, for the window moves on and limits may be raised."""
+        for _ in range(10):
+            self._heartbeat.beat()
+            try:
+                await asyncio.wait_for(self._stop.wait(), 1.0)
+            except TimeoutError:
+                continue
+            raise Stopped
+
+    def _count(self, batch: Batch, outcomes: Outcomes) -> None:
+        total: Counter[Outcome] = sum(outcomes.values(), Counter())
+        for outcome, count in total.items():
+            EVENTS.labels(outcome.value).inc(count)
+        count_reads(batch.reads)
+
+
+def count_reads(reads: Iterable[Read]) -> None:
+    """Count reasons and flags of what was read."""
+    for read in reads:
+        match read.result:
+            case Trouble(reason=reason):
+                DEAD_LETTERS.labels(reason).inc()
+            case MissingBlob():
+                DEAD_LETTERS.labels("blob_missing").inc()
+            case Indexable() as item:
+                for flag in (*item.flags, *item.metadata.flags, *item.predictions.flags):
+                    FLAGGED.labels(flag.partition(":")[0]).inc()

@@ -1,0 +1,73 @@
+"""Waiting for a server that is away: longer each time, said in health and metrics, lossless."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import structlog
+from aiokafka.errors import KafkaError
+
+from inference_store.store.database import is_trouble
+from inference_store.store.errors import BlobsAway
+from inference_store.store.metrics import TROUBLE
+
+_LONGEST_SECONDS = 30.0
+_log = structlog.get_logger()
+T = TypeVar("T")
+
+
+def server_of(error: BaseException) -> str | None:
+    """Which server is away; None where the error is of another kind."""
+    if isinstance(error, BlobsAway):
+        return "object store"
+    if isinstance(error, KafkaError):
+        return "kafka"
+    return "postgres" if is_trouble(error) else None
+
+
+class Stopped(Exception):
+    """The service was asked to stop while it waited."""
+
+
+class Patience:
+    """Runs work until it succeeds, as long as only a server's absence stands against it."""
+
+    def __init__(self, stop: asyncio.Event, *, first_seconds: float) -> None:
+        self._stop = stop
+        self._first = first_seconds
+        self.away: dict[str, str] = {}
+
+    async def reason(self, server: str) -> str | None:
+        """Why a server keeps us waiting; None while it does not."""
+        return self.away.get(server)
+
+    async def until_done(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The work's result. Raises Stopped, or any error that is not a server's absence."""
+        wait = self._first
+        while True:
+            try:
+                result = await work()
+            except Exception as error:  # sorted out by its kind: anything else goes up
+                server = server_of(error)
+                if server is None:
+                    raise
+                self._note(server, error, wait)
+            else:
+                self.away.clear()
+                return result
+            await self._pause(wait)
+            wait = min(wait * 2, _LONGEST_SECONDS)
+
+    def _note(self, server: str, error: Exception, wait: float) -> None:
+        self.away[server] = f"{type(error).__name__}: {error}"[:500]
+        TROUBLE.labels(server).inc()
+        _log.warning(
+            "a server is away", action="waiting", server=server, error=str(error), seconds=wait
+        )
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped

@@ -1,0 +1,213 @@
+"""From records to what can be indexed: decode, look the model up, fetch, parse.
+
+The event loop is given back every 50 events, so that the batch before can be written meanwhile.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import registrations
+from inference_store.store.blobs import OVER_BUDGET, Blobs, Fetched
+from inference_store.store.errors import BlobMissing, BlobTooLarge, InvalidEvent
+from inference_store.store.events import InferenceEvent, StorageKey, decode
+from inference_store.store.failpoints import failpoint
+from inference_store.store.indexing import Indexable
+from inference_store.store.metadata import MetadataCaps, from_response, read_metadata
+from inference_store.store.records import Record, Trouble
+from inference_store.store.registrations import Registration
+from inference_store.store.settings import IngesterSettings
+from inference_store.store.task_types import (
+    PredictionCaps,
+    Predictions,
+    read_predictions,
+    task_type_of,
+)
+
+from .batch import MissingBlob, Read
+
+_T = TypeVar("_T")
+_SLICE = 50
+# Bytes of blobs in memory at once: what is over is fetched in the next round.
+_FETCH_BUDGET = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Event:
+    """A decoded event on its way: its record, and the two blobs that the index reads."""
+
+    record: Record
+    event: InferenceEvent
+    registration: Registration | None = None
+    metadata: Fetched = None
+    response: Fetched = None
+
+
+class Reader:
+    """Reads records; raises when a server is away, so that the caller waits and asks again."""
+
+    def __init__(self, settings: IngesterSettings, engine: AsyncEngine, blobs: Blobs) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._blobs = blobs
+        self._metadata_caps = MetadataCaps(
+            keys=settings.max_keys_per_inference,
+            key_characters=settings.max_key_characters,
+            levels=settings.max_json_depth,
+            leaves=settings.max_json_leaves,
+            blob_bytes=settings.max_metadata_bytes,
+        )
+        self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)
+
+    async def read(self, records: Sequence[Record]) -> list[Read]:
+        """What each record is, in order. Raises BlobsAway, and errors of Postgres."""
+        troubles, events = await self._decode(records)
+        await self._look_up(events)
+        known: list[_Event] = []
+        for item in events:
+            if item.registration is None:
+                troubles.append(Read(item.record, _unknown(item.event)))
+            else:
+                known.append(item)
+        reads = troubles
+        while known:
+            fetched, known = await self._fetch(known)
+            reads += await self._parse(fetched)
+        return sorted(reads, key=lambda read: (read.record.place, read.record.offset))
+
+    async def _decode(self, records: Sequence[Record]) -> tuple[list[Read], list[_Event]]:
+        troubles: list[Read] = []
+        events: list[_Event] = []
+        for some in _slices(records):
+            for record in some:
+                try:
+                    event = decode(
+                        record.payload, record_time=record.time, buckets=self._blobs.buckets
+                    )
+                except InvalidEvent as wrong:
+                    troubles.append(Read(record, _trouble(wrong)))
+                else:
+                    events.append(_Event(record, event))
+            await asyncio.sleep(0)
+        return troubles, events
+
+    async def _look_up(self, events: Sequence[_Event]) -> None:
+        """Each event's registration; an unknown model is registered, if it may be."""
+        wanted = {item.event.model_id: item.event for item in events}
+        if not wanted:
+            return
+        async with self._engine.connect() as connection:
+            found = await registrations.known(connection, wanted)
+        missing = {model_id: e for model_id, e in wanted.items() if model_id not in found}
+        if missing and self._settings.ingester_unknown_models == "register":
+            async with self._engine.begin() as connection:
+                found |= await registrations.register_missing(connection, missing)
+        for item in events:
+            item.registration = found.get(item.event.model_id)
+
+    async def _fetch(self, events: list[_Event]) -> tuple[list[_Event], list[_Event]]:
+        """Those whose blobs are here now, and those that did not fit into memory with them."""
+        wanted = [place for item in events for place in _wanted(item.event)]
+        if not any(wanted):
+            return events, []
+        failpoint("ingester.get.before")
+        limit = max(self._settings.max_metadata_bytes, self._settings.max_response_bytes)
+        got = await asyncio.to_thread(
+            self._blobs.get_many, wanted, limit=limit, budget=_FETCH_BUDGET
+        )
+        failpoint("ingester.get.after")
+        here: list[_Event] = []
+        later: list[_Event] = []
+        for item, metadata, response in zip(events, got[::2], got[1::2], strict=True):
+            item.metadata, item.response = metadata, response
+            over = metadata is OVER_BUDGET or response is OVER_BUDGET
+            (later if over else here).append(item)
+        return here, later
+
+    async def _parse(self, events: Sequence[_Event]) -> list[Read]:
+        reads: list[Read] = []
+        for some in _slices(events):
+            reads += [Read(item.record, self._result(item)) for item in some]
+            await asyncio.sleep(0)
+        return reads
+
+    def _result(self, item: _Event) -> Indexable | MissingBlob:
+        event = item.event
+        for blob, place in ((item.metadata, event.metadata), (item.response, event.response)):
+            if isinstance(blob, BlobMissing):
+                return MissingBlob(str(place), event.model_id, event.inference_id)
+        if item.registration is None:
+            raise AssertionError("only events of known models are parsed")
+        return self._indexable(item, item.registration)
+
+    def _indexable(self, item: _Event, registration: Registration) -> Indexable:
+        flags: list[str] = []
+        metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
+        response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
+        if metadata is None and "metadata_too_large" not in flags and response is not None:
+            metadata = from_response(response)
+        return Indexable(
+            event=item.event,
+            registration=registration,
+            metadata=read_metadata(metadata, caps=self._metadata_caps, response=response),
+            predictions=self._predictions(item.event, registration, response, flags),
+            flags=tuple(flags),
+        )
+
+    def _predictions(
+        self,
+        event: InferenceEvent,
+        registration: Registration,
+        response: bytes | None,
+        flags: Sequence[str],
+    ) -> Predictions:
+        if "response_too_large" in flags:
+            return Predictions(items=None)
+        return read_predictions(
+            response,
+            task_type=task_type_of(event.extras.task_type or registration.task_type),
+            class_labels=registration.class_labels,
+            output_mapping=registration.output_mapping,
+            width=event.extras.width,
+            height=event.extras.height,
+            ok=event.extras.ok,
+            caps=self._prediction_caps,
+        )
+
+
+def event_blob(inline: bytes | None, fetched: Fetched) -> Fetched:
+    """A blob that came inside the event, or else the object."""
+    return fetched if inline is None else inline
+
+
+def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
+    if isinstance(blob, BlobTooLarge):
+        flags.append(f"{name}_too_large")
+    return blob if isinstance(blob, bytes) else None
+
+
+def _wanted(event: InferenceEvent) -> tuple[StorageKey | None, StorageKey | None]:
+    """The objects that the index needs: never the datum, and nothing that came inline."""
+    return (
+        event.metadata if event.inline_metadata is None else None,
+        event.response if event.inline_response is None else None,
+    )
+
+
+def _trouble(wrong: InvalidEvent) -> Trouble:
+    return Trouble(wrong.reason, wrong.detail, wrong.model_id, wrong.inference_id)
+
+
+def _unknown(event: InferenceEvent) -> Trouble:
+    detail = f"model {event.model_id!r} is not registered, and unknown models are refused"
+    return Trouble("unknown_model", detail, event.model_id, event.inference_id)
+
+
+def _slices(items: Sequence[_T]) -> Iterator[list[_T]]:
+    remaining = iter(items)
+    while some := list(islice(remaining, _SLICE)):
+        yield some

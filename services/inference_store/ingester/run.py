@@ -1,0 +1,144 @@
+"""Build the ingester from its settings, and run it until it is asked to stop."""
+
+import asyncio
+import signal
+from datetime import timedelta
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import parked
+from inference_store.store.admin import AdminApp, Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import create_engine
+from inference_store.store.dictionary import Dictionary
+from inference_store.store.settings import IngesterSettings
+
+from .consumer import Topic
+from .limit import DeadLetterLimit
+from .line import Line
+from .patience import Patience, Stopped
+from .reading import Reader
+from .retry import Retries
+from .write import Writer
+
+_log = structlog.get_logger()
+
+
+async def run(settings: IngesterSettings, stop: asyncio.Event | None = None) -> None:
+    """Ingest until SIGTERM, SIGINT or `stop`."""
+    stop = stop or asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    engine = create_engine(
+        settings.postgres_dsn.get_secret_value(),
+        application="inference-store-ingester",
+        pool_size=settings.postgres_pool_size,
+    )
+    blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
+    try:
+        await _Ingester(settings, engine, blobs, stop).run()
+    finally:
+        blobs.close()
+        await engine.dispose()
+
+
+def schedule_of(settings: IngesterSettings) -> parked.Schedule:
+    """When parked events are tried again."""
+    return parked.Schedule(
+        first=timedelta(seconds=settings.ingester_parked_first_seconds),
+        longest=timedelta(seconds=settings.ingester_parked_longest_seconds),
+        give_up=timedelta(seconds=settings.ingester_parked_give_up_seconds),
+    )
+
+
+class _Ingester:
+    """The parts of one ingester, wired."""
+
+    def __init__(
+        self, settings: IngesterSettings, engine: AsyncEngine, blobs: Blobs, stop: asyncio.Event
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._blobs = blobs
+        self._stop = stop
+        self._patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
+        # Its own patience: a retry that waits must not hide that the line runs.
+        self._retry_patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
+        self._heartbeat = Heartbeat(limit_seconds=120.0)
+        self._limit = DeadLetterLimit(settings, engine)
+        self._topic = Topic(settings, engine)
+        self._joined = False
+        self._admin = AdminApp(
+            {
+                "kafka": self._kafka,
+                "postgres": lambda: self._patience.reason("postgres"),
+                "object store": lambda: self._patience.reason("object store"),
+                "dead letter limit": self._within_limit,
+            },
+            self._heartbeat,
+        )
+
+    async def run(self) -> None:
+        settings = self._settings
+        await self._admin.start(settings.ingester_admin_host, settings.ingester_admin_port)
+        try:
+            await self._patience.until_done(self._reach)
+            self._joined = True
+            await self._work()
+        except Stopped:
+            pass
+        finally:
+            await self._topic.stop()
+            await self._admin.stop()
+            _log.info("ingester stopped", action="stopped")
+
+    async def _reach(self) -> None:
+        """Every server answers: only then the group is joined."""
+        async with self._engine.connect() as connection:
+            await connection.execute(text("SELECT 1 FROM kafka_partition LIMIT 1"))
+        await asyncio.to_thread(self._blobs.check)
+        await self._topic.start()
+
+    async def _work(self) -> None:
+        settings, schedule = self._settings, schedule_of(self._settings)
+        reader = Reader(settings, self._engine, self._blobs)
+        writer = Writer(self._engine, _dictionary(settings, self._engine), schedule)
+        # The retries have caches of their own: both may resolve names at the same time.
+        retry_writer = Writer(self._engine, _dictionary(settings, self._engine), schedule)
+        line = Line(
+            settings,
+            self._topic,
+            reader,
+            writer,
+            limit=self._limit,
+            patience=self._patience,
+            heartbeat=self._heartbeat,
+            stop=self._stop,
+        )
+        retries = Retries(
+            settings,
+            self._engine,
+            reader,
+            retry_writer,
+            schedule=schedule,
+            patience=self._retry_patience,
+            stop=self._stop,
+        )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(line.run())
+            tasks.create_task(retries.run())
+
+    async def _kafka(self) -> str | None:
+        away = await self._patience.reason("kafka")
+        return away or (None if self._joined else "not connected yet")
+
+    async def _within_limit(self) -> str | None:
+        return self._limit.reason
+
+
+def _dictionary(settings: IngesterSettings, engine: AsyncEngine) -> Dictionary:
+    return Dictionary(
+        engine, most_keys=settings.max_keys_per_model, most_labels=settings.max_labels_per_model
+    )

@@ -1,0 +1,252 @@
+"""Writing a batch: rows, books, dead letters, parked events and references, all or nothing.
+
+Order of the effects: names for new keys and labels, and missing spans, in transactions of their
+own (a crash leaves a name or a span that nothing uses yet); then one transaction:
+
+1. lock the partitions' rows in the books (Fenced, if another consumer was here);
+2. keep the registrations from being removed;
+3. sort out what may not be stored; parents, children, references;
+4. dead letters and parked events;
+5. the books move from lo to hi.
+
+After the commit Kafka is told, for lag tools only. A crash before the commit repeats the batch,
+one after it repeats nothing: the books have moved.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from asyncpg.exceptions import PostgresError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store import books, dead_letters, indexing, parked, partitions, registrations
+from inference_store.store.books import Outcome, Place
+from inference_store.store.database import cause_of, is_rows_fault
+from inference_store.store.dictionary import Dictionary
+from inference_store.store.failpoints import failpoint
+from inference_store.store.indexing import Indexable, Rows, rows_of
+from inference_store.store.records import Trouble
+from inference_store.store.retention import erasures, tombstones
+
+from .arrivals import Arrivals, sort_out
+from .batch import Batch, MissingBlob, Read
+
+Outcomes = Mapping[Place, Counter[Outcome]]
+T = TypeVar("T")
+_MOST_LOOKS = 5
+# SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
+_REFUSALS = (DBAPIError, PostgresError, ValueError, OverflowError)
+
+
+class RegistrationGone(Exception):
+    """A model was removed while its events were being read: read them again."""
+
+
+class ErasedMeanwhile(Exception):
+    """An erasure ended between our look at the tombstones and our insert: look again."""
+
+
+class Writer:
+    """Writes batches of read records into Postgres."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        dictionary: Dictionary,
+        schedule: parked.Schedule,
+        *,
+        partition_target: int = 5_000_000,
+    ) -> None:
+        self._engine = engine
+        self._dictionary = dictionary
+        self._schedule = schedule
+        self._target = partition_target
+        self._spans = partitions.Spans()
+
+    async def prepare(self, reads: Sequence[Read]) -> None:
+        """Make every name and span that the rows need."""
+        items = [read.result for read in reads if isinstance(read.result, Indexable)]
+        keys: dict[int, set[str]] = {}
+        labels: dict[int, set[str]] = {}
+        for item in items:
+            model = item.registration.model
+            names = keys.setdefault(model, set())
+            names.update(leaf.name for leaf in item.metadata.leaves)
+            names.update(presence.name for presence in item.metadata.presences)
+            found = (prediction.label for prediction in item.predictions.items or ())
+            labels.setdefault(model, set()).update(label for label in found if label is not None)
+        await self._dictionary.resolve(keys, labels)
+        instants = [item.event.received_at for item in items]
+        missing = self._spans.missing(instants)
+        if missing:
+            self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
+
+    async def write(self, batch: Batch) -> Outcomes:
+        """Write a batch. Raises Fenced; RegistrationGone; the database's trouble."""
+        await self.prepare(batch.reads)
+        failpoint("ingester.write.before")
+        outcomes = await self.attempt(partial(self._commit, batch))
+        failpoint("ingester.commit.after")
+        return outcomes
+
+    async def attempt(self, work: Callable[[bool], Awaitable[T]]) -> T:
+        """Run a transaction; again one event by one where Postgres refuses a value of some."""
+        for _ in range(_MOST_LOOKS):
+            try:
+                return await work(False)
+            except ErasedMeanwhile:
+                continue
+            except _REFUSALS as error:
+                if not is_rows_fault(error):
+                    raise
+                return await work(True)
+        raise ErasedMeanwhile
+
+    async def _commit(self, batch: Batch, one_by_one: bool) -> Outcomes:
+        async with self._engine.begin() as connection:
+            for share in sorted(batch.shares, key=lambda share: share.place):
+                await books.hold(connection, share.place, share.lo)
+            outcomes = await self.index(connection, batch.reads, one_by_one=one_by_one)
+            for share in sorted(batch.shares, key=lambda share: share.place):
+                counts = outcomes.setdefault(share.place, Counter())
+                counts[Outcome.LOST] += share.lost
+                counts[Outcome.NOT_DELIVERED] += share.not_delivered
+                if share.lost:
+                    lo, hi = share.lo, share.lo + share.lost
+                    await books.name_lost(connection, share.place, lo=lo, hi=hi)
+                await books.cover(connection, share.place, share.sequences)
+                await books.move(
+                    connection,
+                    share.place,
+                    lo=share.lo,
+                    hi=share.hi,
+                    outcomes=counts,
+                    last=share.last,
+                )
+            failpoint("ingester.write.books")
+            failpoint("ingester.commit.before")
+        return outcomes
+
+    async def index(
+        self, connection: AsyncConnection, reads: Sequence[Read], *, one_by_one: bool = False
+    ) -> dict[Place, Counter[Outcome]]:
+        """Write what was read, in the caller's transaction; answers what became of each."""
+        await _keep_registrations(connection, reads)
+        arrivals = await sort_out(connection, reads)
+        stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
+        await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
+        await parked.add(
+            connection,
+            [(r.record, _waits(m), m.storage_key) for r, m in arrivals.missing],
+            self._schedule,
+        )
+        outcomes: dict[Place, Counter[Outcome]] = {}
+        for read, outcome in (*stored, *_settled(arrivals)):
+            outcomes.setdefault(read.record.place, Counter())[outcome] += 1
+        return outcomes
+
+    async def _insert(
+        self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool
+    ) -> list[tuple[Read, Outcome]]:
+        """Insert the fresh ones; what Postgres refuses becomes a dead letter."""
+        now = datetime.now(UTC)
+        pairs = [(read, self._rows(read.result, now)) for read in arrivals.fresh]
+        if one_by_one:
+            written = await self._one_by_one(connection, pairs, arrivals)
+        else:
+            written = (await indexing.write(connection, [rows for _, rows in pairs])).new
+        await _refuse_erased(connection, arrivals.fresh, written)
+        stored = [
+            (read, Outcome.STORED if (rows.model, rows.uid) in written else Outcome.DUPLICATE)
+            for read, rows in pairs
+            if not any(read is dead for dead, _ in arrivals.dead)
+        ]
+        fresh = [_item(read) for read, outcome in stored if outcome is Outcome.STORED]
+        await indexing.write_deltas(connection, indexing.deltas(fresh, self._dictionary))
+        await _expire_inputs(connection, arrivals, written)
+        return stored
+
+    def _rows(self, item: Any, now: datetime) -> Rows:
+        return rows_of(item, self._dictionary, indexed_at=now)
+
+    async def _one_by_one(
+        self,
+        connection: AsyncConnection,
+        pairs: Sequence[tuple[Read, Rows]],
+        arrivals: Arrivals,
+    ) -> frozenset[Any]:
+        """Each inference under a savepoint: one poisonous value costs one event, not the batch."""
+        written: set[Any] = set()
+        for read, rows in pairs:
+            try:
+                async with connection.begin_nested():
+                    written |= (await indexing.write(connection, [rows])).new
+            except _REFUSALS as error:
+                if not is_rows_fault(error):
+                    raise
+                arrivals.dead.append((read, _unindexable(read, error)))
+        return frozenset(written)
+
+
+async def _keep_registrations(connection: AsyncConnection, reads: Sequence[Read]) -> None:
+    models = {r.result.registration.model for r in reads if isinstance(r.result, Indexable)}
+    if models and not await registrations.keep(connection, models):
+        raise RegistrationGone
+
+
+async def _refuse_erased(
+    connection: AsyncConnection, fresh: Sequence[Read], written: frozenset[Any]
+) -> None:
+    """Raise ErasedMeanwhile for an inference whose erasure ended while we inserted.
+
+    Our insert waited for the eraser's transaction; a statement after it sees the tombstone.
+    """
+    new = [
+        (*item.identity, item.event.received_at)
+        for item in map(_item, fresh)
+        if item.identity in written
+    ]
+    if new and await tombstones.find(connection, new):
+        raise ErasedMeanwhile
+
+
+async def _expire_inputs(
+    connection: AsyncConnection, arrivals: Arrivals, written: frozenset[Any]
+) -> None:
+    """Inputs that have outlived their policy on arrival: stored without, the object deleted."""
+    late = [
+        (*item.identity, "input", *item.storage_keys)
+        for item in arrivals.input_expired
+        if item.identity in written
+    ]
+    if late:
+        await erasures.enqueue_arrivals(connection, late, cause="expired_arrival")
+
+
+def _settled(arrivals: Arrivals) -> list[tuple[Read, Outcome]]:
+    return [
+        *arrivals.settled,
+        *((read, Outcome.DEAD) for read, _ in arrivals.dead),
+        *((read, Outcome.PARKED) for read, _ in arrivals.missing),
+    ]
+
+
+def _item(read: Read) -> Indexable:
+    if not isinstance(read.result, Indexable):
+        raise AssertionError("only what can be indexed is stored")
+    return read.result
+
+
+def _waits(missing: MissingBlob) -> Trouble:
+    detail = f"{missing.storage_key} is not there yet"
+    return Trouble("blob_missing", detail, missing.model_id, missing.inference_id)
+
+
+def _unindexable(read: Read, error: Exception) -> Trouble:
+    event = _item(read).event
+    detail = f"Postgres refuses it: {cause_of(error)}"
+    return Trouble("unindexable", detail, event.model_id, event.inference_id)

@@ -1,0 +1,57 @@
+"""The three models that the demo runs, as they are registered over REST."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from .rest import Rest
+
+FRAMES = 240
+"""Frames of the camera; both detectors see each."""
+LABELS = tuple(str(digit) for digit in range(10))
+"""The classes of the digit classifier."""
+HELD_OUT = 300
+"""Images of digits that the classifier has not seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoModel:
+    """A registration, and how many inferences the demo feeds for it."""
+
+    model_id: str
+    name: str
+    task_type: str
+    class_labels: tuple[str, ...]
+    inferences: int
+
+    def register(self, rest: Rest) -> None:
+        """Tell the store of this model, as often as one likes. Raises LocalStackError."""
+        body: dict[str, Any] = {
+            "name": self.name,
+            "task_type": self.task_type,
+            "class_labels": list(self.class_labels),
+        }
+        rest.ask("PUT", f"/v1/models/{self.model_id}", body)
+
+
+FACES = DemoModel(
+    "face-detector",
+    "OpenCV frontal face cascade; score = 1 / (1 + e^-(weight - 2)), not calibrated",
+    "object_detection",
+    ("face",),
+    FRAMES,
+)
+PEOPLE = DemoModel(
+    "people-detector",
+    "OpenCV HOG people detector; score = 1 / (1 + e^-4(weight - 0.3)), not calibrated",
+    "object_detection",
+    ("person",),
+    FRAMES,
+)
+DIGITS = DemoModel(
+    "digit-classifier",
+    "Logistic regression on scikit-learn's digits",
+    "image_classification",
+    LABELS,
+    HELD_OUT,
+)
+DEMO_MODELS = (FACES, PEOPLE, DIGITS)

@@ -1,0 +1,97 @@
+"""The demo from its first line to its last: start, feed, ask, say what there is, serve."""
+
+import time
+from pathlib import Path
+
+from inference_store.local import programs
+from inference_store.local.folder import LocalFolder
+from inference_store.local.postgres_home import OPEN_FOLDER
+from inference_store.local.stack import Stack, running_stack
+
+from .models import DEMO_MODELS
+from .queries import FIRST, QUERIES, asked
+from .rest import Rest
+from .screen import Screen
+
+_WATCH_SECONDS = 0.5
+
+
+def tell(folder: LocalFolder, api_port: int, screen: Screen, *, once: bool) -> None:
+    """Run the demo until it is interrupted, or with `once` until the answers are printed.
+
+    Must be called by the main thread. Raises LocalStackError.
+    """
+    screen.say(f"Inference Store, all of it on this machine. Everything lies in {folder.path}.")
+    folder.make()
+    with folder.taken():
+        screen.step("starting Postgres, S3, Kafka, then migrate, ingester, api, retention")
+        with running_stack(folder, api_port) as stack:
+            rest = Rest(stack.api)
+            screen.step("everything is ready")
+            _feed(stack, rest, screen)
+            for query in QUERIES:
+                screen.step(asked(rest, query))
+            screen.say(_open_image(rest))
+            screen.say(_what_there_is(stack, folder))
+            if not once:
+                _serve(stack, screen)
+            screen.step("stopping")
+    screen.step("stopped; nothing is left running, the data stays")
+
+
+def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
+    for model in DEMO_MODELS:
+        model.register(rest)
+    if all(rest.count(model.model_id) >= model.inferences for model in DEMO_MODELS):
+        screen.step("the inferences of an earlier start are all there")
+        return
+    screen.step("running the detectors and the classifier; each inference goes to S3 and Kafka")
+    from .feed import feed_missing  # noqa: PLC0415 - OpenCV and scikit-learn take seconds to load
+
+    fed = feed_missing(stack, rest, screen.progress)
+    screen.step(f"{fed} inferences were captured, published and indexed\n")
+
+
+def _open_image(rest: Rest) -> str:
+    """How to see the datum behind the first answer."""
+    answer = rest.ask("POST", FIRST.path, FIRST.body)
+    if not answer["items"]:
+        return ""
+    item = answer["items"][0]
+    path = FIRST.path.removesuffix("/query") + f"/uid:{item['uid']}/data"
+    return f"# The picture behind the first answer:\ncurl -s {rest.address}{path} -o frame.jpg\n"
+
+
+def _what_there_is(stack: Stack, folder: LocalFolder) -> str:
+    servers = stack.servers
+    admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
+    return f"""\
+REST API    {stack.api}/docs (every route with examples; no token needed on this machine)
+Running     on 127.0.0.1 only:
+    Postgres   {servers.postgres.dsn}
+    S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
+    Kafka      {servers.kafka.bootstrap_servers} (topic {programs.TOPIC})
+{admin}
+Written     {folder.path}: logs/, s3/, run/ (pid files), passwords.json
+            {servers.postgres.data}: the database
+{_copied_binaries(servers.postgres.binaries)}\
+            Delete these folders and nothing is left.
+Mind        This Kafka is librdkafka's test broker: it keeps everything in memory, and is empty
+            and on another port after each start. The store sees a topic made anew (a new epoch in
+            its books); what it has indexed stays. For trying out, not for production.
+"""
+
+
+def _copied_binaries(binaries: Path) -> str:
+    """One line more where root's Postgres could not be run from where it was installed."""
+    if not binaries.is_relative_to(OPEN_FOLDER):
+        return ""
+    return f"            {binaries.parents[2]}: Postgres' programs, for user nobody\n"
+
+
+def _serve(stack: Stack, screen: Screen) -> None:
+    """Until interrupted. Raises PartEnded when a process ends by itself."""
+    screen.say("Serving until Ctrl-C.")
+    while True:
+        stack.check()
+        time.sleep(_WATCH_SECONDS)

@@ -1,0 +1,80 @@
+"""The folder the local stack writes to: data, logs, pid files and passwords."""
+
+import fcntl
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import LocalStackError
+
+NAME = ".inference-store"
+
+
+@dataclass(frozen=True, slots=True)
+class Passwords:
+    """Made once for a folder: other users of the machine reach our ports on 127.0.0.1 too."""
+
+    postgres: str
+    s3_access_key: str
+    s3_secret_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalFolder:
+    """Where everything of one local stack lies."""
+
+    path: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def run(self) -> Path:
+        """Pid files and addresses of what runs now."""
+        return self.path / "run"
+
+    @property
+    def s3(self) -> Path:
+        """Object storage: one folder for each bucket."""
+        return self.path / "s3"
+
+    def make(self) -> None:
+        """Make the folders. Others may pass through the first, never list it (Postgres may run
+        as another user below it); the rest is ours alone."""
+        self.path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        for inner in (self.logs, self.run, self.s3):
+            inner.mkdir(mode=0o700, exist_ok=True)
+
+    def passwords(self) -> Passwords:
+        """Those of this folder, made at the first call."""
+        file = self.path / "passwords.json"
+        if not file.exists():
+            made = {name: secrets.token_hex(16) for name in Passwords.__slots__}
+            # Renamed into place: a kill in between leaves no half-written file.
+            half = file.with_suffix(".new")
+            half.unlink(missing_ok=True)
+            with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+                json.dump(made, out)
+            half.replace(file)
+        return Passwords(**json.loads(file.read_text()))
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Hold the folder for this process. The lock goes with the process, however it ends.
+
+        Raises LocalStackError when another process holds it.
+        """
+        with open(self.path / "lock", "a", encoding="ascii") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LocalStackError(
+                    f"Another local stack runs in {self.path}: stop it first, or start this one "
+                    f"in another folder."
+                ) from error
+            yield

@@ -1,0 +1,153 @@
+"""A part of the stack: a process of its own, tied to ours so that it does not outlive us."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .errors import PartEnded, PartNotReady
+from .folder import LocalFolder
+from .leftovers import forget, remember
+
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.05
+_LAST_LINES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """A user of the machine to run a process as (only root may choose)."""
+
+    user: int
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What to start, and how to end it."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    current_folder: Path
+    stop_signal: signal.Signals = signal.SIGTERM
+    """What asks it to end in good order."""
+    orphan_signal: signal.Signals = signal.SIGKILL
+    """What the kernel sends it when we die without a word. Every part survives kill -9."""
+    stop_seconds: float = 20.0
+    """How long it may take to end before it is killed."""
+    run_as: RunAs | None = field(default=None)
+
+
+class RunningPart:
+    """A part that was started. Its output goes to a file of the folder's `logs`."""
+
+    def __init__(self, part: Part, folder: LocalFolder) -> None:
+        self.part = part
+        self.log = folder.logs / f"{part.name}.log"
+        self._folder = folder
+        if self.log.exists():  # the log of the last start is kept, older ones are not
+            self.log.replace(self.log.with_suffix(".previous.log"))
+        self._process = _spawn(part, self.log)
+        remember(folder, part.name, self._process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raises PartEnded when the process is no more."""
+        code = self._process.poll()
+        if code is not None:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+            raise PartEnded(self.part.name, code, str(self.log), "\n".join(lines[-_LAST_LINES:]))
+
+    def wait_ready(self, problem: Callable[[], str | None], seconds: float) -> None:
+        """Wait until `problem` answers None; what it answers last is the reason in the error.
+        A part that did not become ready is stopped.
+
+        Raises PartEnded, PartNotReady.
+        """
+        ready = False
+        try:
+            self._poll(problem, seconds)
+            ready = True
+        finally:  # whatever came between, Ctrl-C too
+            if not ready:
+                self.stop()
+
+    def _poll(self, problem: Callable[[], str | None], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (reason := problem()) is not None:
+            self.check()
+            if time.monotonic() > deadline:
+                raise PartNotReady(self.part.name, seconds, reason, str(self.log))
+            time.sleep(_POLL_SECONDS)
+
+    def wait_done(self, seconds: float) -> None:
+        """Wait for the end of a process that has one thing to do.
+
+        Raises PartEnded when it fails, PartNotReady when it takes longer than `seconds`.
+        """
+        try:
+            code = self._process.wait(seconds)
+        except subprocess.TimeoutExpired as error:
+            self.stop()
+            raise PartNotReady(self.part.name, seconds, "not done", str(self.log)) from error
+        forget(self._folder, self.part.name)
+        if code != 0:
+            self.check()
+
+    def stop(self) -> None:
+        """Ask it to end, wait, kill it if it does not. A second call does nothing."""
+        if self._process.poll() is None:
+            self._process.send_signal(self.part.stop_signal)
+            try:
+                self._process.wait(self.part.stop_seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        forget(self._folder, self.part.name)
+
+
+def _spawn(part: Part, log: Path) -> subprocess.Popen[bytes]:
+    run_as = part.run_as
+    with open(log, "wb") as output:
+        return subprocess.Popen(
+            part.command,
+            env=dict(part.environment),
+            cwd=part.current_folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # A session of its own: Ctrl-C reaches us alone, and we end the parts in order.
+            start_new_session=True,
+            user=None if run_as is None else run_as.user,
+            group=None if run_as is None else run_as.group,
+            extra_groups=None if run_as is None else [],
+            # Safe where it is called: no threads run while the stack is started.
+            preexec_fn=_tie_to_us(part.orphan_signal),  # noqa: PLW1509
+        )
+
+
+def _tie_to_us(orphan_signal: signal.Signals) -> Callable[[], None] | None:
+    """Runs in the new process, after it has changed its user (which would undo the tie).
+
+    The kernel watches the thread that starts the process, so parts are started by the main thread.
+    """
+    if not sys.platform.startswith("linux"):
+        return None  # the pid file alone must do: the next start ends what is left
+    prctl = ctypes.CDLL(None).prctl
+    parent = os.getpid()
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(orphan_signal), 0, 0, 0)
+        if os.getppid() != parent:  # we died before the tie was made
+            os._exit(1)
+
+    return tie

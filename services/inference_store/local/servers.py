@@ -1,0 +1,51 @@
+"""Postgres, S3 and Kafka together: started at once, stopped in the reverse order."""
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from . import kafka, postgres, s3
+from .folder import LocalFolder
+from .leftovers import end_leftovers
+from .ports import free_ports
+
+_REVERSE = (kafka.NAME, s3.NAME, postgres.NAME)
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The three servers, ready."""
+
+    postgres: postgres.Postgres
+    s3: s3.S3
+    kafka: kafka.Kafka
+
+
+def end_what_is_left(folder: LocalFolder, programs: Sequence[str]) -> list[str]:
+    """End what an earlier start left running: `programs` in their order, then the servers.
+
+    Answers the names of what was found.
+    """
+    signals = dict.fromkeys((*programs, *_REVERSE), signal.SIGTERM)
+    return end_leftovers(folder, signals | {postgres.NAME: postgres.STOP_SIGNAL})
+
+
+@contextmanager
+def running_servers(
+    folder: LocalFolder, *, buckets: tuple[str, ...], topic: str, partitions: int
+) -> Iterator[Servers]:
+    """The three servers for as long as the block runs; what an earlier start left is ended first.
+
+    Must be called by the main thread, with the folder made and taken. Raises LocalStackError.
+    """
+    end_what_is_left(folder, ())
+    postgres_port, s3_port = free_ports(2)
+    with ExitStack() as stack:
+        database = postgres.start_postgres(folder, postgres_port)
+        stack.callback(database.running.stop)
+        objects = s3.start_s3(folder, s3_port, buckets)
+        stack.callback(objects.running.stop)
+        broker = kafka.start_kafka(folder, topic, partitions)
+        stack.callback(broker.running.stop)
+        yield Servers(database, objects, broker)

@@ -1,0 +1,80 @@
+"""The admin port of every service: is it alive, is it ready, how does it do."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+import structlog
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from .metrics import REGISTRY
+
+# None when the part is ready, else one sentence that says why it is not.
+Check = Callable[[], Awaitable[str | None]]
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """When the service's loop last turned; live only while it does."""
+
+    limit_seconds: float = 60.0
+    _last: float = field(default_factory=time.monotonic)
+
+    def beat(self) -> None:
+        """The loop turned."""
+        self._last = time.monotonic()
+
+    @property
+    def age_seconds(self) -> float:
+        """Time since the loop last turned."""
+        return time.monotonic() - self._last
+
+
+class AdminApp:
+    """`/health/live`, `/health/ready` and `/metrics`, the same for every service."""
+
+    def __init__(self, checks: Mapping[str, Check], heartbeat: Heartbeat | None = None) -> None:
+        self._checks = checks
+        self._heartbeat = heartbeat
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; `port` 0 takes any free one, told by `self.port` and the log."""
+        app = web.Application()
+        app.router.add_get("/health/live", self._live)
+        app.router.add_get("/health/ready", self._ready)
+        app.router.add_get("/metrics", self._metrics)
+        self._runner = web.AppRunner(app, access_log=None)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, host, port).start()
+        self.port = self._runner.addresses[0][1]
+        _log.info("admin port open", action="admin_listening", host=host, port=self.port)
+
+    async def stop(self) -> None:
+        """Stop listening."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _live(self, _: web.Request) -> web.Response:
+        beat = self._heartbeat
+        if beat is not None and beat.age_seconds > beat.limit_seconds:
+            reason = f"the loop has not turned for {beat.age_seconds:.0f} s"
+            return web.json_response({"live": False, "reason": reason}, status=503)
+        return web.json_response({"live": True})
+
+    async def _ready(self, _: web.Request) -> web.Response:
+        parts = {name: await check() for name, check in self._checks.items()}
+        ready = all(reason is None for reason in parts.values())
+        body = {
+            "ready": ready,
+            "parts": {name: reason or "ready" for name, reason in parts.items()},
+        }
+        return web.json_response(body, status=200 if ready else 503)
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )

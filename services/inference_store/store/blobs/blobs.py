@@ -1,0 +1,183 @@
+"""The blobs of inferences, in any S3."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from io import BytesIO
+from threading import Lock
+from typing import Self
+
+import obstore
+from minio import Minio
+from minio.error import S3Error
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from inference_store.store.errors import BlobMissing, BlobsAway
+from inference_store.store.events import Buckets, StorageKey
+from inference_store.store.settings import BlobSettings
+
+from .clients import away, minio_client, obstore_client
+from .deletion import DeleteFault, Deletion
+from .keys import is_addressable, is_plain
+from .reading import Fetched, get_many, get_plain, refuse_size, translated
+from .streaming import BlobStream, stream_plain, stream_whole
+
+_NO_LIMIT = 1 << 62
+_NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
+
+
+class Blobs:
+    """Reads, writes and deletes blobs; may be shared between threads, is closed once.
+
+    All but `stream` block: from a coroutine, `await asyncio.to_thread(blobs.get, key, …)`.
+    """
+
+    def __init__(self, settings: BlobSettings, *, threads: int = 16) -> None:
+        self._settings = settings
+        self._stores: dict[str, S3Store] = {}
+        self._lock = Lock()
+        self._minio: Minio = minio_client(settings, settings.s3_endpoint)
+        self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        self._deletion = Deletion(self._minio)
+        self._threads = threads
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="blobs-get")
+        self.buckets = Buckets(default=settings.s3_bucket, allowed=settings.buckets)
+
+    def parse(self, text: str) -> StorageKey:
+        """The place that an event's storage key names.
+
+        Raises ValueError, naming the remedy, for a bucket that is not allowed and for a key
+        that S3 cannot hold.
+        """
+        return self.buckets.resolve(text)
+
+    def get(self, key: StorageKey, *, limit: int) -> bytes:
+        """An object of at most `limit` bytes. Raises BlobMissing, BlobTooLarge, BlobsAway."""
+        if is_plain(key.key):
+            return get_plain(self._store(key.bucket), key, limit)
+        return self._get_odd(key, limit)[0]
+
+    def get_many(
+        self,
+        keys: Sequence[StorageKey | None],
+        *,
+        limit: int,
+        threads: int | None = None,
+        budget: int | None = None,
+    ) -> list[Fetched]:
+        """One result a key, in order: bytes, BlobMissing, BlobTooLarge, or None for no key.
+
+        `limit`: bytes of one object. `budget`: bytes of all; what is asked for after it is
+        full is OVER_BUDGET, the first key never. Raises BlobsAway when S3 cannot be asked.
+        """
+        return get_many(
+            self._executor,
+            partial(self.get, limit=limit),
+            keys,
+            threads=min(threads or self._threads, self._threads),
+            budget=_NO_LIMIT if budget is None else budget,
+        )
+
+    async def stream(self, key: StorageKey) -> BlobStream:
+        """An object piece by piece. Raises BlobMissing and BlobsAway before the first piece."""
+        if is_plain(key.key):
+            return await stream_plain(self._store(key.bucket), key)
+        return stream_whole(*await asyncio.to_thread(self._get_odd, key, _NO_LIMIT))
+
+    def head(self, key: StorageKey) -> int:
+        """An object's size in bytes. Raises BlobMissing, BlobsAway."""
+        self._refuse_unaddressable(key)
+        with away():
+            try:
+                return self._minio.stat_object(key.bucket, key.key).size or 0
+            except S3Error as exc:
+                # the answer to a HEAD has no body, so the bucket has to be asked for
+                if exc.response.status == 404 and self._minio.bucket_exists(key.bucket):
+                    raise BlobMissing(f"{key} is not there") from exc
+                raise
+
+    def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
+        """Write an object, over whatever is there. Raises BlobsAway."""
+        if not is_plain(key.key):
+            with away():
+                self._minio.put_object(key.bucket, key.key, BytesIO(data), len(data), content_type)
+            return
+        try:
+            attributes = {"Content-Type": content_type}
+            obstore.put(self._store(key.bucket), key.key, data, attributes=attributes)
+        except (FileNotFoundError, BaseError) as exc:
+            raise BlobsAway(str(translated(key, exc))) from exc
+
+    def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
+        """Write an object and delete what it was before, in every version. Raises BlobsAway."""
+        self.put(key, data, content_type=content_type)
+        return self._deletion.delete_older(key)
+
+    def presign(self, key: StorageKey, seconds: int) -> str:
+        """A link that reads the object for so many seconds, from where clients are."""
+        self._refuse_unaddressable(key)
+        with away():
+            return self._public.presigned_get_object(
+                key.bucket, key.key, timedelta(seconds=seconds)
+            )
+
+    def delete_objects(self, keys: Iterable[StorageKey]) -> list[DeleteFault]:
+        """Delete objects, all versions of them. Missing ones are no fault. Raises BlobsAway."""
+        ours, strange = self._sorted_out(keys)
+        refused = [DeleteFault(key, "BucketNotAllowed", _NOT_ALLOWED) for key in strange]
+        return refused + self._deletion.delete(ours)
+
+    def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
+        """Those of `keys` that are listed still, in any version. Raises BlobsAway."""
+        ours, strange = self._sorted_out(keys)
+        return strange + self._deletion.still_there(ours)
+
+    def check(self) -> None:
+        """Raise BlobsAway, saying why, unless the default bucket answers."""
+        bucket = self._settings.s3_bucket
+        with away():
+            if not self._minio.bucket_exists(bucket):
+                raise BlobsAway(f"the bucket {bucket} is not there")
+
+    def close(self) -> None:
+        """End the threads; nothing may be asked afterwards."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+        self._deletion.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _store(self, bucket: str) -> S3Store:
+        if bucket not in self.buckets.allowed:
+            raise BlobsAway(f"bucket {bucket}: {_NOT_ALLOWED}")
+        with self._lock:
+            if bucket not in self._stores:
+                self._stores[bucket] = obstore_client(self._settings, bucket)
+            return self._stores[bucket]
+
+    def _sorted_out(self, keys: Iterable[StorageKey]) -> tuple[list[StorageKey], list[StorageKey]]:
+        """The keys in buckets that may be touched, and the others."""
+        found = list(keys)
+        strange = [key for key in found if key.bucket not in self.buckets.allowed]
+        return [key for key in found if key.bucket in self.buckets.allowed], strange
+
+    def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
+        """The same by the other client, for keys that obstore would turn into others."""
+        refuse_size(key, self.head(key), limit)
+        with away():
+            answer = self._minio.get_object(key.bucket, key.key)
+            try:
+                return answer.read(), answer.headers.get("Content-Type")
+            finally:
+                answer.close()
+                answer.release_conn()
+
+    def _refuse_unaddressable(self, key: StorageKey) -> None:
+        if not is_addressable(key.key):
+            raise BlobMissing(f"{key}: no client can address `.` and `..`")

@@ -1,0 +1,105 @@
+"""The two S3 clients: obstore for reading and writing, minio for everything else.
+
+obstore costs a half to a fifth of minio-py's CPU a request, but knows no versions, no bulk
+delete by version and no presigned link. Nothing connects before the first request.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import certifi
+import urllib3
+from minio import Minio
+from minio.credentials.providers import (
+    AWSConfigProvider,
+    ChainedProvider,
+    EnvAWSProvider,
+    IamAwsProvider,
+)
+from minio.error import InvalidResponseError, S3Error, ServerError
+from obstore.store import S3Store
+
+from inference_store.store.errors import BlobsAway
+from inference_store.store.settings import BlobSettings
+
+if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
+    from obstore.store import S3Config
+
+RETRIES = 2
+_AWS = "https://s3.amazonaws.com"
+# ValueError: no credentials anywhere, or a name that cannot be a bucket's.
+_AWAY = (
+    *(S3Error, ServerError, InvalidResponseError),
+    *(urllib3.exceptions.HTTPError, OSError, ValueError),
+)
+
+
+def obstore_client(settings: BlobSettings, bucket: str) -> S3Store:
+    """A client for the objects of one bucket; safe to share between threads."""
+    timeout = timedelta(seconds=settings.s3_timeout_seconds)
+    return S3Store(
+        bucket,
+        config=_config(settings),
+        client_options={"allow_http": True, "timeout": timeout, "connect_timeout": timeout},
+        # obstore's own default goes on for three minutes; who calls us has a loop of its own
+        retry_config={"max_retries": RETRIES, "retry_timeout": 2 * timeout},
+    )
+
+
+def _config(settings: BlobSettings) -> "S3Config":
+    config: S3Config = {"region": settings.s3_region}
+    if settings.s3_endpoint is not None:
+        config["endpoint"] = settings.s3_endpoint
+        config["virtual_hosted_style_request"] = False
+    if settings.s3_access_key.get_secret_value():
+        config["access_key_id"] = settings.s3_access_key.get_secret_value()
+        config["secret_access_key"] = settings.s3_secret_key.get_secret_value()
+    return config
+
+
+def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
+    """A client for versions, bulk deletes, lists and links; safe to share between threads."""
+    address = urlsplit(endpoint or _AWS)
+    if address.path.strip("/") or not address.netloc:
+        raise ValueError(f"the S3 endpoint {endpoint!r} must be like http://host:port, no path")
+    key, secret = settings.s3_access_key, settings.s3_secret_key
+    named = bool(key.get_secret_value())
+    return Minio(
+        address.netloc,
+        access_key=key.get_secret_value() if named else None,
+        secret_key=secret.get_secret_value() if named else None,
+        # without a key in the settings: where AWS's own clients look
+        credentials=None if named else _provider(),
+        secure=address.scheme == "https",
+        region=settings.s3_region,
+        http_client=_pool(settings.s3_timeout_seconds),
+    )
+
+
+def _provider() -> ChainedProvider:
+    return ChainedProvider([EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider()])
+
+
+def _pool(timeout: float) -> urllib3.PoolManager:
+    return urllib3.PoolManager(
+        timeout=urllib3.Timeout(connect=timeout, read=timeout),
+        maxsize=16,
+        cert_reqs="CERT_REQUIRED",
+        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
+        retries=urllib3.Retry(
+            total=RETRIES, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]
+        ),
+    )
+
+
+@contextmanager
+def away() -> Iterator[None]:
+    """Turn minio-py's errors about server, network, bucket or rights into BlobsAway."""
+    try:
+        yield
+    except _AWAY as exc:
+        raise BlobsAway(f"the object store says: {exc}") from exc

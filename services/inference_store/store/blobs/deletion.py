@@ -1,0 +1,144 @@
+"""Deleting objects, every version of them, and seeing that they are gone."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from minio import Minio
+from minio.deleteobjects import DeleteObject
+from minio.error import S3Error
+from minio.versioningconfig import OFF
+
+from inference_store.store.events import StorageKey
+
+from .clients import away
+from .keys import is_addressable, is_plain
+from .listing import PAGE, Version, survivors
+
+_VERSIONING_SECONDS = 60.0
+THREADS = 4  # bulk deletes in flight: more gain nothing on one server
+_NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed"}
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFault:
+    """An object that could not be deleted; `held`: a lock or legal hold of S3 keeps it."""
+
+    key: StorageKey
+    code: str
+    message: str
+
+    @property
+    def held(self) -> bool:
+        """Governance, compliance and legal hold answer alike: InvalidRequest, "WORM"."""
+        return "WORM" in self.message or "object lock" in self.message
+
+
+class Deletion:
+    """Deletes in bulk. Every call blocks and raises BlobsAway when S3 cannot be asked."""
+
+    def __init__(self, client: Minio) -> None:
+        self._client = client
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs-delete")
+        self._versioned: dict[str, tuple[float, bool]] = {}
+
+    def delete(self, keys: Iterable[StorageKey]) -> list[DeleteFault]:
+        """Delete all versions and markers. Deleting what is not there is no fault."""
+        faults: list[DeleteFault] = []
+        for bucket, names in _by_bucket(keys).items():
+            doomed = [Version(name) for name in names]
+            if self._keeps_versions(bucket):
+                doomed = self._survivors(bucket, names, versions=True)
+            faults += self._delete(bucket, doomed)
+        return faults
+
+    def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
+        """Those of `keys` of which a version or a delete marker is still listed."""
+        found: list[StorageKey] = []
+        for bucket, names in _by_bucket(keys).items():
+            left = self._survivors(bucket, names, versions=self._keeps_versions(bucket))
+            found += [
+                StorageKey(bucket, name) for name in sorted({version.key for version in left})
+            ]
+        return found
+
+    def delete_older(self, key: StorageKey) -> list[DeleteFault]:
+        """Delete all versions but the latest, and see that they are gone."""
+        if not self._keeps_versions(key.bucket):
+            return []
+        faults = self._delete(key.bucket, self._older(key))
+        left = not faults and self._older(key)
+        return [DeleteFault(key, "NotGone", "an older version is still listed")] if left else faults
+
+    def _older(self, key: StorageKey) -> list[Version]:
+        found = self._survivors(key.bucket, [key.key], versions=True)
+        return [version for version in found if not version.latest]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._executor.shutdown(wait=True, cancel_futures=True)
+
+    def _survivors(self, bucket: str, names: Sequence[str], *, versions: bool) -> list[Version]:
+        with away():
+            return survivors(self._client, bucket, names, versions)
+
+    def _delete(self, bucket: str, doomed: Sequence[Version]) -> list[DeleteFault]:
+        plain = [version for version in doomed if is_plain(version.key)]
+        odd = [version for version in doomed if not is_plain(version.key)]
+        pieces = [plain[at : at + PAGE] for at in range(0, len(plain), PAGE)]
+        running = [self._executor.submit(self._delete_page, bucket, piece) for piece in pieces]
+        faults = [fault for done in running for fault in done.result()]
+        return faults + [fault for one in odd for fault in self._delete_one(bucket, one)]
+
+    def _delete_page(self, bucket: str, page: Sequence[Version]) -> list[DeleteFault]:
+        with away():
+            # a generator: nothing is deleted until it is read to its end
+            errors = list(
+                self._client.remove_objects(bucket, [DeleteObject(v.key, v.id) for v in page])
+            )
+        return [
+            DeleteFault(StorageKey(bucket, error.name or ""), error.code, error.message or "")
+            for error in errors
+            if error.code != "NoSuchKey"
+        ]
+
+    def _delete_one(self, bucket: str, version: Version) -> list[DeleteFault]:
+        key = StorageKey(bucket, version.key)
+        if not is_addressable(key.key):
+            return [DeleteFault(key, "InvalidKey", "no client can address `.` and `..`")]
+        with away():
+            try:
+                self._client.remove_object(bucket, version.key, version_id=version.id)
+            except S3Error as exc:
+                if exc.response.status >= 500 or exc.code == "NoSuchBucket":
+                    raise
+                return [DeleteFault(key, exc.code or "", exc.message or "")]
+        return []
+
+    def _keeps_versions(self, bucket: str) -> bool:
+        """Whether versioning is or was on: then old versions may lie there."""
+        asked_at, answer = self._versioned.get(bucket, (0.0, False))
+        if asked_at and time.monotonic() - asked_at < _VERSIONING_SECONDS:
+            return answer
+        answer = self._ask_versioning(bucket)
+        self._versioned[bucket] = (time.monotonic(), answer)
+        return answer
+
+    def _ask_versioning(self, bucket: str) -> bool:
+        with away():
+            try:
+                return self._client.get_bucket_versioning(bucket).status not in {None, "", OFF}
+            except S3Error as exc:
+                if exc.code in _NO_VERSIONS:
+                    return False
+                raise
+
+
+def _by_bucket(keys: Iterable[StorageKey]) -> dict[str, list[str]]:
+    """The different keys of each bucket, in S3's order (code points are UTF-8's byte order)."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for key in keys:
+        names[key.bucket].add(key.key)
+    return {bucket: sorted(found) for bucket, found in names.items()}

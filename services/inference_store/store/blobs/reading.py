@@ -1,0 +1,120 @@
+"""Reading many small objects at once, by threads: a third of the CPU that asyncio costs here."""
+
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final, TypeAlias
+
+from obstore import get
+from obstore.exceptions import BaseError
+from obstore.store import S3Store
+
+from inference_store.store.errors import BlobMissing, BlobsAway, BlobTooLarge
+from inference_store.store.events import StorageKey
+
+
+class OverBudget:
+    """Stands for a blob that was not fetched, because those before it filled the budget."""
+
+
+OVER_BUDGET: Final = OverBudget()
+Fetched: TypeAlias = bytes | BlobMissing | BlobTooLarge | OverBudget | None
+Get = Callable[[StorageKey], bytes]
+
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+# The trouble of this one object, for ever: waiting for the store would not help.
+_UNREADABLE = {
+    "InvalidObjectName",
+    "InvalidObjectState",
+    "InvalidRequest",
+    "InvalidURI",
+    "KeyTooLongError",
+    "NoSuchKey",
+    "NoSuchVersion",
+    "XMinioInvalidObjectName",
+}
+
+
+def get_plain(store: S3Store, key: StorageKey, limit: int) -> bytes:
+    """One object's bytes. Raises BlobMissing, BlobTooLarge, BlobsAway."""
+    try:
+        found = get(store, key.key)
+        # get_range would be cheaper, but answers 416 for an empty object
+        refuse_size(key, found.meta["size"], limit)
+        return bytes(found.bytes())
+    except (FileNotFoundError, ValueError, BaseError) as exc:
+        raise translated(key, exc) from exc
+
+
+def refuse_size(key: StorageKey, size: int | None, limit: int) -> None:
+    """Raise BlobTooLarge when an object is over `limit` bytes."""
+    if size is not None and size > limit:
+        raise BlobTooLarge(f"{key} has {size} bytes; at most {limit} are read")
+
+
+def translated(key: StorageKey, error: Exception) -> Exception:
+    """What obstore's error means. A missing bucket looks like a missing object but for its code."""
+    text = str(error)
+    code = _CODE.search(text)
+    if code is not None and code[1] == "NoSuchBucket":
+        return BlobsAway(f"the bucket {key.bucket} is not there")
+    if code is not None and code[1] in _UNREADABLE:
+        return BlobMissing(f"{key}: {code[1]}")
+    if isinstance(error, FileNotFoundError | ValueError):
+        return BlobMissing(f"{key} is not there")
+    return BlobsAway(f"the object store does not give {key}: {text[:300]}")
+
+
+@dataclass
+class _Fetch:
+    """One call of get_many, shared by its threads."""
+
+    get: Get
+    keys: Sequence[StorageKey | None]
+    budget: int
+    results: list[Fetched]
+    lock: Lock = field(default_factory=Lock)
+    trouble: BlobsAway | None = None
+
+    def stride(self, first: int, step: int) -> None:
+        """Fetch every `step`-th key, until all are there, the budget is full or S3 is away."""
+        for index in range(first, len(self.keys), step):
+            if self.trouble is not None:
+                return
+            key = self.keys[index]
+            if key is not None:
+                self.results[index] = self._one(key)
+
+    def _one(self, key: StorageKey) -> Fetched:
+        if self.budget <= 0:
+            return OVER_BUDGET
+        try:
+            found = self.get(key)
+        except (BlobMissing, BlobTooLarge) as exc:
+            return exc
+        except BlobsAway as exc:
+            self.trouble = exc
+            return None
+        with self.lock:
+            self.budget -= len(found)
+        return found
+
+
+def get_many(
+    executor: ThreadPoolExecutor,
+    get_one: Get,
+    keys: Sequence[StorageKey | None],
+    *,
+    threads: int,
+    budget: int,
+) -> list[Fetched]:
+    """One result a key, in their order. Raises BlobsAway when one could not be asked for."""
+    fetch = _Fetch(get_one, keys, budget, [None] * len(keys))
+    step = max(1, min(threads, len(keys)))
+    for done in [executor.submit(fetch.stride, first, step) for first in range(step)]:
+        done.result()
+    if fetch.trouble is not None:
+        raise fetch.trouble
+    return fetch.results

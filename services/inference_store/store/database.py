@@ -1,0 +1,96 @@
+"""Connections to Postgres, and what its errors mean."""
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from asyncpg.exceptions import (
+    DeadlockDetectedError,
+    DiskFullError,
+    InterfaceError,
+    LockNotAvailableError,
+    PostgresConnectionError,
+    PostgresError,
+    QueryCanceledError,
+    ReadOnlySQLTransactionError,
+    SerializationError,
+)
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+# The database's own trouble: worth another try, never the fault of what was written.
+_TROUBLE = (
+    PostgresConnectionError,
+    DeadlockDetectedError,
+    SerializationError,
+    LockNotAvailableError,
+    ReadOnlySQLTransactionError,
+    DiskFullError,
+    QueryCanceledError,
+    OSError,
+    TimeoutError,
+)
+
+
+def create_engine(
+    dsn: str,
+    *,
+    application: str = "inference-store",
+    pool_size: int = 10,
+    statement_timeout_seconds: float | None = None,
+) -> AsyncEngine:
+    """An engine for `postgresql://…`; it connects when first used.
+
+    Plans are made for the values at hand: partitions are pruned while planning.
+    """
+    parts = urlsplit(dsn)
+    settings = {
+        "application_name": application,
+        "timezone": "UTC",
+        "plan_cache_mode": "force_custom_plan",
+        "jit": "off",
+    }
+    if statement_timeout_seconds is not None:
+        settings["statement_timeout"] = str(int(statement_timeout_seconds * 1000))
+    arguments: dict[str, Any] = {"server_settings": settings, "timeout": 10}
+    return create_async_engine(
+        parts._replace(scheme="postgresql+asyncpg").geturl(),
+        pool_size=pool_size,
+        max_overflow=0,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        connect_args=arguments,
+    )
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The driver's error beneath SQLAlchemy's."""
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig.__cause__ or error.orig
+    return error
+
+
+def is_trouble(error: BaseException) -> bool:
+    """Whether the database, the disk or the network failed: wait and try again."""
+    cause = cause_of(error)
+    if isinstance(cause, PostgresError) and str(cause.sqlstate)[:2] in {"08", "53", "57", "58"}:
+        return True
+    if isinstance(error, DBAPIError) and error.connection_invalidated:
+        return True
+    if isinstance(cause, InterfaceError) and not isinstance(cause, ValueError):
+        return True
+    return isinstance(cause, _TROUBLE)
+
+
+def is_rows_fault(error: BaseException) -> bool:
+    """Whether a row was refused for what is in it (SQLSTATE class 22 or 23, or its encoding)."""
+    cause = cause_of(error)
+    if isinstance(cause, PostgresError):
+        return str(cause.sqlstate)[:2] in {"22", "23", "54"}
+    # asyncpg's own refusal to encode a value is a ValueError
+    return isinstance(cause, ValueError | OverflowError)
+
+
+async def driver_of(connection: AsyncConnection) -> Any:
+    """asyncpg's own connection, for COPY; it shares the transaction."""
+    raw = await connection.get_raw_connection()
+    return raw.driver_connection

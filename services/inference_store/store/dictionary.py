@@ -1,0 +1,105 @@
+"""The integers that stand for metadata keys and labels.
+
+Resolved before the batch, in transactions of their own: read first, insert only what is
+missing (ON CONFLICT burns identity values). A crash leaves a name that nothing uses yet.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from sqlalchemy import Table, func, insert, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from .tables import label, metadata_key, model_key, model_label
+
+_LOCK = 7_302_013
+_MOST_CACHED = 500_000
+
+
+@dataclass(slots=True)
+class Names:
+    """One kind of name (keys or labels): its table, its use by models, what is known."""
+
+    table: Table
+    used: Table
+    column: str
+    most_per_model: int
+    numbers: dict[str, int] = field(default_factory=dict)
+    by_model: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+
+    def number(self, model: int, name: str) -> int | None:
+        """The name's integer, or None where the model may not use it (its cap is reached)."""
+        number = self.numbers.get(name)
+        return number if number in self.by_model[model] else None
+
+    def forget(self) -> None:
+        """Drop what is cached; nothing but a read is lost."""
+        self.numbers.clear()
+        self.by_model.clear()
+
+
+class Dictionary:
+    """Keys and labels by name, cached; `resolve` makes what is missing."""
+
+    def __init__(
+        self, engine: AsyncEngine, *, most_keys: int = 10_000, most_labels: int = 100_000
+    ) -> None:
+        self._engine = engine
+        self.keys = Names(metadata_key, model_key, "key", most_keys)
+        self.labels = Names(label, model_label, "label", most_labels)
+
+    async def resolve(
+        self, keys: Mapping[int, Iterable[str]], labels: Mapping[int, Iterable[str]]
+    ) -> None:
+        """Make every name that a model uses known, as far as the model's cap allows."""
+        for names, wanted in ((self.keys, keys), (self.labels, labels)):
+            if len(names.numbers) > _MOST_CACHED:
+                names.forget()
+            missing = {
+                model: unknown
+                for model, used in wanted.items()
+                if (unknown := {name for name in used if names.number(model, name) is None})
+            }
+            if missing:
+                await self._make(names, missing)
+
+    async def _make(self, names: Names, missing: Mapping[int, set[str]]) -> None:
+        async with self._engine.begin() as connection:
+            for model, wanted in missing.items():
+                await _load(connection, names, model, wanted)
+                unused = {name for name in wanted if names.number(model, name) is None}
+                room = names.most_per_model - len(names.by_model[model])
+                if unused and room > 0:
+                    await _add(connection, names, model, unused)
+
+
+async def _load(connection: AsyncConnection, names: Names, model: int, wanted: set[str]) -> None:
+    """Read the model's use of names, and the integers of those wanted."""
+    used = names.used.c[names.column]
+    rows = await connection.execute(select(used).where(names.used.c.model == model))
+    names.by_model[model] = set(rows.scalars())
+    await _numbers(connection, names, wanted)
+
+
+async def _numbers(connection: AsyncConnection, names: Names, wanted: Iterable[str]) -> None:
+    table = names.table
+    query = select(table.c.name, table.c[names.column]).where(table.c.name.in_(sorted(wanted)))
+    names.numbers.update({row[0]: row[1] for row in await connection.execute(query)})
+
+
+async def _add(connection: AsyncConnection, names: Names, model: int, wanted: set[str]) -> None:
+    """Insert what is missing, one writer at a time, so that no identity value is burnt."""
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    await _load(connection, names, model, wanted)
+    room = names.most_per_model - len(names.by_model[model])
+    fitting = sorted(wanted)[: max(room, 0)]
+    new = [{"name": name} for name in fitting if name not in names.numbers]
+    if new:
+        await connection.execute(insert(names.table), new)
+        await _numbers(connection, names, fitting)
+    rows = [{"model": model, names.column: names.numbers[name]} for name in fitting]
+    if rows:
+        await connection.execute(upsert(names.used).on_conflict_do_nothing(), rows)
+        names.by_model[model].update(row[names.column] for row in rows)

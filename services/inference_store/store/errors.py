@@ -1,0 +1,167 @@
+"""Everything that can be wrong, in one tree.
+
+StoreError
+├── Invalid            422  what was asked makes no sense
+│   ├── UnknownKey, ImpossibleComparison, UnknownField …  (`errors` names path and remedy)
+├── Unauthorized       401
+├── NotFound           404
+├── Conflict           409  someone was faster, or it is still in use
+├── PreconditionFailed 412
+├── TooLarge           413
+├── QueryTimeout       503
+└── Unavailable        503  a part is away
+
+Each class carries its HTTP status, its problem type and a sentence for the docs.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing wrong in what was asked: where, what, and what would have been known."""
+
+    path: str
+    message: str
+    known: Sequence[str] = field(default=())
+
+
+class StoreError(Exception):
+    """Anything the store refuses or cannot do."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "internal-error"
+    title: ClassVar[str] = "Something went wrong on our side"
+
+    def __init__(self, detail: str, *, faults: Sequence[Fault] = ()) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.faults = tuple(faults)
+
+
+class Invalid(StoreError):
+    """What was asked makes no sense; `errors` names the field and the remedy."""
+
+    status = 422
+    type = "invalid-request"
+    title = "The request makes no sense"
+
+
+class UnknownKey(Invalid):
+    """The model has never seen this metadata key; `known` lists the nearest names."""
+
+    type = "unknown-metadata-key"
+    title = "No inference of this model has this metadata key"
+
+
+class ImpossibleComparison(Invalid):
+    """The key's types make this comparison impossible; `known` lists the types seen."""
+
+    type = "impossible-comparison"
+    title = "The key's types make this comparison impossible"
+
+
+class InvalidCursor(Invalid):
+    """The cursor was made for another query, or is damaged: ask without one."""
+
+    type = "invalid-cursor"
+    title = "The cursor does not belong to this query"
+
+
+class Unauthorized(StoreError):
+    """The Authorization header is missing or wrong: send `Bearer <INFERENCE_STORE_API_TOKEN>`."""
+
+    status = 401
+    type = "unauthorized"
+    title = "A bearer token is needed"
+
+
+class NotFound(StoreError):
+    """There is nothing by this name."""
+
+    status = 404
+    type = "not-found"
+    title = "Not found"
+
+
+class Gone(StoreError):
+    """It was here and has been deleted by policy or on request."""
+
+    status = 410
+    type = "gone"
+    title = "It has been deleted"
+
+
+class Conflict(StoreError):
+    """Someone was faster, the name is not unique, or it is still in use."""
+
+    status = 409
+    type = "conflict"
+    title = "The present state does not allow this"
+
+
+class PreconditionFailed(StoreError):
+    """`If-Match` names another revision than the present one: read again, then retry."""
+
+    status = 412
+    type = "precondition-failed"
+    title = "It has changed since you read it"
+
+
+class TooLarge(StoreError):
+    """The body is over the limit that the detail names."""
+
+    status = 413
+    type = "too-large"
+    title = "The body is too large"
+
+
+class QueryTimeout(StoreError):
+    """The query took longer than allowed; the detail says what to narrow."""
+
+    status = 503
+    type = "query-timeout"
+    title = "The query took too long"
+
+
+class Unavailable(StoreError):
+    """A part the answer needs (the detail says which) is away; try again shortly."""
+
+    status = 503
+    type = "unavailable"
+    title = "A part of the store is away"
+
+
+class InvalidEvent(Exception):
+    """A Kafka message that can never be indexed: it becomes a dead letter.
+
+    `reason` is one of `events.reasons.DEAD_LETTER_REASONS`; `detail` is for people.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        detail: str,
+        *,
+        model_id: str | None = None,
+        inference_id: str | None = None,
+    ) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail
+        self.model_id = model_id
+        self.inference_id = inference_id
+
+
+class BlobMissing(Exception):
+    """The object store has no object by this key (its bucket exists)."""
+
+
+class BlobTooLarge(Exception):
+    """The object is over the cap for its kind; it stays where it is and is not indexed."""
+
+
+class BlobsAway(Exception):
+    """The object store or the bucket cannot be reached: wait, lose nothing."""

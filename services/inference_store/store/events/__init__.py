@@ -1,0 +1,24 @@
+"""The Kafka message: decoding, identity, storage keys, times."""
+
+from .decode import decode
+from .encode import encode
+from .event import Extras, InferenceEvent
+from .instants import parse_instant
+from .reasons import DEAD_LETTER_REASONS
+from .storage_key import Buckets, StorageKey, parse_stored
+from .uid import received_at_of, uid_floor, uid_of
+
+__all__ = [
+    "DEAD_LETTER_REASONS",
+    "Buckets",
+    "Extras",
+    "InferenceEvent",
+    "StorageKey",
+    "decode",
+    "encode",
+    "parse_instant",
+    "parse_stored",
+    "received_at_of",
+    "uid_floor",
+    "uid_of",
+]

@@ -1,0 +1,16 @@
+"""Why an event cannot be indexed: the one list of dead-letter reasons."""
+
+DEAD_LETTER_REASONS = {
+    "not_json": "The message is not a JSON object in UTF-8.",
+    "not_an_event": "A field of the nine is missing or has the wrong type.",
+    "invalid_id": "An id holds NUL or a lone surrogate, is empty, or is over 256 characters.",
+    "invalid_time": "A time is not RFC 3339.",
+    "time_out_of_range": (
+        "request_received_at is before 2000 or more than 24 hours after the record's time."
+    ),
+    "invalid_storage_key": "A storage key names a bucket that is not allowed, or no key.",
+    "unknown_model": "The model is not registered, and the ingester is set to refuse it.",
+    "blob_missing": "A blob the index needs did not come in time.",
+    "unindexable": "Postgres refuses a value of this event.",
+    "message_too_large": "The message is larger than a batch may be.",
+}

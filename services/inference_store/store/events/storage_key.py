@@ -1,0 +1,62 @@
+"""Where a blob is: a bucket that we are allowed to touch, and a key in it."""
+
+from collections.abc import Set
+from dataclasses import dataclass
+
+SCHEME = "s3://"
+MAX_KEY_BYTES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StorageKey:
+    """A blob's place; its text is `s3://bucket/key`."""
+
+    bucket: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """The buckets that may be read and deleted from."""
+
+    default: str
+    allowed: Set[str]
+
+    def resolve(self, text: str) -> StorageKey:
+        """The place that an event's storage key names.
+
+        Raises ValueError, with the remedy, for a bucket off the allow-list or a key that
+        S3 cannot hold: an event must not make us read a stranger's bucket.
+        """
+        if text.startswith(SCHEME):
+            bucket, _, key = text[len(SCHEME) :].partition("/")
+        else:
+            bucket, key = self.default, text
+        if bucket != self.default and bucket not in self.allowed:
+            known = ", ".join(sorted(self.allowed | {self.default}))
+            raise ValueError(
+                f"bucket {bucket!r} is not allowed; allowed are {known}"
+                " (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
+            )
+        return StorageKey(bucket, _checked(key))
+
+
+def _checked(key: str) -> str:
+    try:
+        size = len(key.encode("utf-8"))
+    except UnicodeEncodeError:
+        raise ValueError("the storage key holds a lone surrogate") from None
+    if not 0 < size <= MAX_KEY_BYTES:
+        raise ValueError(f"a storage key has 1 to {MAX_KEY_BYTES} bytes, not {size}")
+    if "\0" in key:
+        raise ValueError("the storage key holds NUL")
+    return key
+
+
+def parse_stored(text: str) -> StorageKey:
+    """A StorageKey from the text that the index keeps (`s3://bucket/key`)."""
+    bucket, _, key = text.removeprefix(SCHEME).partition("/")
+    return StorageKey(bucket, key)

@@ -1,0 +1,79 @@
+"""The event as it lies on the wire: nine fields, and what a producer may add."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+)
+
+MAX_ID_CHARACTERS = 256
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds NUL")
+    return text
+
+
+_Id = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_ID_CHARACTERS)]
+Id = Annotated[_Id, AfterValidator(_no_nul)]
+_Word = Annotated[str, Field(strict=True, max_length=256), AfterValidator(_no_nul)]
+_Sentence = Annotated[str, Field(strict=True, max_length=16_384), AfterValidator(_no_nul)]
+_Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
+_Size = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+_Pixels = Annotated[StrictInt, Field(gt=0, lt=2**31)]
+
+
+class WireEvent(BaseModel):
+    """What is read of the message; anything else in it is left alone."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model_id: Id
+    inference_id: Id
+    request_received_at: StrictStr
+    request_forwarded_at: StrictStr | None
+    request_responded_at: StrictStr | None
+    event_published_at: StrictStr | None
+    data_storage_key: StrictStr | None
+    inference_storage_key: StrictStr | None
+    metadata_storage_key: StrictStr | None
+
+    schema_version: StrictInt | StrictStr | StrictFloat | None = None
+    aliases: Annotated[Sequence[Id], Field(max_length=8)] = ()
+    metadata: Any = None
+    response: Any = None
+
+    capture_id: UUID | None = None
+    project_id: _Word | None = None
+    model_name: _Word | None = None
+    model_version: _Word | None = None
+    task_type: _Word | None = None
+    protocol: _Word | None = None
+    action: _Word | None = None
+    ok: StrictBool | None = None
+    http_status: _Int32 | None = None
+    grpc_code: _Int32 | None = None
+    error: _Sentence | None = None
+    trace_id: _Word | None = None
+    data_hash: _Word | None = None
+    data_size: _Size | None = None
+    data_content_type: _Word | None = None
+    width: _Pixels | None = None
+    height: _Pixels | None = None
+    batch_index: Annotated[_Int32, Field(ge=0)] | None = None
+    batch_size: Annotated[_Int32, Field(ge=0)] | None = None
+
+
+NINE = tuple(WireEvent.model_fields)[:9]
+IDS = ("model_id", "inference_id")
+EXTRAS = tuple(WireEvent.model_fields)[13:]

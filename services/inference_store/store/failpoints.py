@@ -1,0 +1,52 @@
+"""Places where a test can kill this process, to prove that a crash there is harmless.
+
+`INFERENCE_STORE_FAILPOINT=<name>` kills at the first passing, `<name>:3` at the third.
+Unset, as in every real process, `failpoint` does nothing.
+"""
+
+import os
+import signal
+from collections import Counter
+
+# Every place: the fault matrix kills once at each of them.
+FAILPOINTS = (
+    "ingester.poll.after",
+    "ingester.get.before",
+    "ingester.get.after",
+    "ingester.write.before",
+    "ingester.write.inferences",
+    "ingester.write.children",
+    "ingester.write.books",
+    "ingester.commit.before",
+    "ingester.commit.after",
+    "ingester.kafka_commit.after",
+    "ingester.retry.before",
+    "ingester.retry.commit.before",
+    "ingester.retry.commit.after",
+    "partitions.create.before",
+    "partitions.create.after",
+    "retention.mark.before",
+    "retention.mark.after",
+    "retention.object_delete.before",
+    "retention.object_delete.after",
+    "retention.verify.before",
+    "retention.verify.after",
+    "retention.row_delete.before",
+    "retention.row_delete.after",
+    "retention.partition_drop.before",
+    "retention.partition_drop.after",
+)
+_passed: Counter[str] = Counter()
+
+
+def failpoint(name: str) -> None:
+    """Kill this process, as `kill -9` would, if the environment asks for it here."""
+    wanted = os.environ.get("INFERENCE_STORE_FAILPOINT")
+    if wanted is None:
+        return
+    place, _, nth = wanted.partition(":")
+    if place != name:
+        return
+    _passed[name] += 1
+    if _passed[name] >= int(nth or 1):
+        os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,44 @@
+"""An event with all that was read for it: what the index needs, and nothing of Kafka."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from inference_store.store.events import InferenceEvent, StorageKey
+from inference_store.store.layout import belongs_to
+from inference_store.store.metadata import Metadata
+from inference_store.store.registrations import Registration
+from inference_store.store.task_types import Predictions
+
+
+@dataclass(frozen=True, slots=True)
+class Indexable:
+    """One inference, read and ready to be turned into rows."""
+
+    event: InferenceEvent
+    registration: Registration
+    metadata: Metadata
+    predictions: Predictions
+    flags: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> tuple[int, UUID]:
+        """The inference's primary key: (model, uid)."""
+        return self.registration.model, self.event.uid
+
+    @property
+    def storage_keys(self) -> tuple[str | None, str | None, str | None]:
+        """Where data, response and metadata are, as the index keeps it."""
+        event = self.event
+        return _text(event.data), _text(event.response), _text(event.metadata)
+
+    @property
+    def shared_keys(self) -> tuple[str, ...]:
+        """The storage keys that other inferences may point to as well."""
+        event = self.event
+        places = (event.data, event.response, event.metadata)
+        foreign = (p for p in places if p and not belongs_to(p.key, event.extras.capture_id))
+        return tuple(dict.fromkeys(str(place) for place in foreign))
+
+
+def _text(place: StorageKey | None) -> str | None:
+    return None if place is None else str(place)

@@ -1,0 +1,189 @@
+"""Reading JSON that strangers wrote: whatever the bytes are, an answer or one named error.
+
+`read_json` is the fast way (orjson). It turns to `read_exactly` when orjson refuses, and that one
+keeps what orjson cannot: every number as it was written, lone surrogates, NaN, names given twice.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Final, TypeAlias
+
+import orjson
+
+Json: TypeAlias = Any  # dict | list | str | int | float | bool | None | Number
+
+MAX_DEPTH: Final = 256
+"""Nesting that is still read: far below what would exhaust Python's stack."""
+
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?", re.ASCII)
+_NON_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
+_STRINGS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_BRACKETS: Final = re.compile(r"[\[\]{}]")
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
+
+
+class Number(str):
+    """A JSON number as it was written; also `NaN`, `Infinity` and `-Infinity`."""
+
+    __slots__ = ()
+
+
+class RepeatedNames(dict[str, Json]):
+    """An object in which some name came more than once; the last one counts."""
+
+    names: frozenset[str] = frozenset()
+    """Those names."""
+
+
+class UnreadableJson(ValueError):
+    """The bytes are not JSON. `str()` of it says what is wrong and where."""
+
+
+class TooDeep(UnreadableJson):
+    """Nested deeper than `MAX_DEPTH`."""
+
+
+def read_json(raw: bytes | str) -> Json:
+    """The value; numbers are int and float, or `Number` when the exact way was needed.
+
+    Raises UnreadableJson.
+    """
+    try:
+        return orjson.loads(raw)
+    except ValueError:  # orjson's own error, and text that cannot be encoded
+        return read_exactly(raw)
+
+
+def read_exactly(raw: bytes | str) -> Json:
+    """The value with every number a `Number`, and repeated names noticed (`RepeatedNames`).
+
+    Bytes that are not UTF-8 become lone surrogates (U+DC80 to U+DCFF), so that the rest is saved.
+    Raises UnreadableJson.
+    """
+    text = raw if isinstance(raw, str) else text_of(raw)
+    _refuse_depth(text)
+    try:
+        return _EXACT.decode(text)
+    except json.JSONDecodeError as exc:
+        raise UnreadableJson(_complaint(exc)) from None
+
+
+def text_of(raw: bytes) -> str:
+    """The text of JSON bytes: UTF-8, with or without a mark, or UTF-16 or 32 by their zeros."""
+    encoding = json.detect_encoding(raw)
+    if encoding.startswith("utf-8"):
+        return raw.decode(encoding, "surrogateescape")
+    try:
+        return raw.decode(encoding, "surrogatepass")
+    except UnicodeDecodeError:  # cut in the middle of a character, or beyond the last one
+        return raw.decode(encoding, "replace")
+
+
+def write_json(value: Json) -> str:
+    """JSON text of a value that was read here; a `Number` as it was written."""
+    if isinstance(value, Number):
+        return str.__str__(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_quoted(k)}: {write_json(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(write_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def storable(text: str) -> bool:
+    """Postgres can hold it: neither NUL nor a lone surrogate."""
+    return "\0" not in text and (text.isascii() or _UNSTORABLE.search(text) is None)
+
+
+def is_number(text: str) -> bool:
+    """The whole text is a decimal number: no white space, no NaN, ASCII digits."""
+    return _NUMBER.fullmatch(text) is not None
+
+
+def is_non_finite(text: str) -> bool:
+    """The whole text spells NaN or an infinity."""
+    return _NON_FINITE.fullmatch(text) is not None
+
+
+def is_json_number(value: Json) -> bool:
+    """A number, however it was read; a bool is none."""
+    return isinstance(value, (Number, int, float)) and not isinstance(value, bool)
+
+
+def encoding_problem(raw: bytes) -> str | None:
+    """Where bytes that should be UTF-8 are not; None when they are, or are UTF-16 or 32."""
+    if not json.detect_encoding(raw).startswith("utf-8"):
+        return None
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        return f"byte 0x{raw[exc.start]:02x} at offset {exc.start} is not UTF-8"
+    return None
+
+
+def exact(text: str, *, digits: int, exponent: int) -> Decimal | None:
+    """The number that a decimal text spells; None when over a cap.
+
+    `digits`: most digits written; `exponent`: largest |exponent| written after the `e`.
+    Raises ValueError when the text is no number.
+    """
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise ValueError("not a decimal number")
+    power = found[1]
+    if power is not None and (len(power.lstrip("+-0")) > 6 or abs(int(power)) > exponent):
+        return None
+    if len(text) > digits and _digits_written(text) > digits:
+        return None
+    return Decimal(text)
+
+
+def _digits_written(text: str) -> int:
+    return sum(map(str.isdigit, re.split("[eE]", text)[0]))
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _object(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    repeated = RepeatedNames(found)
+    repeated.names = frozenset(
+        name for name, times in Counter(name for name, _ in pairs).items() if times > 1
+    )
+    return repeated
+
+
+def _refuse_depth(text: str) -> None:
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            raise TooDeep(f"nested deeper than {MAX_DEPTH} levels")
+
+
+def _complaint(exc: json.JSONDecodeError) -> str:
+    """What is wrong, where, and the text around it, fit to be stored and shown."""
+    near = exc.doc[max(0, exc.pos - 20) : exc.pos + 20]  # repr() escapes NUL and surrogates
+    what = exc.msg[:1].lower() + exc.msg[1:]
+    place = f"line {exc.lineno}, column {exc.colno} (character {exc.pos})"
+    return f"{what} at {place}, near {near!r}"
+
+
+_number: Callable[[str], Number] = Number
+# strict=False: a raw control character inside a string is kept, not refused.
+_EXACT: Final = json.JSONDecoder(
+    object_pairs_hook=_object,
+    parse_float=_number,
+    parse_int=_number,
+    parse_constant=_number,
+    strict=False,
+)

@@ -1,0 +1,186 @@
+"""The key registry: which metadata keys a model's inferences have, of which types, how often.
+
+Every batch appends what it has seen (`metadata_key_delta`); `fold` adds that up in
+`metadata_key_seen`. A reader takes both, so that a new key shows at once.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from rapidfuzz import process
+from sqlalchemy import Select, func, select, text, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .json_text import storable
+from .metadata import Family, type_named
+from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
+
+_LOCK = 7_302_004
+MOST_EXAMPLES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSeen:
+    """One type under which a key came. `flag`: '' where the value is indexed as its type."""
+
+    type: str
+    flag: str
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeySeen:
+    """A key of a model. `families`: what its values can be compared as."""
+
+    key: int
+    name: str
+    types: tuple[TypeSeen, ...]
+
+    @property
+    def families(self) -> frozenset[Family]:
+        named = (type_named(seen.type) for seen in self.types)
+        return frozenset(entry.family for entry in named if entry and entry.family)
+
+    @property
+    def many(self) -> bool:
+        """Whether one inference may have several values of it."""
+        return "[]" in self.name
+
+    @property
+    def conflict(self) -> bool:
+        """Whether its values came as things that cannot be compared with each other."""
+        return len(self.families) > 1
+
+
+_COLUMNS = ("model", "key", "type", "flag", "count", "first_seen", "last_seen", "examples")
+
+
+async def keys(
+    connection: AsyncConnection,
+    model: int,
+    *,
+    names: Collection[str] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[KeySeen]:
+    """The model's keys in order of name, all or those named; `after`, `limit` make a page."""
+    chosen = (
+        select(metadata_key.c.key, metadata_key.c.name)
+        .join(model_key, model_key.c.key == metadata_key.c.key)
+        .where(model_key.c.model == model)
+        .order_by(metadata_key.c.name)
+        .limit(limit)
+    )
+    if names is not None:
+        chosen = chosen.where(metadata_key.c.name.in_(sorted(names)))
+    if after is not None:
+        chosen = chosen.where(metadata_key.c.name > after)
+    found = {row.key: row.name for row in await connection.execute(chosen)}
+    seen = await _types(connection, model, found)
+    return [KeySeen(key, name, tuple(seen.get(key, ()))) for key, name in found.items()]
+
+
+async def find(
+    connection: AsyncConnection, model: int, names: Collection[str]
+) -> Mapping[str, KeySeen]:
+    """The named keys that the model has."""
+    wanted = {name for name in names if storable(name)}
+    return {seen.name: seen for seen in await keys(connection, model, names=wanted)}
+
+
+async def nearest(connection: AsyncConnection, model: int, name: str) -> list[str]:
+    """Up to five of the model's keys that are spelt most like `name`."""
+    table = select(metadata_key.c.name).join(model_key, model_key.c.key == metadata_key.c.key)
+    rows = await connection.execute(table.where(model_key.c.model == model))
+    return [match for match, _, _ in process.extract(name, sorted(rows.scalars()), limit=5)]
+
+
+async def _types(
+    connection: AsyncConnection, model: int, found: Collection[int]
+) -> dict[int, list[TypeSeen]]:
+    rows = await connection.execute(_merged(model, found))
+    seen: dict[int, list[TypeSeen]] = {}
+    for row in rows:
+        examples = tuple(dict.fromkeys(each for some in row.examples for each in some))
+        seen.setdefault(row.key, []).append(
+            TypeSeen(
+                row.type,
+                row.flag,
+                int(row.total),
+                row.first_seen,
+                row.last_seen,
+                examples[:MOST_EXAMPLES],
+            )
+        )
+    return seen
+
+
+def _merged(model: int, found: Collection[int]) -> Select[Any]:
+    """What was folded and what was not, together."""
+    parts = [
+        select(*(table.c[name] for name in _COLUMNS)).where(
+            table.c.model == model, table.c.key.in_(sorted(found))
+        )
+        for table in (metadata_key_seen, metadata_key_delta)
+    ]
+    both = union_all(*parts).subquery()
+    # Examples of a few rows are enough, and a hot key may have thousands of deltas.
+    examples = func.array_agg(both.c.examples)[1:100].label("examples")
+    return (
+        select(
+            both.c.key,
+            both.c.type,
+            both.c.flag,
+            func.sum(both.c.count).label("total"),
+            func.min(both.c.first_seen).label("first_seen"),
+            func.max(both.c.last_seen).label("last_seen"),
+            examples,
+        )
+        .group_by(both.c.key, both.c.type, both.c.flag)
+        .order_by(both.c.key, both.c.type, both.c.flag)
+    )
+
+
+_FOLD = text("""
+WITH taken AS (
+    DELETE FROM metadata_key_delta WHERE id IN (
+        SELECT id FROM metadata_key_delta ORDER BY id LIMIT :most
+    ) RETURNING *
+), added AS (
+    SELECT model, key, type, flag, sum(count) AS count,
+        min(first_seen) AS first_seen, max(last_seen) AS last_seen,
+        (array_agg(examples ORDER BY jsonb_array_length(examples) DESC))[1] AS examples
+    FROM taken GROUP BY model, key, type, flag
+), folded AS (
+    INSERT INTO metadata_key_seen AS seen
+        (model, key, type, flag, count, first_seen, last_seen, examples)
+    SELECT model, key, type, flag, count, first_seen, last_seen, examples FROM added
+    ON CONFLICT (model, key, type, flag) DO UPDATE SET
+        count = seen.count + excluded.count,
+        first_seen = least(seen.first_seen, excluded.first_seen),
+        last_seen = greatest(seen.last_seen, excluded.last_seen),
+        examples = CASE WHEN jsonb_array_length(seen.examples) >= jsonb_array_length(
+            excluded.examples) THEN seen.examples ELSE excluded.examples END
+)
+SELECT count(*) FROM taken
+""")
+
+
+async def fold(connection: AsyncConnection, *, most: int = 50_000) -> int:
+    """Add up to `most` deltas to what was folded before; how many. 0 while another one folds.
+
+    Taken and added by one statement: a crash leaves them where they were.
+    """
+    if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
+        return 0
+    return int(await connection.scalar(_FOLD, {"most": most}) or 0)
+
+
+def types_of(seen: KeySeen) -> Sequence[str]:
+    """The names of the types seen, for people."""
+    return sorted({each.type or "(none)" for each in seen.types})

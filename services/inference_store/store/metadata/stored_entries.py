@@ -1,0 +1,43 @@
+"""Entries as the bytes of one column: JSON, in which NUL and lone surrogates survive as escapes."""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import orjson
+
+from inference_store.store.json_text import read_exactly
+
+from .entry import Entry
+
+
+def encode_entries(entries: Iterable[Entry]) -> bytes:
+    """The bytes of the column; `decode_entries` gives the same entries back."""
+    rows = [_row(entry) for entry in entries]
+    try:
+        return orjson.dumps(rows)
+    except TypeError:  # a lone surrogate is no UTF-8
+        return json.dumps(rows, separators=(",", ":")).encode("ascii")
+
+
+def decode_entries(stored: bytes) -> tuple[Entry, ...]:
+    """The entries of a column. Raises UnreadableJson when the bytes are none of ours."""
+    return tuple(
+        Entry(
+            row["key"],
+            row["type"],
+            row["value"],
+            row.get("section", "extended"),
+            tuple(row.get("flags", ())),
+        )
+        for row in read_exactly(stored)
+    )
+
+
+def _row(entry: Entry) -> dict[str, Any]:
+    row: dict[str, Any] = {"key": entry.key, "type": entry.type, "value": entry.value}
+    if entry.section != "extended":
+        row["section"] = entry.section
+    if entry.flags:
+        row["flags"] = entry.flags
+    return row

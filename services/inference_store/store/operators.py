@@ -1,0 +1,193 @@
+"""The comparison operators: one table. Validation, SQL, Python, documentation and tests read it.
+
+A metadata name may have several values (`tags[]`). `some`: the comparison holds when some value
+satisfies it; `none`: when there is a comparable value, and none satisfies it. A missing name has
+no value, so that both are false for it, as with SQL's NULL.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from sqlalchemy import ColumnElement, and_
+
+from . import long_text
+from .metadata.metadata_types import Family
+
+Holds: TypeAlias = Literal["some", "none", "sent", "not_sent"]
+_ALL: Final[frozenset[Family]] = frozenset({"number", "string", "bool", "timestamp"})
+_ORDERED: Final[frozenset[Family]] = frozenset({"number", "string", "timestamp"})
+_TEXT: Final[frozenset[Family]] = frozenset({"string"})
+
+
+class Takes(StrEnum):
+    """What an operator's `value` is."""
+
+    ONE = "one value"
+    LIST = "a list of values"
+    PAIR = "a list of two values, the lower and the upper"
+    NONE = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where in an index of texts every match lies: one of `equal`, or in [low, high)."""
+
+    equal: tuple[str, ...] | None = None
+    low: str | None = None
+    high: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator. `row` is its SQL over one value's column, `test` the same in Python."""
+
+    name: str
+    aliases: tuple[str, ...]
+    meaning: str
+    takes: Takes
+    holds_for: Holds
+    families: frozenset[Family]
+    row: Callable[[Any, Any], ColumnElement[bool]]
+    test: Callable[[Any, Any], bool]
+    bounds: Callable[[Any], Bounds]
+
+    def holds(self, values: Sequence[Any], operand: Any) -> bool:
+        """The meaning over a name's values (for `exists` and `missing`: over whatever was sent)."""
+        match self.holds_for:
+            case "some":
+                return any(self.test(value, operand) for value in values)
+            case "none":
+                return bool(values) and not any(self.test(value, operand) for value in values)
+            case "sent":
+                return bool(values)
+            case _:
+                return not values
+
+
+def like_expression(pattern: str) -> re.Pattern[str]:
+    """LIKE as a regular expression: `%` any text, `_` one character, `\\` takes the next as is.
+
+    Raises ValueError when the pattern ends in a lone backslash.
+    """
+    return re.compile("".join(map(_like_part, _like_tokens(pattern))), re.DOTALL)
+
+
+def _like_tokens(pattern: str) -> list[str]:
+    tokens = re.findall(r"\\.|[^\\]|\\\Z", pattern, re.DOTALL)
+    if tokens and tokens[-1] == "\\":
+        raise ValueError("a LIKE pattern cannot end in a backslash; write two for one")
+    return tokens
+
+
+def _like_part(token: str) -> str:
+    return {"%": ".*", "_": "."}.get(token) or re.escape(token[-1])
+
+
+def _like_prefix(pattern: str) -> str:
+    prefix = ""
+    for token in _like_tokens(pattern):
+        if token in "%_":
+            break
+        prefix += token[-1]
+    return prefix
+
+
+_compiled = lru_cache(maxsize=64)(like_expression)
+
+
+def _like_bounds(pattern: str) -> Bounds:
+    low, high = long_text.prefix_bounds(_like_prefix(pattern))
+    return Bounds(low=low or None, high=high)
+
+
+def _equal(*texts: str) -> Bounds:
+    return Bounds(equal=tuple(long_text.encode(text)[0] for text in texts))
+
+
+def _range(low: str | None = None, high: str | None = None) -> Bounds:
+    return Bounds(
+        low=None if low is None else long_text.lower_bound(low),
+        high=None if high is None else long_text.upper_bound(high),
+    )
+
+
+def _up_to(high: str) -> Bounds:
+    return _range(None, high)
+
+
+def _anywhere(_: Any) -> Bounds:
+    return Bounds()
+
+
+def _no_row(*_: Any) -> Any:
+    raise TypeError("this operator looks at what was sent, not at values")
+
+
+# A bound list stands for one parameter, however long it is: the operand is a bindparam of ARRAY.
+def _in(column: Any, operand: Any) -> ColumnElement[bool]:
+    found: ColumnElement[bool] = column == operand.any_()
+    return found
+
+
+def _between(column: Any, operand: Any) -> ColumnElement[bool]:
+    return and_(column >= operand[0], column <= operand[1])
+
+
+def _table(*entries: Operator) -> Mapping[str, Operator]:
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+# fmt: off
+OPERATORS: Final = _table(
+    Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
+             Takes.ONE, "some", _ALL, operator.eq, operator.eq, _equal),
+    Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),
+             "some value is different; a name that is missing does not match",
+             Takes.ONE, "some", _ALL, operator.ne, operator.ne, _anywhere),
+    Operator("gt", ("GREATER_THAN", ">"), "some value is greater",
+             Takes.ONE, "some", _ORDERED, operator.gt, operator.gt, _range),
+    Operator("gte", ("GREATER_THAN_OR_EQUAL", "GREATER_THAN_OR_EQUAL_TO", ">="),
+             "some value is greater or equal",
+             Takes.ONE, "some", _ORDERED, operator.ge, operator.ge, _range),
+    Operator("lt", ("LESS_THAN", "<"), "some value is less",
+             Takes.ONE, "some", _ORDERED, operator.lt, operator.lt, _up_to),
+    Operator("lte", ("LESS_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL_TO", "<="),
+             "some value is less or equal",
+             Takes.ONE, "some", _ORDERED, operator.le, operator.le, _up_to),
+    Operator("in", ("IN",), "some value is one of the list",
+             Takes.LIST, "some", _ALL, _in, lambda value, operands: value in operands,
+             lambda texts: _equal(*texts)),
+    Operator("not_in", ("NOT_IN",),
+             "there is a value, and none is one of the list; a name that is missing does not match",
+             Takes.LIST, "none", _ALL, _in, lambda value, operands: value in operands, _anywhere),
+    Operator("between", ("BETWEEN",), "some value lies between the two, or is one of them",
+             Takes.PAIR, "some", _ORDERED, _between,
+             lambda value, operands: operands[0] <= value <= operands[1],
+             lambda pair: _range(*pair)),
+    Operator("like", ("LIKE",),
+             "some text matches: `%` is any text, `_` one character, `\\` takes the next as it is",
+             Takes.ONE, "some", _TEXT, lambda column, operand: column.like(operand),
+             lambda value, pattern: _compiled(pattern).fullmatch(value) is not None, _like_bounds),
+    Operator("exists", ("EXISTS", "IS_NOT_NULL"),
+             "the key was sent, whatever its value; JSON null counts",
+             Takes.NONE, "sent", _ALL, _no_row, _no_row, _anywhere),
+    Operator("missing", ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"),
+             "the key was not sent",
+             Takes.NONE, "not_sent", _ALL, _no_row, _no_row, _anywhere),
+)
+# fmt: on
+
+_NAMED: Final[Mapping[str, Operator]] = MappingProxyType(
+    {name.lower(): entry for entry in OPERATORS.values() for name in (entry.name, *entry.aliases)}
+)
+
+
+def operator_named(name: str) -> Operator | None:
+    """The operator that a name or an alias means, in any case of letters."""
+    return _NAMED.get(name.strip().lower())

@@ -1,0 +1,109 @@
+"""Parked events: their blob is not there yet; tried again on a schedule."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .records import Record, Trouble, record_of
+from .tables import parked_event
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """An event that waits for a blob."""
+
+    id: int
+    record: Record
+    trouble: Trouble
+    missing: str
+    attempts: int
+    created_at: datetime
+    next_attempt_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When a parked event is tried again: doubling from `first` up to `longest`."""
+
+    first: timedelta
+    longest: timedelta
+    give_up: timedelta
+
+    def wait(self, attempts: int) -> timedelta:
+        """The wait after that many tries."""
+        doubled: timedelta = self.first * 2 ** min(attempts, 30)
+        return min(doubled, self.longest)
+
+
+def _parked(row: Any) -> Parked:
+    return Parked(
+        id=row.id,
+        record=record_of(row),
+        trouble=Trouble(row.reason, row.detail, row.model_id, row.inference_id),
+        missing=row.missing,
+        attempts=row.attempts,
+        created_at=row.created_at,
+        next_attempt_at=row.next_attempt_at,
+    )
+
+
+async def add(
+    connection: AsyncConnection,
+    events: Sequence[tuple[Record, Trouble, str]],
+    schedule: Schedule,
+) -> None:
+    """Park events, each with the storage key that is missing; repeatable."""
+    if events:
+        at = func.now() + schedule.wait(0)
+        rows = [
+            {**record.values, **trouble.values, "missing": missing}
+            for record, trouble, missing in events
+        ]
+        statement = upsert(parked_event).values(next_attempt_at=at).on_conflict_do_nothing()
+        for row in rows:
+            await connection.execute(statement.values(row))
+
+
+async def due(connection: AsyncConnection, *, limit: int) -> list[Parked]:
+    """Those whose time has come, longest waiting first; not locked."""
+    query = (
+        select(parked_event)
+        .where(parked_event.c.next_attempt_at <= func.now())
+        .order_by(parked_event.c.next_attempt_at)
+        .limit(limit)
+    )
+    return [_parked(row) for row in await connection.execute(query)]
+
+
+async def lock(connection: AsyncConnection, ids: Iterable[int]) -> set[int]:
+    """Lock those still parked; what another ingester has is left to it."""
+    query = select(parked_event.c.id).where(parked_event.c.id.in_(sorted(ids)))
+    return set((await connection.execute(query.with_for_update(skip_locked=True))).scalars())
+
+
+async def postpone(connection: AsyncConnection, event: Parked, schedule: Schedule) -> None:
+    """Try again later."""
+    await connection.execute(
+        update(parked_event)
+        .where(parked_event.c.id == event.id)
+        .values(
+            attempts=event.attempts + 1,
+            next_attempt_at=func.now() + schedule.wait(event.attempts + 1),
+            updated_at=func.now(),
+        )
+    )
+
+
+async def remove(connection: AsyncConnection, id: int) -> None:
+    """No longer parked: stored, or a dead letter."""
+    await connection.execute(delete(parked_event).where(parked_event.c.id == id))
+
+
+async def waiting(connection: AsyncConnection) -> int:
+    """How many are parked."""
+    return int(await connection.scalar(select(func.count()).select_from(parked_event)) or 0)

@@ -1,0 +1,57 @@
+"""Statements that may not run longer than what is left of a request's time."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from asyncpg.exceptions import QueryCanceledError
+from sqlalchemy import Executable, Row, func, select
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.database import cause_of
+
+
+class OutOfTime(Exception):
+    """The statement was cut off; the transaction goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """The instant, on the monotonic clock, at which a request's time is over."""
+
+    at: float
+
+    @classmethod
+    def after(cls, seconds: float) -> "Deadline":
+        """So many seconds from now."""
+        return cls(time.monotonic() + seconds)
+
+    @property
+    def left_seconds(self) -> float:
+        """Time that is left; zero when it is over."""
+        return max(0.0, self.at - time.monotonic())
+
+
+async def fetch(
+    connection: AsyncConnection, statement: Executable, deadline: Deadline, *, share: float = 1.0
+) -> list[Row[Any]]:
+    """The statement's rows, within a share of the time that is left. Raises OutOfTime.
+
+    Parallel workers are off: UNION ALL then gives its parts in the order they are written.
+    """
+    milliseconds = int(deadline.left_seconds * share * 1000)
+    if milliseconds < 1:
+        raise OutOfTime
+    limits = select(
+        func.set_config("statement_timeout", str(milliseconds), True),
+        func.set_config("max_parallel_workers_per_gather", "0", True),
+    )
+    await connection.execute(limits)
+    try:
+        async with connection.begin_nested():
+            return list((await connection.execute(statement)).all())
+    except DBAPIError as exc:
+        if isinstance(cause_of(exc), QueryCanceledError):
+            raise OutOfTime from exc
+        raise

@@ -1,0 +1,76 @@
+"""The SQL that finds inferences: as a page walks them, and as an index leads to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, func, intersect, select
+
+from inference_store.store.tables import inference
+
+from .condition import Condition
+from .scope import Scope, unmarked
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked of one model: conditions that must all hold, in a scope."""
+
+    scope: Scope
+    conditions: tuple[Condition, ...] = ()
+    newest_first: bool = True
+    marks: bool = False
+    """Whether any inference is being erased."""
+    nothing: bool = False
+    """Nothing can match: an unknown key, and the caller asked for an empty answer."""
+
+    @property
+    def led(self) -> bool:
+        """Whether an index leads to the matches."""
+        return any(condition.uids(self.scope) is not None for condition in self.conditions)
+
+    def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The page's order."""
+        return uid.desc() if self.newest_first else uid.asc()
+
+
+def walked(query: Query, scope: Scope) -> Select[Any]:
+    """Every inference of the scope, each tested."""
+    return select(inference.c.uid).where(
+        scope.of(inference), *_tests(query, query.conditions, scope, inference.c.uid)
+    )
+
+
+def led(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+    """The matches by index, and whether each is there once. Several lists are intersected."""
+    lists = [condition.uids(scope) for condition in query.conditions]
+    leading = [uids for uids in lists if uids is not None]
+    if not leading:
+        return walked(query, scope), True
+    first = (intersect(*leading) if len(leading) > 1 else leading[0]).subquery()
+    others = [
+        condition for condition, uids in zip(query.conditions, lists, strict=True) if uids is None
+    ]
+    unique = len(leading) > 1 or all(condition.unique for condition in query.conditions)
+    return select(first.c.uid).where(*_tests(query, others, scope, first.c.uid)), unique
+
+
+def _tests(
+    query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    tests = [condition.holds(scope, uid) for condition in conditions]
+    return [*tests, unmarked(scope, uid)] if query.marks else tests
+
+
+def ordered(query: Query, found: Select[Any], limit: int, *, unique: bool = True) -> Select[Any]:
+    """The first so many uids of a SELECT of uids, in the page's order."""
+    [uid] = found.selected_columns
+    chosen = found if unique else found.distinct()
+    return chosen.order_by(query.order(uid)).limit(limit)
+
+
+def counted(query: Query, scope: Scope) -> Select[Any]:
+    """How many inferences of the scope match."""
+    found, unique = led(query, scope)
+    rows = (found if unique else found.distinct()).subquery()
+    return select(func.count().label("matches")).select_from(rows)

@@ -1,0 +1,178 @@
+"""A page of matches in order of time.
+
+First the newest few thousand inferences are walked and tested, which answers what is common at
+once and bounds what is rare; then an index leads, a group of partitions a statement, until the
+page is full. When time is over the page holds what was found, and says how far it looked.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Select, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.tables import inference
+
+from .bounded import Deadline, OutOfTime, fetch
+from .matching import Query, led, ordered, walked
+from .scope import Scope, around, groups, pieces
+
+WALK = 4_000
+_LONGEST_WALK = 64 * WALK
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has found so far. `searched`: the uid up to which it has looked."""
+
+    wanted: int
+    uids: list[UUID] = field(default_factory=list)
+    searched: UUID | None = None
+    out_of_time: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many uids the page still takes."""
+        return self.wanted - len(self.uids)
+
+
+async def find(
+    connection: AsyncConnection, query: Query, *, limit: int, deadline: Deadline
+) -> Found:
+    """Up to `limit` uids in the query's order.
+
+    Raises OutOfTime only when not even the walk came to an end.
+    """
+    found = Found(limit)
+    if query.nothing or query.scope.empty:
+        return found
+    parts = await pieces(connection, query.scope, newest_first=query.newest_first)
+    try:
+        rest = await _walk(connection, query, parts, found, deadline)
+        await _follow(connection, query, rest, found, deadline)
+    except OutOfTime:
+        if found.searched is None:
+            raise
+        found.out_of_time = True
+    return found
+
+
+async def _walk(
+    connection: AsyncConnection,
+    query: Query,
+    parts: Sequence[Scope],
+    found: Found,
+    deadline: Deadline,
+) -> Sequence[Scope]:
+    """Test inference after inference; the pieces that are left. Without conditions nothing is.
+
+    Where no index leads to the matches there is only the walk, in strides that grow: time may
+    run out after any of them, and what was found until then is answered.
+    """
+    if not query.conditions:
+        return parts
+    length = WALK
+    while parts and found.missing > 0:
+        here = around(parts[:8])
+        end = await _end_of_walk(connection, query, here, length, deadline)
+        stride, parts = _split(query, parts, here, end)
+        statement = ordered(query, walked(query, stride), found.missing)
+        _take(found, query, stride, await fetch(connection, statement, deadline))
+        if query.led:
+            break
+        length = min(2 * length, _LONGEST_WALK)
+    return parts
+
+
+async def _end_of_walk(
+    connection: AsyncConnection, query: Query, scope: Scope, length: int, deadline: Deadline
+) -> UUID | None:
+    """The last uid of a walk of that length; None: the scope holds fewer."""
+    last = (
+        select(inference.c.uid)
+        .where(scope.of(inference))
+        .order_by(query.order(inference.c.uid))
+        .offset(length - 1)
+        .limit(1)
+    )
+    rows = await fetch(connection, last, deadline)
+    return rows[0][0] if rows else None
+
+
+def _split(
+    query: Query, parts: Sequence[Scope], here: Scope, end: UUID | None
+) -> tuple[Scope, Sequence[Scope]]:
+    """The stride up to `end`, which it includes, and the pieces after it."""
+    if end is None:
+        return here, parts[8:]
+    if query.newest_first:
+        stride, after = here.clip(end, here.hi), (LOW, end)
+    else:
+        stride, after = here.clip(here.lo, _next(end)), (_next(end), HIGH)
+    left = [part.clip(*after) for part in parts]
+    return stride, [part for part in left if not part.empty]
+
+
+LOW, HIGH = UUID(int=0), UUID(int=(1 << 128) - 1)
+
+
+def _next(uid: UUID) -> UUID:
+    return UUID(int=uid.int + 1)
+
+
+async def _follow(
+    connection: AsyncConnection,
+    query: Query,
+    parts: Sequence[Scope],
+    found: Found,
+    deadline: Deadline,
+) -> None:
+    for group in groups(parts):
+        if found.missing <= 0:
+            return
+        try:
+            await _follow_group(connection, query, group, found, deadline, share=0.5)
+        except OutOfTime:
+            # One partition at a time: the nearest ones may still be done in time.
+            for part in group:
+                if found.missing > 0:
+                    await _follow_group(connection, query, [part], found, deadline)
+
+
+async def _follow_group(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[Scope],
+    found: Found,
+    deadline: Deadline,
+    *,
+    share: float = 1.0,
+) -> None:
+    rows = await fetch(connection, _union(query, group, found.missing), deadline, share=share)
+    uids = [row[0] for row in rows]
+    if len(group) > 1 and uids != sorted(uids, reverse=query.newest_first):
+        # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
+        for part in group:
+            if found.missing > 0:
+                await _follow_group(connection, query, [part], found, deadline)
+        return
+    _take(found, query, around(group), rows)
+
+
+def _union(query: Query, group: Sequence[Scope], limit: int) -> Select[Any]:
+    """One ordered, limited part a partition: each is planned by its own statistics, and runs
+    only if those before it did not fill the page."""
+    parts = []
+    for scope in group:
+        matches, unique = led(query, scope)
+        parts.append(ordered(query, matches, limit, unique=unique))
+    together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
+    return select(together.c.uid).limit(limit)
+
+
+def _take(found: Found, query: Query, scope: Scope, rows: Sequence[Any]) -> None:
+    """Keep what was found in the scope, and how far that was."""
+    found.uids.extend(row[0] for row in rows)
+    found.searched = scope.lo if query.newest_first else UUID(int=scope.hi.int - 1)

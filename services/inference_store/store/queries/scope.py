@@ -1,0 +1,78 @@
+"""Where a statement looks: one model, and a half-open range of uids, which is a span of time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, FromClause, and_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.events.uid import uid_floor
+from inference_store.store.partitions import spans
+from inference_store.store.tables import erasing
+
+# Planning costs grow with partitions, and 200 at once exhaust the lock table.
+GROUP = 8
+LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A model's uids in [lo, hi)."""
+
+    model: int
+    lo: UUID
+    hi: UUID
+
+    def of(self, table: FromClause) -> ColumnElement[bool]:
+        """The condition on a table's rows; said of every table, so that planning prunes it."""
+        return and_(table.c.model == self.model, table.c.uid >= self.lo, table.c.uid < self.hi)
+
+    def clip(self, lo: UUID, hi: UUID) -> "Scope":
+        """The part of it in [lo, hi)."""
+        return Scope(self.model, max(self.lo, lo), min(self.hi, hi))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no uid can be in it."""
+        return self.lo >= self.hi
+
+
+def window(model: int, since: datetime | None, until: datetime | None) -> Scope:
+    """The scope of [since, until)."""
+    lo = LOWEST if since is None else uid_floor(since)
+    return Scope(model, lo, HIGHEST if until is None else uid_floor(until))
+
+
+async def pieces(connection: AsyncConnection, scope: Scope, *, newest_first: bool) -> list[Scope]:
+    """The scope cut into the partitions' spans, in the order they are searched."""
+    cut = [scope.clip(uid_floor(span.lo), uid_floor(span.hi)) for span in await spans(connection)]
+    found = [piece for piece in cut if not piece.empty]
+    return found if newest_first else found[::-1]
+
+
+def groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+    """So many pieces at once."""
+    for start in range(0, len(found), size):
+        yield found[start : start + size]
+
+
+def around(found: Sequence[Scope]) -> Scope:
+    """The scope from the earliest to the latest of several pieces."""
+    return Scope(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
+
+
+async def has_marks(connection: AsyncConnection) -> bool:
+    """Whether any inference is being erased; mostly not, and then no reader looks at marks."""
+    marked = select(erasing.c.uid).where(erasing.c.scope == "inference").limit(1)
+    return (await connection.scalar(marked)) is not None
+
+
+def unmarked(scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    """The inference is not being erased."""
+    mark = select(erasing.c.uid).where(
+        erasing.c.model == scope.model, erasing.c.uid == uid, erasing.c.scope == "inference"
+    )
+    return ~mark.exists()

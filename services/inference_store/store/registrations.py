@@ -1,0 +1,194 @@
+"""Registrations: which models the store knows, and how their responses are to be read."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, null, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .errors import Conflict, NotFound, PreconditionFailed
+from .events import InferenceEvent
+from .tables import (
+    erasing,
+    inference,
+    metadata_key_delta,
+    metadata_key_seen,
+    model_key,
+    model_label,
+    registration,
+    retention_policy,
+)
+from .task_types import OutputMapping
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A model's entry. `model` is the integer that stands for it everywhere in the index."""
+
+    model: int
+    model_id: str
+    project_id: str | None
+    name: str | None
+    task_type: str | None
+    class_labels: tuple[str, ...]
+    output_mapping: OutputMapping | None
+    registered_by: str
+    revision: int
+    registered_at: datetime
+    updated_at: datetime
+
+
+def registration_of(row: Any) -> Registration:
+    """A Registration from a row of the table."""
+    mapping = row.output_mapping
+    return Registration(
+        model=row.model,
+        model_id=row.model_id,
+        project_id=row.project_id,
+        name=row.name,
+        task_type=row.task_type,
+        class_labels=tuple(row.class_labels),
+        output_mapping=None if mapping is None else OutputMapping(**mapping),
+        registered_by=row.registered_by,
+        revision=row.revision,
+        registered_at=row.registered_at,
+        updated_at=row.updated_at,
+    )
+
+
+async def known(connection: AsyncConnection, model_ids: Collection[str]) -> dict[str, Registration]:
+    """The registrations of those models that have one."""
+    query = select(registration).where(registration.c.model_id.in_(sorted(model_ids)))
+    return {row.model_id: registration_of(row) for row in await connection.execute(query)}
+
+
+async def register_missing(
+    connection: AsyncConnection, events: Mapping[str, InferenceEvent]
+) -> dict[str, Registration]:
+    """Register models by their first event; one that is registered meanwhile stays as it is.
+
+    Only what is missing is inserted: ON CONFLICT burns identity values.
+    """
+    missing = set(events) - set(await known(connection, events))
+    rows = [
+        {
+            "model_id": model_id,
+            "project_id": events[model_id].extras.project_id,
+            "name": events[model_id].extras.model_name,
+            "task_type": events[model_id].extras.task_type,
+            "registered_by": "event",
+        }
+        for model_id in sorted(missing)
+    ]
+    if rows:
+        await connection.execute(upsert(registration).on_conflict_do_nothing(), rows)
+    return await known(connection, events)
+
+
+async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
+    """Lock registrations against removal until the transaction ends; False: one is gone."""
+    query = select(registration.c.model).where(registration.c.model.in_(sorted(models)))
+    rows = await connection.execute(query.with_for_update(read=True, key_share=True))
+    return len(rows.all()) == len(set(models))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What an owner says of a model; a registration holds all of it."""
+
+    project_id: str | None = None
+    name: str | None = None
+    task_type: str | None = None
+    class_labels: tuple[str, ...] = ()
+    output_mapping: OutputMapping | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its columns."""
+        mapping = self.output_mapping
+        return {
+            "project_id": self.project_id,
+            "name": self.name,
+            "task_type": self.task_type,
+            "class_labels": list(self.class_labels),
+            "output_mapping": null() if mapping is None else mapping.model_dump(mode="json"),
+        }
+
+
+async def get(connection: AsyncConnection, model_id: str, *, lock: bool = False) -> Registration:
+    """A model's registration; `lock`: against change until the transaction ends.
+
+    Raises NotFound.
+    """
+    query = select(registration).where(registration.c.model_id == model_id)
+    row = (await connection.execute(query.with_for_update() if lock else query)).first()
+    if row is None:
+        raise NotFound(f"There is no model {model_id!r}.")
+    return registration_of(row)
+
+
+async def page(
+    connection: AsyncConnection, *, limit: int, after: str | None = None
+) -> list[Registration]:
+    """Registrations in order of model id, after that of `after`."""
+    query = select(registration).order_by(registration.c.model_id).limit(limit)
+    if after is not None:
+        query = query.where(registration.c.model_id > after)
+    return [registration_of(row) for row in await connection.execute(query)]
+
+
+async def put(
+    connection: AsyncConnection, model_id: str, details: Details, *, revision: int | None = None
+) -> tuple[Registration, bool]:
+    """Register a model, or replace what is said of it; True: it is new.
+
+    `revision`: the one it must have now (0: it must be new). Raises PreconditionFailed.
+    """
+    query = select(registration).where(registration.c.model_id == model_id)
+    row = (await connection.execute(query.with_for_update())).first()
+    if row is None and revision in (None, 0):
+        new = upsert(registration).values(model_id=model_id, registered_by="api", **details.values)
+        made = new.on_conflict_do_nothing().returning(registration)
+        row = (await connection.execute(made)).first()
+        if row is not None:
+            return registration_of(row), True
+        return await put(connection, model_id, details, revision=revision)
+    if row is None or revision not in (None, row.revision):
+        present = 0 if row is None else row.revision
+        raise PreconditionFailed(f"The registration has revision {present}, not {revision}.")
+    changed = (
+        registration.update()
+        .where(registration.c.model == row.model)
+        .values(**details.values, revision=row.revision + 1, updated_at=func.now())
+        .returning(registration)
+    )
+    return registration_of((await connection.execute(changed)).one()), False
+
+
+async def delete(connection: AsyncConnection, model_id: str) -> None:
+    """Remove a registration and what hangs on it.
+
+    The row is locked first: ingesters take a share of that lock, so that no inference comes in
+    between the look and the removal. Raises NotFound, Conflict while inferences exist.
+    """
+    found = await get(connection, model_id, lock=True)
+    for table, what in ((inference, "inferences"), (erasing, "unfinished erasures")):
+        some = select(table.c.model).where(table.c.model == found.model).limit(1)
+        if (await connection.scalar(some)) is not None:
+            raise Conflict(f"The model {model_id!r} still has {what}: delete them first.")
+    for table in _OF_A_MODEL:
+        await connection.execute(table.delete().where(table.c.model == found.model))
+
+
+# The registration last, for the others hang on it.
+_OF_A_MODEL = (
+    retention_policy,
+    model_key,
+    model_label,
+    metadata_key_seen,
+    metadata_key_delta,
+    registration,
+)

@@ -1,0 +1,120 @@
+"""Which objects an erasure may delete: those that nothing else points to. Asked in the gate."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from urllib.parse import unquote
+from uuid import UUID
+
+from sqlalchemy import ARRAY, ColumnElement, Text, and_, any_, literal, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.events import StorageKey, parse_stored, uid_floor
+from inference_store.store.tables import blob_reference, erasing, inference, registration
+
+from .marks import Mark, gate_exclusive
+
+_OWNED = re.compile(
+    r"(?:.*/)?([^/]+)/(\d{4}/\d\d/\d\d/\d\d)/([0-9a-f-]{36})/(?:data|metadata|response)", re.DOTALL
+)
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The capture that a key of our own layout belongs to."""
+
+    model_id: str
+    hour: datetime
+    capture_id: UUID
+
+
+async def claim(connection: AsyncConnection, marks: Sequence[Mark]) -> frozenset[str]:
+    """The storage keys of the marked objects that may be deleted now."""
+    await gate_exclusive(connection)
+    wanted = {key for mark in marks for key in mark.doomed}
+    shared = await _referenced(connection, wanted)
+    foreign = {key: owner for mark in marks for key, owner in _foreign(mark)}
+    owned = await _owned(connection, set(foreign.values())) if foreign else set()
+    return frozenset(key for key in wanted if key not in shared and foreign.get(key) not in owned)
+
+
+async def _referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Those that an inference points to which is not being erased itself."""
+    going = select(erasing.c.uid).where(
+        erasing.c.model == blob_reference.c.model,
+        erasing.c.uid == blob_reference.c.uid,
+        or_(erasing.c.scope == "inference", _input_alone()),
+    )
+    query = select(blob_reference.c.storage_key).distinct()
+    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
+    query = query.where(blob_reference.c.storage_key == listed, ~going.exists())
+    return set((await connection.execute(query)).scalars())
+
+
+def _input_alone() -> ColumnElement[bool]:
+    """The reference is to the input that is being erased, which is no other blob as well."""
+    key = blob_reference.c.storage_key
+    return and_(
+        erasing.c.data_storage_key == key,
+        erasing.c.response_storage_key.is_distinct_from(key),
+        erasing.c.metadata_storage_key.is_distinct_from(key),
+    )
+
+
+def _foreign(mark: Mark) -> Iterable[tuple[str, _Owner]]:
+    """Keys of our own layout that name another capture than the mark's.
+
+    A capture's own keys need no reference row. So a stranger's event that points to them has to
+    be told from their owner, or erasing the one would take the other's objects.
+    """
+    for key in mark.doomed:
+        owner = _owner_of(parse_stored(key))
+        if owner is not None and owner.capture_id != mark.capture_id:
+            yield key, owner
+
+
+def _owner_of(key: StorageKey) -> _Owner | None:
+    found = _OWNED.fullmatch(key.key)
+    if found is None:
+        return None
+    try:
+        hour = datetime.strptime(found[2], "%Y/%m/%d/%H").replace(tzinfo=UTC)
+        return _Owner(unquote(found[1]), hour, UUID(found[3]))
+    except ValueError:
+        return None
+
+
+async def _owned(connection: AsyncConnection, owners: set[_Owner]) -> set[_Owner | None]:
+    """Those captures that are stored, and not being erased."""
+    hours: dict[tuple[str, datetime], dict[UUID, _Owner]] = defaultdict(dict)
+    for owner in owners:
+        hours[owner.model_id, owner.hour][owner.capture_id] = owner
+    query = select(registration.c.model_id, registration.c.model)
+    query = query.where(registration.c.model_id.in_({owner.model_id for owner in owners}))
+    models = {row.model_id: row.model for row in await connection.execute(query)}
+    found: set[_Owner | None] = set()
+    for (model_id, hour), captures in sorted(hours.items()):
+        if model_id in models:
+            stored = await _stored(connection, models[model_id], hour, list(captures))
+            found |= {captures[capture] for capture in stored}
+    return found
+
+
+async def _stored(
+    connection: AsyncConnection, model: int, hour: datetime, captures: list[UUID]
+) -> set[UUID]:
+    here = inference.c
+    going = select(erasing.c.uid).where(
+        erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
+    )
+    query = select(here.capture_id).where(
+        here.model == model,
+        here.uid >= uid_floor(hour - _HOUR),
+        here.uid < uid_floor(hour + 2 * _HOUR),
+        here.capture_id.in_(captures),
+        ~going.exists(),
+    )
+    return set((await connection.execute(query)).scalars())

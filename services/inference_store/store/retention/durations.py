@@ -1,0 +1,63 @@
+"""How long to keep something: an ISO 8601 duration, or `forever`.
+
+Weeks and below are exact; months and years go by the calendar, in UTC, and end on the
+month's last day where the day does not exist (a month before March 31 is February 28 or 29).
+"""
+
+import re
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+
+from inference_store.store.events.uid import LOWEST
+
+FOREVER = "forever"
+_N = r"(\d{1,9})"
+_ISO = re.compile(
+    rf"P(?=.)(?:{_N}Y)?(?:{_N}M)?(?:{_N}W)?(?:{_N}D)?"
+    rf"(?:T(?=.)(?:{_N}H)?(?:{_N}M)?(?:(\d{{1,9}}(?:\.\d{{1,6}})?)S)?)?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Months by the calendar, then an exact time."""
+
+    months: int
+    exact: timedelta
+
+    def before(self, now: datetime) -> datetime:
+        """The instant so long ago; never before 2000, when no inference was received."""
+        years, month = divmod(now.year * 12 + now.month - 1 - self.months, 12)
+        if years < LOWEST.year:
+            return LOWEST
+        day = min(now.day, monthrange(years, month + 1)[1])
+        try:
+            return max(now.replace(year=years, month=month + 1, day=day) - self.exact, LOWEST)
+        except OverflowError:
+            return LOWEST
+
+
+@lru_cache(maxsize=1024)
+def parse_duration(text: str) -> Duration | None:
+    """None for `forever`. Raises ValueError for what is no duration."""
+    if text == FOREVER:
+        return None
+    found = _ISO.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{text[:64]!r} is neither an ISO 8601 duration (like P30D, PT12H or P1Y6M)"
+            " nor 'forever'"
+        )
+    years, months, weeks, days, hours, minutes = (int(part or 0) for part in found.groups()[:6])
+    microseconds = int(Decimal(found[7] or 0) * 1_000_000)
+    try:
+        exact = timedelta(
+            weeks=weeks, days=days, hours=hours, minutes=minutes, microseconds=microseconds
+        )
+    except OverflowError:
+        exact = timedelta.max
+    return Duration(years * 12 + months, exact)

@@ -1,0 +1,40 @@
+"""One retention service works at a time; the others stand by and take over when it ends."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+_LOCK = 7_302_004
+
+
+class Leadership:
+    """A lock of a session of its own: it ends with the connection, so with the process."""
+
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
+
+    async def take(self) -> bool:
+        """Whether nobody else has it; then it is ours until the connection ends."""
+        return bool(await self._connection.scalar(select(func.pg_try_advisory_lock(_LOCK))))
+
+    async def confirm(self) -> None:
+        """Raise the driver's error when the connection, and so the lock, is gone."""
+        await self._connection.execute(select(1))
+
+    async def give_back(self) -> None:
+        """Let another take over."""
+        await self._connection.execute(select(func.pg_advisory_unlock(_LOCK)))
+
+
+@asynccontextmanager
+async def candidacy(engine: AsyncEngine) -> AsyncIterator[Leadership]:
+    """A connection that leadership can be taken on."""
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    async with autocommit.connect() as connection:
+        try:
+            yield Leadership(connection)
+        finally:
+            # back in the pool its session would go on holding the lock
+            await connection.invalidate()

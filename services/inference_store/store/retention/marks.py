@@ -1,0 +1,184 @@
+"""Marks: what is being erased. No reader shows it, and no writer adds a reference to its objects.
+
+The race between an eraser and an ingester, over an object K that several inferences share:
+
+    ingester  gate shared · does a mark claim K? then park the event · else write
+              blob_reference(K) · commit
+    eraser    mark (names K) · commit · gate exclusive · does anyone else reference K? ·
+              commit · delete K · see it gone · delete rows and mark · commit
+
+The gate orders the two transactions. If the ingester's was first, its reference is committed
+when the eraser looks, and K stays. If the eraser's look was first, its mark was committed
+before it, so that the ingester sees the mark and parks the event; it is tried again when the
+mark is gone, finds K missing, and waits or becomes a dead letter: never a row whose object
+vanishes. What is read after the gate is read by a statement of its own: a statement that
+waited for the gate would look at a snapshot from before.
+
+The gate is held for the length of one short transaction, never while S3 is asked. A claim is
+not stored: after a crash the marks are still there, and the eraser looks again.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import func, literal, select, tuple_, union
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.events import received_at_of
+from inference_store.store.partitions import Span, Spans, spans
+from inference_store.store.tables import erasing, inference
+
+from .identities import Identity, among, by_model
+
+GATE: Final = 7_302_003
+_ROWS = 1000
+_SPANS = 8
+
+# model, uid, scope, and the storage keys of data, response and metadata
+Arrival: TypeAlias = tuple[int, UUID, str, str | None, str | None, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What is to be erased of one inference, and where its objects are."""
+
+    model: int
+    uid: UUID
+    scope: str
+    data: str | None
+    response: str | None
+    metadata: str | None
+    # of the stored inference; None where there is none, or its producer gave none
+    capture_id: UUID | None
+
+    @property
+    def doomed(self) -> tuple[str, ...]:
+        """Storage keys of the objects to delete, unless others point to them."""
+        keys = (self.data, self.response, self.metadata)
+        if self.scope == "input":
+            # an object that is the answer as well as the datum stays with the answer
+            keys = keys[:1] if self.data not in keys[1:] else ()
+        return tuple(dict.fromkeys(key for key in keys if key is not None))
+
+
+async def gate_shared(connection: AsyncConnection) -> None:
+    """Let no eraser claim objects or close a span until this transaction ends."""
+    await connection.execute(select(func.pg_advisory_xact_lock_shared(GATE)))
+
+
+async def gate_exclusive(connection: AsyncConnection) -> None:
+    """Wait for the writers' transactions, and hold the next ones, until this one ends."""
+    await connection.execute(select(func.pg_advisory_xact_lock(GATE)))
+
+
+async def claimed(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Those storage keys that an erasure is deleting. After `gate_shared`."""
+    wanted = list(keys)
+    if not wanted or not await connection.scalar(select(select(erasing).exists())):
+        return set()
+    whole = erasing.c.scope == "inference"
+    found = union(
+        select(erasing.c.data_storage_key).where(erasing.c.data_storage_key.in_(wanted)),
+        *(
+            select(column).where(whole, column.in_(wanted))
+            for column in (erasing.c.response_storage_key, erasing.c.metadata_storage_key)
+        ),
+    )
+    return set((await connection.execute(found)).scalars())
+
+
+async def marked(connection: AsyncConnection, model: int, uid: UUID) -> bool:
+    """Whether anything of an inference is being erased.
+
+    An edit asks this after it has locked the inference's row: an eraser leaves locked rows out.
+    """
+    query = select(erasing.c.uid).where(erasing.c.model == model, erasing.c.uid == uid).limit(1)
+    return (await connection.scalar(query)) is not None
+
+
+async def add(connection: AsyncConnection, erasure: UUID, arrivals: Iterable[Arrival]) -> int:
+    """Mark what is named, stored or not; how many were not marked before."""
+    names = [column.name for column in erasing.c]
+    rows = [
+        dict(zip(names, (model, uid, scope, erasure, *keys), strict=True))
+        # one order everywhere: two that mark the same wait for each other, never crosswise
+        for model, uid, scope, *keys in sorted(arrivals, key=lambda row: row[:3])
+    ]
+    added = 0
+    for start in range(0, len(rows), _ROWS):
+        some = insert(erasing).values(rows[start : start + _ROWS]).on_conflict_do_nothing()
+        added += (await connection.execute(some)).rowcount
+    return added
+
+
+async def page(
+    connection: AsyncConnection, erasure: UUID, *, after: Identity | None, limit: int
+) -> list[Mark]:
+    """The first marks of an erasure in the order of (model, uid), behind `after`.
+
+    At most `limit`, and no more than lie in a few partitions.
+    """
+    query = select(erasing).where(erasing.c.erasure == erasure)
+    query = query.order_by(erasing.c.model, erasing.c.uid).limit(limit)
+    if after is not None:
+        place = tuple_(erasing.c.model, erasing.c.uid)
+        query = query.where(place > tuple_(literal(after[0]), literal(after[1])))
+    found = await _in_few_spans(connection, list(await connection.execute(query)))
+    captures = await _captures(connection, [(row.model, row.uid) for row in found])
+    return [_mark(row, captures.get((row.model, row.uid))) for row in found]
+
+
+async def remaining(connection: AsyncConnection, erasure: UUID) -> int:
+    """How many marks of an erasure are left."""
+    query = select(func.count()).select_from(erasing).where(erasing.c.erasure == erasure)
+    return int(await connection.scalar(query) or 0)
+
+
+async def remove(
+    connection: AsyncConnection, erasure: UUID, model: int, uids: Sequence[UUID]
+) -> int:
+    """Take marks away: what they said to erase is gone. How many there were."""
+    where = (erasing.c.erasure == erasure, among(erasing, model, uids))
+    return (await connection.execute(erasing.delete().where(*where))).rowcount
+
+
+async def _in_few_spans(connection: AsyncConnection, rows: Sequence[Any]) -> Sequence[Any]:
+    """As many rows, from the first on, as lie in eight spans.
+
+    A transaction locks every partition that it touches, in every table and with its indexes:
+    a few hundred at once fill the table of locks.
+    """
+    known = Spans(await spans(connection))
+    seen: set[Span | None] = set()
+    for number, row in enumerate(rows):
+        seen.add(known.find(received_at_of(row.uid)))
+        if len(seen) > _SPANS:
+            return rows[:number]
+    return rows
+
+
+async def _captures(
+    connection: AsyncConnection, identities: Sequence[Identity]
+) -> dict[Identity, UUID]:
+    found: dict[Identity, UUID] = {}
+    for model, uids in by_model(identities):
+        query = select(inference.c.uid, inference.c.capture_id).where(
+            among(inference, model, uids), inference.c.capture_id.is_not(None)
+        )
+        found |= {(model, row.uid): row.capture_id for row in await connection.execute(query)}
+    return found
+
+
+def _mark(row: Any, capture_id: UUID | None) -> Mark:
+    return Mark(
+        model=row.model,
+        uid=row.uid,
+        scope=row.scope,
+        data=row.data_storage_key,
+        response=row.response_storage_key,
+        metadata=row.metadata_storage_key,
+        capture_id=capture_id,
+    )

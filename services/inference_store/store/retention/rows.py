@@ -1,0 +1,88 @@
+"""Deleting the rows of what has been erased: all of a batch in one transaction."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.tables import (
+    PARTITIONED,
+    blob_reference,
+    inference,
+    prediction,
+    retention_run,
+    tombstone,
+)
+
+from . import erasures, marks
+from .erasures import Erasure
+from .identities import among, by_model
+from .marks import Mark
+
+
+async def forget(
+    connection: AsyncConnection,
+    one: Erasure,
+    done: Sequence[Mark],
+    *,
+    objects: int,
+    whole_span: bool = False,
+) -> int:
+    """Delete the rows and the marks of what is erased, and count them; how many marks.
+
+    `whole_span`: their partitions are about to be dropped, so only the parents' rows go, which
+    say how far it is; what they were is remembered as a span, not by tombstones.
+    """
+    erased = 0
+    for model, uids in by_model((mark.model, mark.uid) for mark in done):
+        if one.scope == "input":
+            await _forget_inputs(connection, model, uids)
+        else:
+            await _forget_inferences(connection, one, model, uids, whole_span=whole_span)
+        erased += await marks.remove(connection, one.id, model, uids)
+    await erasures.count(connection, one.id, inferences=erased, objects=objects)
+    if one.run is not None:
+        column = retention_run.c["inputs_deleted" if one.scope == "input" else "inferences_deleted"]
+        counted = retention_run.update().where(retention_run.c.id == one.run)
+        await connection.execute(counted.values({column: column + erased}))
+    return erased
+
+
+async def _forget_inferences(
+    connection: AsyncConnection, one: Erasure, model: int, uids: Sequence[UUID], *, whole_span: bool
+) -> None:
+    tables = (inference,) if whole_span else tuple(reversed(PARTITIONED))
+    for table in (*tables, blob_reference):
+        await connection.execute(table.delete().where(among(table, model, uids)))
+    # What expired before it was ever stored has left nothing that could come back.
+    if not whole_span and one.cause != "expired_arrival":
+        rows = [{"model": model, "uid": uid} for uid in uids]
+        made = insert(tombstone).on_conflict_do_update(
+            index_elements=["model", "uid"], set_={"erased_at": func.now()}
+        )
+        await connection.execute(made, rows)
+
+
+async def _forget_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
+    """The datum is gone: said on the row, and its prompts with it. The rest stays."""
+    keys = select(inference.c.data_storage_key).where(
+        among(inference, model, uids),
+        inference.c.uid == blob_reference.c.uid,
+        inference.c.data_storage_key.is_distinct_from(inference.c.response_storage_key),
+        inference.c.data_storage_key.is_distinct_from(inference.c.metadata_storage_key),
+    )
+    await connection.execute(
+        blob_reference.delete().where(
+            among(blob_reference, model, uids), blob_reference.c.storage_key.in_(keys)
+        )
+    )
+    asked = prediction.update().where(
+        among(prediction, model, uids), prediction.c.prompt.is_not(None)
+    )
+    await connection.execute(asked.values(prompt=None))
+    gone = inference.update().where(
+        among(inference, model, uids), inference.c.data_deleted_at.is_(None)
+    )
+    await connection.execute(gone.values(data_deleted_at=func.now()))

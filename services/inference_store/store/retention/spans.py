@@ -1,0 +1,132 @@
+"""Spans of time of which nothing may be kept: closed to writers, emptied, dropped as a whole.
+
+A span is closed in the gate, and every writer looks for closed spans after it has taken the gate
+itself. So no row can be written between the look that found everything expired and the drop.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Table, and_, func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.events import received_at_of, uid_floor
+from inference_store.store.partitions import Span, Spans
+from inference_store.store.tables import (
+    PARTITIONED,
+    erased_span,
+    inference,
+    partition_span,
+    registration,
+)
+
+from .marks import gate_exclusive
+
+_NEW = timedelta(hours=1)
+
+
+async def closed(connection: AsyncConnection, instants: Iterable[datetime]) -> set[datetime]:
+    """Those instants that no open span has: it is being dropped, or is gone. After the gate.
+
+    A writer parks such events, and reads the catalogue of spans again.
+    """
+    wanted = set(instants)
+    if not wanted:
+        return set()
+    here = partition_span.c
+    query = select(here.lo, here.hi, here.name).where(
+        here.state == "open", here.lo <= max(wanted), here.hi > min(wanted)
+    )
+    rows = await connection.execute(query)
+    known = Spans(Span(row.lo, row.hi, row.name) for row in rows)
+    return set(known.missing(wanted))
+
+
+async def ending(connection: AsyncConnection, *, until: datetime | None) -> list[tuple[Span, bool]]:
+    """The spans that begin before `until`, oldest first, and closed ones; True: it is closed."""
+    here = partition_span.c
+    wanted = here.state == "dropping"
+    if until is not None:
+        wanted |= here.lo < until
+    query = select(partition_span).where(wanted).order_by(here.lo)
+    return [
+        (Span(row.lo, row.hi, row.name), row.state == "dropping")
+        for row in await connection.execute(query)
+    ]
+
+
+async def models_in(connection: AsyncConnection, span: Span) -> list[int]:
+    """The models that have inferences in a span: one look into an index each."""
+    some = select(inference.c.uid).where(
+        inference.c.model == registration.c.model, _in(inference, span)
+    )
+    query = select(registration.c.model).where(some.exists()).order_by(registration.c.model)
+    return list((await connection.execute(query)).scalars())
+
+
+async def close(
+    connection: AsyncConnection, span: Span, cutoffs: Mapping[int, datetime | None]
+) -> bool:
+    """Close a span, if every model in it has a cutoff after its end; whether it is closed.
+
+    Repeatable. The models' spans are remembered as erased from here on.
+    """
+    await gate_exclusive(connection)
+    models = await models_in(connection, span)
+    if not all(_has_ended(span, cutoffs.get(model)) for model in models):
+        return False
+    here = partition_span.c
+    closing = partition_span.update().where(here.name == span.name, here.state == "open")
+    if not models:
+        # An empty one that is new was made for an event that is about to be written.
+        closing = closing.where(here.created_at < func.now() - _NEW)
+    changed = await connection.execute(closing.values(state="dropping"))
+    for model in models if changed.rowcount else ():
+        values = {"model": model, "lo": span.lo, "hi": span.hi}
+        await connection.execute(insert(erased_span).values(values).on_conflict_do_nothing())
+    return changed.rowcount > 0
+
+
+def _has_ended(span: Span, cutoff: datetime | None) -> bool:
+    return cutoff is not None and cutoff >= span.hi
+
+
+async def reopen(connection: AsyncConnection, span: Span) -> None:
+    """Open a closed span again: a policy has changed, and what is left of it is to be kept."""
+    await gate_exclusive(connection)
+    for model in await models_in(connection, span):
+        await _remember_less(connection, model, span)
+    for table in PARTITIONED:
+        if table is not inference:
+            await _delete_orphans(connection, table, span)
+    here = partition_span.c.name == span.name
+    await connection.execute(partition_span.update().where(here).values(state="open"))
+
+
+async def _remember_less(connection: AsyncConnection, model: int, span: Span) -> None:
+    """A model's inferences go in the order of time: what is remembered ends at its first left."""
+    query = select(func.min(inference.c.uid)).where(
+        inference.c.model == model, _in(inference, span)
+    )
+    ends = received_at_of(await connection.scalar(query))
+    here = erased_span.c
+    where = (here.model == model, here.lo == span.lo, here.hi == span.hi)
+    if ends <= span.lo:
+        await connection.execute(erased_span.delete().where(*where))
+    else:
+        await connection.execute(erased_span.update().where(*where).values(hi=ends))
+
+
+async def _delete_orphans(connection: AsyncConnection, table: Table, span: Span) -> None:
+    """Rows whose inference went first, since all were to be dropped."""
+    parent = select(inference.c.uid).where(
+        inference.c.model == table.c.model,
+        inference.c.uid == table.c.uid,
+        _in(inference, span),
+    )
+    await connection.execute(table.delete().where(_in(table, span), ~parent.exists()))
+
+
+def _in(table: Table, span: Span) -> ColumnElement[bool]:
+    return and_(table.c.uid >= uid_floor(span.lo), table.c.uid < uid_floor(span.hi))

@@ -1,0 +1,71 @@
+"""The tables, one file a subject. `METADATA` has them all."""
+
+from .books import dead_letter, kafka_partition, lost_offsets, parked_event, producer_sequence
+from .deletion import (
+    audit,
+    blob_reference,
+    erased_span,
+    erasing,
+    erasure,
+    retention_policy,
+    retention_run,
+    tombstone,
+)
+from .dictionary import (
+    label,
+    metadata_key,
+    metadata_key_delta,
+    metadata_key_seen,
+    model_key,
+    model_label,
+    partition_span,
+    registration,
+)
+from .inference import (
+    PARTITIONED,
+    SIDE_TABLES,
+    inference,
+    inference_alias,
+    metadata_bool,
+    metadata_number,
+    metadata_presence,
+    metadata_string,
+    metadata_timestamp,
+    prediction,
+)
+from .metadata import METADATA
+
+__all__ = [
+    "METADATA",
+    "PARTITIONED",
+    "SIDE_TABLES",
+    "audit",
+    "blob_reference",
+    "dead_letter",
+    "erased_span",
+    "erasing",
+    "erasure",
+    "inference",
+    "inference_alias",
+    "kafka_partition",
+    "label",
+    "lost_offsets",
+    "metadata_bool",
+    "metadata_key",
+    "metadata_key_delta",
+    "metadata_key_seen",
+    "metadata_number",
+    "metadata_presence",
+    "metadata_string",
+    "metadata_timestamp",
+    "model_key",
+    "model_label",
+    "parked_event",
+    "partition_span",
+    "prediction",
+    "producer_sequence",
+    "registration",
+    "retention_policy",
+    "retention_run",
+    "tombstone",
+]

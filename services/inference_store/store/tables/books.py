@@ -1,0 +1,130 @@
+"""The books: what became of every offset of every Kafka partition."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Identity,
+    Index,
+    Integer,
+    Table,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import BYTEA, INT8MULTIRANGE, JSONB
+
+from .metadata import CODE_POINTS, METADATA
+
+
+def _place() -> list[Column[Any]]:
+    """Where in Kafka: cluster, topic, epoch (a topic made anew is a new one), partition."""
+    return [
+        Column("cluster", CODE_POINTS, primary_key=True),
+        Column("topic", CODE_POINTS, primary_key=True),
+        Column("epoch", Integer, primary_key=True, autoincrement=False),
+        Column("partition", Integer, primary_key=True, autoincrement=False),
+    ]
+
+
+def _count(name: str) -> Column[Any]:
+    return Column(name, BigInteger, nullable=False, server_default=text("0"))
+
+
+# One writer a row: the ingester that the partition is assigned to.
+kafka_partition = Table(
+    "kafka_partition",
+    METADATA,
+    *_place(),
+    Column("first", BigInteger, nullable=False),
+    Column("next", BigInteger, nullable=False),
+    # the last record read, by which a topic made anew is recognised
+    Column("last_offset", BigInteger),
+    Column("last_hash", BYTEA),
+    _count("stored"),
+    _count("duplicate"),
+    _count("dead"),
+    _count("parked"),
+    _count("expired"),
+    _count("erased_again"),
+    # offsets below the log's start that were never read
+    _count("lost"),
+    # markers, aborted and compacted records
+    _count("not_delivered"),
+    # how this epoch began: 'first', 'made_anew' or 'unverified'
+    Column("began", CODE_POINTS, nullable=False, server_default=text("'first'")),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# Offsets that were lost before they were read, by name.
+lost_offsets = Table(
+    "lost_offsets",
+    METADATA,
+    *_place(),
+    Column("lo", BigInteger, primary_key=True, autoincrement=False),
+    Column("hi", BigInteger, nullable=False),
+    Column("noticed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# What a producer's sequence numbers cover, by the partition they came through.
+producer_sequence = Table(
+    "producer_sequence",
+    METADATA,
+    Column("producer", CODE_POINTS, primary_key=True),
+    *_place(),
+    Column("covered", INT8MULTIRANGE, nullable=False),
+    Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+
+def _record(name: str, *more: Column[Any] | Index) -> Table:
+    """An event that is not stored, with its place and its bytes."""
+    place = ["cluster", "topic", "epoch", "partition"]
+    return Table(
+        name,
+        METADATA,
+        Column("id", BigInteger, Identity(always=True), primary_key=True),
+        Column("cluster", CODE_POINTS, nullable=False),
+        Column("topic", CODE_POINTS, nullable=False),
+        Column("epoch", Integer, nullable=False),
+        Column("partition", Integer, nullable=False),
+        Column("offset", BigInteger, nullable=False),
+        Column("record_time", DateTime(timezone=True), nullable=False),
+        Column("record_key", BYTEA),
+        Column("payload", BYTEA),
+        Column("headers", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+        Column("reason", CODE_POINTS, nullable=False),
+        Column("detail", CODE_POINTS, nullable=False),
+        Column("model_id", CODE_POINTS),
+        Column("inference_id", CODE_POINTS),
+        Column("attempts", Integer, nullable=False, server_default=text("0")),
+        Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+        Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+        *more,
+        Index(f"{name}_place_key", *place, "offset", unique=True),
+        ForeignKeyConstraint(
+            place,
+            [f"kafka_partition.{column}" for column in place],
+            name=f"{name}_kafka_partition_fkey",
+        ),
+    )
+
+
+dead_letter = _record(
+    "dead_letter",
+    # 'open', 'redrive' (asked for), 'discarded', or what the redrive made of it
+    Column("state", CODE_POINTS, nullable=False, server_default=text("'open'")),
+    Column("discard_reason", CODE_POINTS),
+    Index("dead_letter_state_id_idx", "state", "id"),
+    Index("dead_letter_created_at_idx", "created_at"),
+)
+
+parked_event = _record(
+    "parked_event",
+    Column("missing", CODE_POINTS, nullable=False),
+    Column("next_attempt_at", DateTime(timezone=True), nullable=False),
+    Index("parked_event_next_attempt_at_idx", "next_attempt_at"),
+)

@@ -1,0 +1,131 @@
+"""Retention and erasure: policies, marks, tombstones, who else points to a blob."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    DateTime,
+    Identity,
+    Index,
+    Integer,
+    Table,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB, UUID
+
+from .metadata import CODE_POINTS, METADATA
+
+
+def _now(name: str) -> Column[Any]:
+    return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
+
+
+retention_policy = Table(
+    "retention_policy",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("rules", JSONB, nullable=False),
+    Column("revision", Integer, nullable=False, server_default=text("1")),
+    _now("updated_at"),
+)
+
+retention_run = Table(
+    "retention_run",
+    METADATA,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    # NULL: every model
+    Column("model", Integer),
+    # 'schedule' or 'request'
+    Column("cause", CODE_POINTS, nullable=False),
+    # 'pending', 'running', 'done', 'failed'
+    Column("state", CODE_POINTS, nullable=False),
+    _now("requested_at"),
+    Column("started_at", DateTime(timezone=True)),
+    Column("finished_at", DateTime(timezone=True)),
+    Column("inputs_deleted", BigInteger, nullable=False, server_default=text("0")),
+    Column("inferences_deleted", BigInteger, nullable=False, server_default=text("0")),
+    Column("partitions_dropped", Integer, nullable=False, server_default=text("0")),
+    Column("error", CODE_POINTS),
+    Index("retention_run_requested_at_idx", "requested_at"),
+)
+
+erasure = Table(
+    "erasure",
+    METADATA,
+    Column("id", UUID(as_uuid=True), primary_key=True),
+    Column("model", Integer, nullable=False),
+    # 'policy', 'request', 'expired_arrival', 'erased_again'
+    Column("cause", CODE_POINTS, nullable=False),
+    # 'input' (the datum and what else of the request is kept) or 'inference' (everything)
+    Column("scope", CODE_POINTS, nullable=False),
+    Column("state", CODE_POINTS, nullable=False),
+    Column("run", UUID(as_uuid=True)),
+    _now("requested_at"),
+    Column("finished_at", DateTime(timezone=True)),
+    Column("inferences", BigInteger, nullable=False, server_default=text("0")),
+    Column("objects", BigInteger, nullable=False, server_default=text("0")),
+    Column("error", CODE_POINTS),
+    Index("erasure_state_idx", "state"),
+    Index("erasure_model_requested_at_idx", "model", "requested_at"),
+)
+
+# Marks of erasure: small, empty most of the time, anti-joined by every reader.
+# It names the objects too, so that what was never stored can be erased as well.
+erasing = Table(
+    "erasing",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    Column("scope", CODE_POINTS, primary_key=True),
+    Column("erasure", UUID(as_uuid=True), nullable=False),
+    Column("data_storage_key", CODE_POINTS),
+    Column("response_storage_key", CODE_POINTS),
+    Column("metadata_storage_key", CODE_POINTS),
+    Index("erasing_erasure_idx", "erasure"),
+)
+
+# What was erased does not come back with a late redelivery.
+tombstone = Table(
+    "tombstone",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    _now("erased_at"),
+    Index("tombstone_erased_at_idx", "erased_at"),
+)
+
+# The same for a span of time that was dropped whole: everything of the model in [lo, hi).
+erased_span = Table(
+    "erased_span",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("model", Integer, nullable=False),
+    Column("lo", DateTime(timezone=True), nullable=False),
+    Column("hi", DateTime(timezone=True), nullable=False),
+    _now("erased_at"),
+    Index("erased_span_model_lo_key", "model", "lo", "hi", unique=True),
+)
+
+# Who points to a blob whose key is not of our own layout. Not cut by time.
+blob_reference = Table(
+    "blob_reference",
+    METADATA,
+    Column("storage_key", CODE_POINTS, primary_key=True),
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("uid", UUID(as_uuid=True), primary_key=True),
+    Index("blob_reference_model_uid_idx", "model", "uid"),
+)
+
+audit = Table(
+    "audit",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    _now("at"),
+    Column("actor", CODE_POINTS, nullable=False),
+    Column("action", CODE_POINTS, nullable=False),
+    Column("model", Integer),
+    Column("uid", UUID(as_uuid=True)),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+)

@@ -1,0 +1,32 @@
+"""Raw numbers of a model made into scores."""
+
+import math
+
+from .mapping import Activation
+
+
+def activated(values: list[float | None], activation: Activation) -> list[float | None]:
+    """The scores of one row of classes. A row with an unknown number has no softmax."""
+    if activation == "sigmoid":
+        return [None if value is None else _sigmoid(value) for value in values]
+    if activation == "softmax":
+        return _softmax(values)
+    return values
+
+
+def _sigmoid(value: float) -> float:
+    # Of the two spellings the one whose exponential cannot overflow.
+    if value >= 0:
+        return 1 / (1 + math.exp(-value))
+    power = math.exp(value)
+    return power / (1 + power)
+
+
+def _softmax(values: list[float | None]) -> list[float | None]:
+    known = [value for value in values if value is not None]
+    if len(known) < len(values) or not known:
+        return [None] * len(values)
+    highest = max(known)
+    powers = [math.exp(value - highest) for value in known]
+    total = sum(powers)
+    return [power / total for power in powers]

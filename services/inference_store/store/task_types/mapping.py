@@ -1,0 +1,33 @@
+"""Which tensors of a model's answer are boxes, scores and labels: part of its registration."""
+
+from typing import Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+BoxFormat: TypeAlias = Literal["xyxy", "yxyx", "xywh", "cxcywh"]
+Units: TypeAlias = Literal["pixels", "shares"]
+Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
+
+
+class OutputMapping(BaseModel):
+    """How tensors become predictions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    boxes: str | None = None
+    """Name of the tensor of boxes, [N, 4]."""
+    scores: str | None = None
+    """Name of the tensor of scores, [N]."""
+    labels: str | None = None
+    """Name of the tensor of labels, [N]: strings, or indexes of the class labels."""
+    class_probabilities: str | None = None
+    """Name of the tensor of one score a class, [N, C], in the order of the class labels."""
+    box_format: BoxFormat = "xyxy"
+    """Order of a box's four numbers: corners, corners with y first, corner and size, or centre
+    and size."""
+    units: Units = "pixels"
+    """Boxes in pixels, or in shares of the width and height."""
+    activation: Activation = "none"
+    """What makes scores of the raw numbers: softmax over the classes, or sigmoid of each."""
+    batched: bool = False
+    """The first dimension of each tensor counts the inputs of the request."""

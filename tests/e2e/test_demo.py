@@ -1,0 +1,139 @@
+"""`inference-store demo` as a newcomer runs it: servers from wheels, processes, real input."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytest.importorskip("cv2", reason="the demo's packages are not installed")
+
+INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
+FIRST_START_SECONDS = 150.0
+NEXT_START_SECONDS = 60.0  # 15 on a machine with nothing else to do
+PARTS = {"postgres", "s3", "kafka", "ingester", "api", "retention"}
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Demo:
+    """A demo that runs; its output goes to a file, as that of any background job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.output = folder / "output.txt"
+        self._run = folder / ".inference-store" / "run"
+        command = (sys.executable, "-m", "inference_store.cli.main", "demo")
+        with open(self.output, "wb") as out:
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, env=os.environ
+            )
+
+    def wait_serving(self, seconds: float) -> None:
+        wait_for(lambda: "Serving until" in self._text_while_alive(), seconds)
+
+    def _text_while_alive(self) -> str:
+        text = self.output.read_text()
+        assert self.process.poll() is None, text
+        return text
+
+    @property
+    def api(self) -> str:
+        found = re.search(r"REST API\s+(http://\S+)/docs", self.output.read_text())
+        assert found is not None
+        return found[1]
+
+    def pids(self) -> dict[str, int]:
+        """The parts' processes by their pid files."""
+        files = self._run.glob("*.pid.json")
+        return {file.name.split(".")[0]: json.loads(file.read_text())["pid"] for file in files}
+
+
+@contextmanager
+def demo(folder: Path) -> Iterator[Demo]:
+    running = Demo(folder)
+    try:
+        yield running
+    finally:
+        if running.process.poll() is None:
+            running.process.terminate()
+            running.process.wait(60)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.1)
+
+
+def is_gone(pid: int) -> bool:
+    """No such process, or a dead one that nobody has collected (containers without an init)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def counts(api: str) -> dict[str, int]:
+    found = {}
+    for model in INFERENCES:
+        request = urllib.request.Request(
+            f"{api}/v1/models/{model}/inferences/count",
+            data=b"{}",
+            headers={"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found[model] = json.load(answer)["count"]
+    return found
+
+
+def remove_database(output: Path) -> None:
+    """As root the database lies outside the test's folder, and would stay behind."""
+    found = re.search(r"(/\S+)/data: the database", output.read_text())
+    if found is not None:
+        shutil.rmtree(found[1])
+
+
+def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> None:
+    with demo(tmp_path) as first:
+        first.wait_serving(FIRST_START_SECONDS)
+        assert counts(first.api) == INFERENCES
+        printed = first.output.read_text()
+        commands = re.findall(r"^curl -s .*?-d '.*?'$", printed, re.MULTILINE | re.DOTALL)
+        assert len(commands) == 3
+        for command in commands:  # as pasted into a shell
+            answer = json.loads(subprocess.check_output(command, shell=True, text=True))
+            assert answer.get("items") or answer.get("count")
+        assert "→ none" not in printed
+        pids = first.pids()
+        assert set(pids) == PARTS
+        first.process.send_signal(signal.SIGINT)
+        assert first.process.wait(60) == 0
+    assert all(is_gone(pid) for pid in pids.values())
+
+    # kill -9 of the next start, then one more: the data is there, not twice, and nothing is left.
+    with demo(tmp_path) as second:
+        second.wait_serving(NEXT_START_SECONDS)
+        assert "all there" in second.output.read_text()
+        pids = second.pids()
+        second.process.kill()
+        second.process.wait(60)
+    if sys.platform == "linux":
+        wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 20)
+    with demo(tmp_path) as third:
+        third.wait_serving(NEXT_START_SECONDS)
+        assert all(is_gone(pid) for pid in pids.values())
+        assert counts(third.api) == INFERENCES
+        pids = third.pids()
+    assert all(is_gone(pid) for pid in pids.values())
+    remove_database(third.output)

@@ -1,0 +1,74 @@
+"""One ingester process, real servers: what is published is stored, once."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import books
+from inference_store.store.books import Outcome
+from inference_store.store.tables import inference, metadata_number, prediction
+from tests.polling import until
+from tests.producer import Producer, capture
+from tests.service import Service
+
+
+@pytest.fixture
+async def line(service_environment, topic, tmp_path: Path):  # type: ignore[no-untyped-def]
+    """A running ingester and a producer on its topic."""
+    name = topic(3)
+    environment = service_environment(KAFKA_TOPIC=name, INGESTER_PARKED_FIRST_SECONDS="0.2")
+    service = Service("ingester", environment, tmp_path).wait_ready()
+    async with Producer(environment, name) as producer:
+        yield service, producer
+    service.stop()
+    print(service.text[-6000:])
+
+
+async def counted(engine: AsyncEngine) -> dict[Outcome, int]:
+    """The books, over all partitions."""
+    async with engine.connect() as connection:
+        accounts = await books.accounts(connection)
+    assert all(account.closes for account in accounts)
+    return {o: sum(a.counts[o] for a in accounts) for o in Outcome}
+
+
+async def test_events_become_typed_rows_once(line, engine: AsyncEngine) -> None:  # type: ignore[no-untyped-def]
+    _, producer = line
+    captures = [capture(number) for number in range(50)]
+    await producer.produce(*captures)
+    await producer.publish_all(one.event for one in captures[:20])
+    await until(lambda: counted(engine), lambda found: sum(found.values()) == 70)
+    found = await counted(engine)
+    assert found[Outcome.STORED] == 50
+    assert found[Outcome.DUPLICATE] == 20
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(func.count()).select_from(inference)) == 50
+        assert await connection.scalar(select(func.count()).select_from(prediction)) == 100
+        # frame_number, exposure, camera_position.angle and .tilt
+        assert await connection.scalar(select(func.count()).select_from(metadata_number)) == 200
+
+
+async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
+    line, engine: AsyncEngine  # type: ignore[no-untyped-def]
+) -> None:
+    _, producer = line
+    await producer.publish_all([b"not json", b"{}", b""])
+    await producer.produce(capture(1))
+    await until(lambda: counted(engine), lambda found: sum(found.values()) == 4)
+    found = await counted(engine)
+    assert (found[Outcome.STORED], found[Outcome.DEAD]) == (1, 3)
+
+
+async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
+    line, engine: AsyncEngine  # type: ignore[no-untyped-def]
+) -> None:
+    _, producer = line
+    late = capture(7)
+    await producer.put(late, "metadata")
+    await producer.publish(late.event)
+    await until(lambda: counted(engine), lambda found: found[Outcome.PARKED] == 1)
+    await producer.put(late, "response")
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    assert (await counted(engine))[Outcome.PARKED] == 0

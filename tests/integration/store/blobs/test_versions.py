@@ -1,0 +1,84 @@
+"""Deleted means gone: in every version, where the bucket keeps versions."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+
+import pytest
+from minio.commonconfig import ENABLED, GOVERNANCE
+from minio.retention import Retention
+from minio.versioningconfig import SUSPENDED, VersioningConfig
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.blobs.listing import survivors
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+
+from .conftest import settings_of
+
+pytestmark = pytest.mark.real_minio
+
+
+@pytest.fixture
+def bucket(minio_server: S3) -> str:
+    name = minio_server.create_bucket(unique())
+    minio_server.client().set_bucket_versioning(name, VersioningConfig(ENABLED))
+    return name
+
+
+@pytest.fixture
+def blobs(minio_server: S3, bucket: str) -> Iterator[Blobs]:
+    with Blobs(settings_of(minio_server, bucket)) as made:
+        yield made
+
+
+def versions_in(s3: S3, bucket: str) -> int:
+    return len(list(s3.client().list_objects(bucket, recursive=True, include_version=True)))
+
+
+def test_every_version_and_marker_goes(minio_server: S3, blobs: Blobs, bucket: str) -> None:
+    keys = [blobs.parse(f"hour/{number:03}/data") for number in range(20)]
+    for _ in range(2):
+        for key in keys:
+            blobs.put(key, b"x", content_type="text/plain")
+    for key in keys[:5]:
+        minio_server.client().remove_object(bucket, key.key)
+    assert versions_in(minio_server, bucket) == 45
+    assert blobs.still_there(keys) == keys  # a marker hides the data, it does not remove it
+    assert blobs.delete_objects(keys[:10]) == []
+    assert blobs.still_there(keys) == keys[10:]
+    assert blobs.delete_objects(keys) == []
+    assert versions_in(minio_server, bucket) == 0
+
+
+def test_old_versions_go_where_versioning_was_on(
+    minio_server: S3, blobs: Blobs, bucket: str
+) -> None:
+    key = blobs.parse("a")
+    blobs.put(key, b"x", content_type="text/plain")
+    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(SUSPENDED))
+    blobs.put(key, b"y", content_type="text/plain")
+    assert blobs.delete_objects([key]) == []
+    assert versions_in(minio_server, bucket) == 0
+
+
+def test_a_locked_version_is_said_to_be_held(minio_server: S3) -> None:
+    bucket = minio_server.create_bucket(unique(), object_lock=True)
+    until = Retention(GOVERNANCE, datetime.now(UTC) + timedelta(minutes=10))
+    minio_server.client().put_object(bucket, "held", BytesIO(b"x"), 1, retention=until)
+    with Blobs(settings_of(minio_server, bucket)) as blobs:
+        key = blobs.parse("held")
+        (fault,) = blobs.delete_objects([key])
+        assert fault.held
+        assert fault.key == key
+        assert blobs.still_there([key]) == [key]
+
+
+def test_keys_far_apart_are_listed_in_halves(minio_server: S3) -> None:
+    bucket = minio_server.create_bucket(unique())
+    client = minio_server.client()
+    for number in range(2200):
+        client.put_object(bucket, f"k{number:05}", BytesIO(b""), 0)
+    keys = ["k00000", "k00001", "k02100", "k02300"]
+    found = survivors(client, bucket, keys, versions=False)
+    assert [name for name, _ in found] == keys[:3]

@@ -1,0 +1,147 @@
+"""A producer, as any program may be one: three blobs, then the event of nine fields."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from obstore import put_async
+from obstore.store import S3Store
+
+from inference_store.store.events import encode
+
+START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What a producer captured of one inference."""
+
+    number: int
+    model_id: str = "people-detector"
+    metadata: Sequence[dict[str, Any]] = ()
+    predictions: Sequence[dict[str, Any]] = ()
+    extras: dict[str, Any] = field(default_factory=dict)
+    inference_id: str | None = None
+    received_at: datetime | None = None
+    prefix: str = "captures"
+
+    def key(self, kind: str) -> str:
+        return f"{self.prefix}/{self.model_id}/{self.number}/{kind}"
+
+    @property
+    def blobs(self) -> dict[str, bytes]:
+        """The three objects, by key."""
+        response = {
+            "outputs": [
+                {
+                    "name": "predictions",
+                    "shape": [len(self.predictions)],
+                    "datatype": "BYTES",
+                    "data": [json.dumps(list(self.predictions))],
+                }
+            ]
+        }
+        return {
+            self.key("data"): b"datum %d" % self.number,
+            self.key("metadata"): json.dumps(list(self.metadata)).encode(),
+            self.key("response"): json.dumps(response).encode(),
+        }
+
+    @property
+    def event(self) -> bytes:
+        """The message."""
+        received_at = self.received_at or START + timedelta(milliseconds=self.number)
+        return encode(
+            model_id=self.model_id,
+            inference_id=self.inference_id or f"inference-{self.number}",
+            received_at=received_at,
+            forwarded_at=received_at + timedelta(milliseconds=1),
+            responded_at=received_at + timedelta(milliseconds=11),
+            published_at=received_at + timedelta(milliseconds=13),
+            data_storage_key=self.key("data"),
+            inference_storage_key=self.key("response"),
+            metadata_storage_key=self.key("metadata"),
+            **self.extras,
+        )
+
+
+def capture(number: int, **changes: Any) -> Capture:
+    """A detection with typical metadata, varied by number."""
+    values: dict[str, Any] = {
+        "metadata": [
+            {"key": "frame_number", "type": "int", "value": str(number)},
+            {"key": "data_source", "type": "string", "value": f"camera-{number % 3}"},
+            {"key": "exposure", "type": "float", "value": f"0.{number % 10}"},
+            {"key": "night", "type": "bool", "value": "true" if number % 2 else "false"},
+            {"key": "camera_position", "type": "json", "value": '{"angle": "10.5", "tilt": 1}'},
+        ],
+        "predictions": [
+            {
+                "label": label,
+                "score": score,
+                "xmin": 1,
+                "ymin": 2,
+                "xmax": 11,
+                "ymax": 22,
+            }
+            for label, score in (("person", (number % 100) / 100), ("car", 0.5))
+        ],
+        "extras": {"task_type": "Object Detection"},
+    }
+    return Capture(number, **(values | changes))
+
+
+class Producer:
+    """Puts blobs and publishes events."""
+
+    def __init__(self, environment: dict[str, str], topic: str) -> None:
+        self._environment = environment
+        self._topic = topic
+        self._store = S3Store(
+            environment["INFERENCE_STORE_S3_BUCKET"],
+            endpoint=environment["INFERENCE_STORE_S3_ENDPOINT"],
+            access_key_id=environment["INFERENCE_STORE_S3_ACCESS_KEY"],
+            secret_access_key=environment["INFERENCE_STORE_S3_SECRET_KEY"],
+            region="us-east-1",
+            client_options={"allow_http": True},
+        )
+        self._kafka: AIOKafkaProducer | None = None
+
+    async def __aenter__(self) -> "Producer":
+        servers = self._environment["INFERENCE_STORE_KAFKA_BOOTSTRAP_SERVERS"]
+        self._kafka = AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5)
+        await self._kafka.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._kafka is not None:
+            await self._kafka.stop()
+
+    async def put(self, capture: Capture, *kinds: str) -> None:
+        """Write a capture's objects, or only some of them."""
+        for key, data in capture.blobs.items():
+            if not kinds or key.rsplit("/", 1)[1] in kinds:
+                await put_async(self._store, key, data)
+
+    async def publish(self, payload: bytes, **place: Any) -> None:
+        """Publish a message."""
+        if self._kafka is None:
+            raise RuntimeError("not started")
+        await self._kafka.send_and_wait(self._topic, payload, **place)
+
+    async def publish_all(self, payloads: Iterable[bytes]) -> None:
+        """Publish many, and wait for all."""
+        if self._kafka is None:
+            raise RuntimeError("not started")
+        for payload in payloads:
+            await self._kafka.send(self._topic, payload)
+        await self._kafka.flush()
+
+    async def produce(self, *captures: Capture) -> None:
+        """Blobs, then events."""
+        for one in captures:
+            await self.put(one)
+        await self.publish_all(one.event for one in captures)

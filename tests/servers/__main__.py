@@ -1,0 +1,34 @@
+"""`python -m tests.servers`: have every real server there before the tests ask for it."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from .kafka import find_kafka
+from .minio import find_minio
+from .postgres import find_postgres
+from .versions import MissingServer, servers_are_required
+
+FINDERS: Mapping[str, Callable[[], Path]] = {
+    "postgres": find_postgres,
+    "kafka": find_kafka,
+    "minio": find_minio,
+}
+
+
+def main() -> int:
+    """Say where each server lies. 1 if one is missing where all are required, else 0."""
+    missing = 0
+    for name, find in FINDERS.items():
+        started = time.monotonic()
+        try:
+            print(f"{name}: {find()} ({time.monotonic() - started:.0f} s)", flush=True)
+        except MissingServer as exc:
+            missing += 1
+            print(f"{name}: not here: {exc}", flush=True)
+    return 1 if missing and servers_are_required() else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

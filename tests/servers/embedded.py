@@ -1,0 +1,95 @@
+"""What stands in where the real Kafka or MinIO cannot be had: the servers of the embedded stack."""
+
+import ctypes
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from inference_store.local.broker import find_library
+from inference_store.local.folder import LocalFolder
+from inference_store.local.s3 import start_s3
+
+from .kafka import Kafka
+from .minio import S3
+from .ports import free_port
+
+_PRODUCER = 0
+
+
+class EmbeddedKafka(Kafka):
+    """librdkafka's own broker, in this process: it ends with it. Nothing is kept, nothing deleted.
+
+    It differs from the demo's only in making topics while it runs.
+    """
+
+    real = False
+
+    def __init__(self) -> None:
+        self._library = _declared(find_library())
+        super().__init__("")
+
+    def __enter__(self) -> Self:
+        library, trouble = self._library, ctypes.create_string_buffer(512)
+        handle = library.rd_kafka_new(_PRODUCER, library.rd_kafka_conf_new(), trouble, 512)
+        if not handle:
+            raise RuntimeError(trouble.value.decode())
+        self._handle = handle
+        self._cluster = library.rd_kafka_mock_cluster_new(handle, 1)
+        library.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
+        address = library.rd_kafka_mock_cluster_bootstraps(self._cluster)
+        self.bootstrap_servers = address.decode()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._library.rd_kafka_mock_cluster_destroy(self._cluster)
+        self._library.rd_kafka_destroy(self._handle)
+
+    def create_topic(self, name: str, *, partitions: int = 1) -> str:
+        made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
+        if made != 0:
+            raise RuntimeError(f"topic {name} was not made: error {made}")
+        return name
+
+    def delete_topic(self, name: str) -> None:
+        raise NotImplementedError("the embedded broker deletes no topics")
+
+
+def _declared(path: Path) -> ctypes.CDLL:
+    library = ctypes.CDLL(str(path))
+    pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int
+    for name, result, arguments in (
+        ("rd_kafka_conf_new", pointer, ()),
+        ("rd_kafka_new", pointer, (number, pointer, text, ctypes.c_size_t)),
+        ("rd_kafka_destroy", None, (pointer,)),
+        ("rd_kafka_mock_cluster_new", pointer, (pointer, number)),
+        ("rd_kafka_mock_cluster_destroy", None, (pointer,)),
+        ("rd_kafka_mock_cluster_bootstraps", text, (pointer,)),
+        ("rd_kafka_mock_topic_create", number, (pointer, text, number, number)),
+        ("rd_kafka_mock_group_initial_rebalance_delay_ms", None, (pointer, ctypes.c_int32)),
+    ):
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library
+
+
+class EmbeddedS3(S3):
+    """`rclone serve s3`: no versions, no locks."""
+
+    real = False
+
+    def __init__(self) -> None:
+        super().__init__("", "", "")
+
+    def __enter__(self) -> Self:
+        self._folder = LocalFolder(Path(tempfile.mkdtemp(prefix="inference-store-s3-")))
+        self._folder.make()
+        server = start_s3(self._folder, free_port(), ())
+        self._running = server.running
+        self.endpoint = server.endpoint
+        self.access_key, self.secret_key = server.access_key, server.secret_key
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.stop()
+        shutil.rmtree(self._folder.path, ignore_errors=True)

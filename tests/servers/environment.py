@@ -1,0 +1,37 @@
+"""The environment of a real service process that works on given servers."""
+
+import os
+
+from .kafka import Kafka
+from .minio import S3
+
+PREFIX = "INFERENCE_STORE_"
+
+# Each points the suite at a server that runs already.
+TEST_POSTGRES_DSN = "INFERENCE_STORE_TEST_POSTGRES_DSN"
+TEST_KAFKA = "INFERENCE_STORE_TEST_KAFKA"
+TEST_S3 = "INFERENCE_STORE_TEST_S3"
+
+
+def service_environment(
+    dsn: str, kafka: Kafka, s3: S3, bucket: str, **changes: str
+) -> dict[str, str]:
+    """This process's environment without its own settings, and those of the servers.
+
+    `changes` add to them and replace them; their names are without the prefix.
+    """
+    settings = {
+        "POSTGRES_DSN": dsn,
+        "KAFKA_BOOTSTRAP_SERVERS": kafka.bootstrap_servers,
+        "S3_ENDPOINT": s3.endpoint,
+        "S3_ACCESS_KEY": s3.access_key,
+        "S3_SECRET_KEY": s3.secret_key,
+        "S3_REGION": s3.region,
+        "S3_BUCKET": bucket,
+        "INGESTER_ADMIN_PORT": "0",
+        "API_ADMIN_PORT": "0",
+        "RETENTION_ADMIN_PORT": "0",
+        **changes,
+    }
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return inherited | {PREFIX + name: value for name, value in settings.items()}

@@ -1,0 +1,182 @@
+"""What a test asks for by name: a server, a migrated database, an engine, a topic, a bucket.
+
+The servers of a session are shared; `own_postgres`, `own_kafka` and `own_minio` are a module's
+own, for tests that stop, kill and restart them.
+"""
+
+import os
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
+
+import pytest
+
+from .environment import TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
+from .environment import service_environment as environment_of
+from .kafka import Kafka, KafkaServer, find_kafka
+from .minio import S3, MinioServer, find_minio
+from .missing import demand
+from .postgres import Postgres, PostgresServer, find_postgres
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+
+def unique(prefix: str = "test") -> str:
+    """A name that no other test of any run has."""
+    return f"{prefix}-{uuid.uuid4()}"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """A Postgres: the one that INFERENCE_STORE_TEST_POSTGRES_DSN names, else our own."""
+    with _running_postgres() as server:
+        yield server
+
+
+def _running_postgres() -> AbstractContextManager[Postgres]:
+    dsn = os.environ.get(TEST_POSTGRES_DSN)
+    if dsn:
+        return nullcontext(Postgres(dsn))
+    demand("postgres", find_postgres)
+    return PostgresServer()
+
+
+@pytest.fixture(scope="session")
+def kafka_server() -> Iterator[Kafka]:
+    """A Kafka: the one that INFERENCE_STORE_TEST_KAFKA names, our own, or the embedded broker."""
+    with running_kafka() as server:
+        yield server
+
+
+def running_kafka() -> AbstractContextManager[Kafka]:
+    """As the fixture `kafka_server`, for those that are no test."""
+    address = os.environ.get(TEST_KAFKA)
+    if address:
+        return nullcontext(Kafka(address))
+    if demand("kafka", find_kafka):
+        return KafkaServer()
+    from .embedded import EmbeddedKafka  # noqa: PLC0415  (only where the real one is missing)
+
+    return EmbeddedKafka()
+
+
+@pytest.fixture(scope="session")
+def minio_server() -> Iterator[S3]:
+    """An S3: what INFERENCE_STORE_TEST_S3 (http://key:secret@host:port) names, MinIO, or rclone."""
+    with running_s3() as server:
+        yield server
+
+
+def running_s3() -> AbstractContextManager[S3]:
+    """As the fixture `minio_server`, for those that are no test."""
+    url = os.environ.get(TEST_S3)
+    if url:
+        address = urlsplit(url)
+        endpoint = f"{address.scheme}://{address.hostname}:{address.port or 80}"
+        return nullcontext(S3(endpoint, address.username or "", address.password or ""))
+    if demand("minio", find_minio):
+        return MinioServer()
+    from .embedded import EmbeddedS3  # noqa: PLC0415  (only where the real one is missing)
+
+    return EmbeddedS3()
+
+
+@pytest.fixture(scope="module")
+def own_postgres() -> Iterator[PostgresServer]:
+    """A Postgres that the module's tests may stop, kill and restart."""
+    demand("postgres", find_postgres)
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_kafka() -> Iterator[KafkaServer]:
+    """A Kafka that the module's tests may stop, kill and restart; mark them `real_kafka`."""
+    demand("kafka", find_kafka)
+    with KafkaServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def own_minio() -> Iterator[MinioServer]:
+    """A MinIO that the module's tests may stop, kill and restart; mark them `real_minio`."""
+    demand("minio", find_minio)
+    with MinioServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: Postgres) -> Iterator[str]:
+    """The name of a database that Alembic has brought to the newest schema; nobody connects."""
+    name = unique("template")
+    migrate(postgres_server.create_database(name))
+    yield name
+    postgres_server.drop_database(name)
+
+
+def migrate(dsn: str) -> None:
+    """Bring a database to the newest schema."""
+    from inference_store.store.migration import upgrade  # noqa: PLC0415  (a test may not need it)
+
+    # In a thread of its own: migrations may run a loop, and this thread may have one already.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(upgrade, dsn).result()
+
+
+@pytest.fixture
+def database(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
+    """The address of a fresh migrated database, dropped after the test."""
+    name = unique()
+    yield postgres_server.create_database(name, template=migrated_template)
+    postgres_server.drop_database(name)
+
+
+@pytest.fixture
+async def engine(database: str) -> "AsyncIterator[AsyncEngine]":
+    """The product's engine on a fresh migrated database."""
+    from inference_store.store.database import create_engine  # noqa: PLC0415
+
+    made = create_engine(database)
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+def topic(kafka_server: Kafka) -> Callable[..., str]:
+    """A factory: `topic(partitions=3)` makes a topic and returns its name."""
+
+    def create(partitions: int = 1) -> str:
+        return kafka_server.create_topic(unique(), partitions=partitions)
+
+    return create
+
+
+@pytest.fixture
+def bucket(minio_server: S3) -> str:
+    """The name of a fresh bucket."""
+    return minio_server.create_bucket(unique())
+
+
+class MakeEnvironment(Protocol):
+    """What the fixture `service_environment` gives."""
+
+    def __call__(self, **changes: str) -> dict[str, str]: ...
+
+
+@pytest.fixture
+def service_environment(
+    database: str, kafka_server: Kafka, minio_server: S3, bucket: str
+) -> MakeEnvironment:
+    """A factory of the environment for a real service process on this test's servers.
+
+    `service_environment(KAFKA_TOPIC=topic(3), AUTH="on")`: names without INFERENCE_STORE_.
+    """
+
+    def make(**changes: str) -> dict[str, str]:
+        return environment_of(database, kafka_server, minio_server, bucket, **changes)
+
+    return make

@@ -1,0 +1,114 @@
+"""MinIO, built from its Go module."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from urllib.error import URLError
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+from minio import Minio
+
+from .cache import install
+from .ports import free_port
+from .process import LeashedProcess
+from .server import Server
+from .versions import MINIO_MODULE, MINIO_VERSION, OLDEST_GO, MissingServer, cache_folder
+
+_USER = "inference-store"
+_PASSWORD = "inference-store-tests"
+_OLDEST_GO_NAME = ".".join(map(str, OLDEST_GO))
+
+
+class S3:
+    """An S3 that runs, ours or not."""
+
+    real = True
+    region = "us-east-1"
+
+    def __init__(self, endpoint: str, access_key: str, secret_key: str) -> None:
+        self.endpoint = endpoint
+        self.access_key = access_key
+        self.secret_key = secret_key
+
+    def client(self) -> Minio:
+        """A client for set-up and checks; the caller need not close it."""
+        address = urlsplit(self.endpoint)
+        return Minio(
+            address.netloc,
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            secure=address.scheme == "https",
+            region=self.region,
+        )
+
+    def create_bucket(self, name: str, *, object_lock: bool = False) -> str:
+        """Make a bucket and return its name."""
+        self.client().make_bucket(name, object_lock=object_lock)
+        return name
+
+
+class MinioServer(Server, S3):
+    """A MinIO of our own."""
+
+    name = "minio"
+
+    def __init__(self) -> None:
+        self._binary = find_minio()
+        Server.__init__(self)
+        self.port = free_port()
+        S3.__init__(self, f"http://127.0.0.1:{self.port}", _USER, _PASSWORD)
+
+    def _launch(self) -> LeashedProcess:
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        environment = {
+            "MINIO_ROOT_USER": self.access_key,
+            "MINIO_ROOT_PASSWORD": self.secret_key,
+            "MINIO_BROWSER": "off",
+            "MINIO_UPDATE": "off",
+            "HOME": str(self.folder),
+        }
+        address = f"127.0.0.1:{self.port}"
+        command = [str(self._binary), "server", str(data), "--address", address]
+        return self._run(command, environment=environment)
+
+    def _answers(self) -> bool:
+        try:
+            with urlopen(f"{self.endpoint}/minio/health/cluster", timeout=2) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+
+def find_minio() -> Path:
+    """The binary, built if it is not there yet (3 to 5 minutes). Raises MissingServer."""
+    folder = cache_folder("minio", MINIO_VERSION)
+    if not folder.is_dir():
+        _check_go()
+    return install(folder, _build) / "minio"
+
+
+def _check_go() -> None:
+    if shutil.which("go") is None:
+        raise MissingServer(f"MinIO is not in the cache and Go {_OLDEST_GO_NAME} is not installed")
+    said = subprocess.run(
+        ["go", "env", "GOVERSION"], capture_output=True, text=True, check=False
+    ).stdout.strip()
+    found = re.search(r"go(\d+)\.(\d+)", said)
+    if found is None or (int(found[1]), int(found[2])) < OLDEST_GO:
+        raise MissingServer(f"MinIO needs Go {_OLDEST_GO_NAME} or newer; here is: {said}")
+
+
+def _build(folder: Path) -> None:
+    done = subprocess.run(
+        ["go", "install", MINIO_MODULE],
+        env={**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise MissingServer(f"Go could not build MinIO: {done.stderr[-500:]}")

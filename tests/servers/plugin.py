@@ -1,0 +1,50 @@
+"""pytest: marks for tests that need a real server, `--faults`, and the sentence at the end."""
+
+import os
+
+import pytest
+
+from .environment import TEST_KAFKA, TEST_S3
+from .kafka import find_kafka
+from .minio import find_minio
+from .missing import NOT_RUN, demand, sentences
+
+_MARKS = {
+    "real_kafka": ("kafka", find_kafka, TEST_KAFKA),
+    "real_minio": ("minio", find_minio, TEST_S3),
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults", action="store_true", help="run the long fault matrix too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for mark, (server, _, variable) in _MARKS.items():
+        config.addinivalue_line("markers", f"{mark}: needs a real {server}, or {variable}")
+    config.addinivalue_line("markers", "faults: the fault matrix, run with --faults")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what lies in e2e/faults, and leave it out unless it was asked for."""
+    for item in items:
+        if "faults" in item.path.parts:
+            item.add_marker(pytest.mark.faults)
+    if not config.getoption("--faults"):
+        left_out = [item for item in items if item.get_closest_marker("faults")]
+        items[:] = [item for item in items if not item.get_closest_marker("faults")]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for mark, (server, find, variable) in _MARKS.items():
+        wanted = item.get_closest_marker(mark) is not None and not os.environ.get(variable)
+        if wanted and not demand(server, find):
+            NOT_RUN.add(item.nodeid)
+            pytest.skip(f"needs a real {server}; the end of this run says why there is none")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for sentence in sentences():
+        terminalreporter.write_line(f"not run on real servers: {sentence}", yellow=True)

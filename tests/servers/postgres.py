@@ -1,0 +1,138 @@
+"""Postgres 15 to 18: Debian's if it is installed, else the binaries that a wheel carries."""
+
+import asyncio
+import os
+import pwd
+import shutil
+import signal
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from inference_store.local.errors import LocalStackError
+from inference_store.local.folder import LocalFolder
+from inference_store.local.postgres_home import find_home
+
+from .ports import free_port
+from .process import LeashedProcess
+from .server import SHARED_TEMPORARY, Server
+from .versions import POSTGRES_VERSIONS, MissingServer
+
+_DEBIAN = Path("/usr/lib/postgresql")
+
+
+class Postgres:
+    """A Postgres that runs, ours or not: databases made and dropped by its address."""
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def dsn_of(self, database: str) -> str:
+        """The address of another database of the same server."""
+        return urlsplit(self.dsn)._replace(path=f"/{database}").geturl()
+
+    def execute(self, *statements: str) -> None:
+        """Run statements, each in its own transaction; from any thread, in a loop or not."""
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, _execute(self.dsn, statements)).result()
+
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Make a database, a copy of `template`, and return its address."""
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        return self.dsn_of(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drop a database whoever is connected to it; one that is gone is no error."""
+        self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+async def _execute(dsn: str, statements: tuple[str, ...]) -> None:
+    connection = await asyncpg.connect(dsn, timeout=5)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+class PostgresServer(Server, Postgres):
+    """A Postgres of our own. `settings` are options of postgresql.conf.
+
+    `fsync` is off: what is written survives the death of any process, not of the machine.
+    A benchmark passes `{"fsync": "on"}`. `binaries` is a folder other than what is found.
+    """
+
+    name = "postgres"
+    stop_signal = signal.SIGINT  # the fast shutdown: clients are cut off
+    last_signal = signal.SIGQUIT  # the immediate one, which takes the children along
+
+    def __init__(
+        self, settings: Mapping[str, str] | None = None, *, binaries: Path | None = None
+    ) -> None:
+        self._binaries = binaries or find_postgres()
+        Server.__init__(self)
+        self.port = free_port()
+        Postgres.__init__(self, f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
+        self._settings = {
+            "fsync": "off",
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+            "max_connections": "200",
+            **(settings or {}),
+        }
+        self._user = _unprivileged_user()
+
+    def _launch(self) -> LeashedProcess:
+        data = self.folder / "data"
+        if not data.exists():
+            self._initialise(data)
+        options = [f"-c{name}={value}" for name, value in self._settings.items()]
+        command = [str(self._binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
+        return self._run(command + options, user=self._user)
+
+    def _initialise(self, data: Path) -> None:
+        if self._user:
+            shutil.chown(self.folder, self._user)
+        command = [str(self._binaries / "initdb"), "-D", str(data), "-U", "postgres"]
+        command += ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
+        process = self._run(command, user=self._user)
+        if process.wait(60):
+            raise RuntimeError(f"initdb failed\n{process.last_lines()}")
+
+    def _answers(self) -> bool:
+        try:
+            self.execute("SELECT 1")
+        except (OSError, asyncpg.PostgresError):
+            return False
+        return True
+
+
+def find_postgres() -> Path:
+    """The folder of the binaries, of the newest version that there is. Raises MissingServer."""
+    for version in reversed(POSTGRES_VERSIONS):
+        binaries = _DEBIAN / str(version) / "bin"
+        if (binaries / "initdb").exists():
+            return binaries
+    return wheel_binaries()
+
+
+def wheel_binaries() -> Path:
+    """The wheel's Postgres, where the user it runs as can reach it. Raises MissingServer."""
+    with tempfile.TemporaryDirectory(dir=SHARED_TEMPORARY) as path:
+        Path(path).chmod(0o755)
+        try:
+            return find_home(LocalFolder(Path(path))).binaries
+        except LocalStackError as exc:
+            raise MissingServer(f"Debian's Postgres is not installed, and: {exc}") from exc
+
+
+def _unprivileged_user() -> str:
+    """Postgres refuses to run as root: then another user's name, else "" for no change."""
+    if os.geteuid() != 0:
+        return ""
+    names = {entry.pw_name for entry in pwd.getpwall()}
+    return "postgres" if "postgres" in names else "nobody"

@@ -1,0 +1,107 @@
+"""A process that cannot outlive the tests: started, stopped, killed, and its CPU's owners named."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+_LEASH = Path(__file__).with_name("leash.py")
+_LOG_LINES = 25
+
+
+class LeashedProcess:
+    """One command under the leash; see leash.py. Its output is appended to `log`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        user: str = "",
+        last_signal: signal.Signals = signal.SIGKILL,
+        folder: Path | None = None,
+    ) -> None:
+        self._log = log
+        arguments = [last_signal.name, str(folder or ""), user]
+        with log.open("ab") as output:
+            # -I -S: the leash needs nothing but the standard library, and starts in 20 ms.
+            self._leash = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_LEASH), *arguments, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=None if environment is None else dict(environment),
+                cwd=cwd,
+                start_new_session=True,  # Ctrl-C in a terminal is for the tests, not for servers
+            )
+        assert self._leash.stdout is not None
+        with self._leash.stdout as printed:
+            line = printed.readline()
+        if not line:
+            self._close()
+            raise RuntimeError(f"{command[0]} could not be started\n{self.last_lines()}")
+        self.pid = int(line)
+
+    @property
+    def running(self) -> bool:
+        return self._leash.poll() is None
+
+    def pids(self) -> list[int]:
+        """The command and everything it started that still runs; for CPU accounting."""
+        return [process.pid for process in self._tree()]
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal the command; nothing happens if it has ended."""
+        if self.running:
+            try:
+                psutil.Process(self.pid).send_signal(number)
+            except psutil.NoSuchProcess:
+                return
+
+    def wait(self, seconds: float) -> int:
+        """Return its exit code, 128 + n after signal n. Raises subprocess.TimeoutExpired."""
+        code = self._leash.wait(seconds)
+        self._close()
+        return code
+
+    def stop(self, *, by: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
+        """Ask it to end; kill it if it has not after `seconds`. Returns its exit code."""
+        self.send_signal(by)
+        try:
+            return self.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return self.kill()
+
+    def kill(self) -> int:
+        """SIGKILL the command and everything it started, and wait until all of it is gone."""
+        tree = self._tree()
+        for process in tree:
+            try:
+                process.kill()
+            except psutil.NoSuchProcess:
+                continue
+        psutil.wait_procs(tree, timeout=10)
+        return self.wait(10)
+
+    def last_lines(self) -> str:
+        """The end of its log, for the sentence of a failure."""
+        return "\n".join(self._log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
+
+    def _tree(self) -> list[psutil.Process]:
+        if not self.running:
+            return []
+        try:
+            command = psutil.Process(self.pid)
+            return [command, *command.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def _close(self) -> None:
+        assert self._leash.stdin is not None
+        self._leash.stdin.close()
+        self._leash.wait()

@@ -1,0 +1,106 @@
+"""What the three servers have in common: start, stop, kill, restart, on one port and one folder."""
+
+import os
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+from typing import Self
+
+from .process import LeashedProcess
+from .waiting import wait_until
+
+# As root a server may run as another user, to whom the folder of TMPDIR may be closed.
+SHARED_TEMPORARY = "/tmp" if os.geteuid() == 0 else None
+
+
+class Server:
+    """One server of 127.0.0.1 with its data in a temporary folder.
+
+    A context manager: started on entering; stopped, and its data removed, on leaving.
+    All calls block: from a coroutine, `await asyncio.to_thread(server.restart)`.
+    """
+
+    name: str
+    stop_signal = signal.SIGTERM
+    last_signal = signal.SIGKILL
+    start_seconds = 60.0
+
+    def __init__(self) -> None:
+        self.folder = Path(
+            tempfile.mkdtemp(prefix=f"inference-store-{self.name}-", dir=SHARED_TEMPORARY)
+        )
+        self._process: LeashedProcess | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Raises RuntimeError with the end of its log."""
+        process = self._process = self._launch()
+        try:
+            wait_until(
+                lambda: not process.running or self._answers(),
+                seconds=self.start_seconds,
+                what=f"{self.name} answers",
+            )
+        except TimeoutError as exc:
+            raise RuntimeError(f"{exc}\n{process.last_lines()}") from exc
+        if not process.running:
+            raise RuntimeError(f"{self.name} ended at its start\n{process.last_lines()}")
+
+    def stop(self) -> None:
+        """End it in order; its data and port are kept."""
+        if self._process is not None:
+            self._process.stop(by=self.stop_signal)
+            self._process = None
+
+    def kill(self) -> None:
+        """End it and all its children by SIGKILL; its data and port are kept."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it on the same port and data."""
+        self.stop()
+        self.start()
+
+    def pids(self) -> list[int]:
+        """Its processes, without the one that watches over it; [] while it is stopped."""
+        return [] if self._process is None else self._process.pids()
+
+    def close(self) -> None:
+        """Stop it and remove its data."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _launch(self) -> LeashedProcess:
+        """Start the process, and before the first time whatever its data needs."""
+        raise NotImplementedError
+
+    def _answers(self) -> bool:
+        """Whether it can be used now; False while it starts."""
+        raise NotImplementedError
+
+    def _run(
+        self, command: list[str], *, environment: dict[str, str] | None = None, user: str = ""
+    ) -> LeashedProcess:
+        return LeashedProcess(
+            command,
+            log=self.folder / f"{self.name}.log",
+            environment={**os.environ, **(environment or {})},
+            cwd=self.folder,
+            user=user,
+            last_signal=self.last_signal,
+            folder=self.folder,
+        )

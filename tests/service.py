@@ -1,0 +1,78 @@
+"""Real service processes: started as a user starts them, watched through their admin port."""
+
+import json
+import re
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.servers.process import LeashedProcess
+from tests.servers.waiting import wait_until
+
+
+class Service:
+    """One `inference-store <name>` process."""
+
+    def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
+        self.name = name
+        self.log = folder / f"{name}.log"
+        self._environment = dict(environment)
+        self.process = self._started()
+
+    def _started(self) -> LeashedProcess:
+        command = [sys.executable, "-m", "inference_store.cli.main", self.name]
+        self._mark = self.log.stat().st_size if self.log.exists() else 0
+        return LeashedProcess(command, log=self.log, environment=self._environment)
+
+    @property
+    def text(self) -> str:
+        """What it logged since it was last started."""
+        with self.log.open("rb") as log:
+            log.seek(self._mark)
+            return log.read().decode("utf-8", "replace")
+
+    @property
+    def admin(self) -> str:
+        """The URL of its admin port."""
+        wait_until(lambda: "admin_listening" in self.text, seconds=30, what=f"{self.name}'s port")
+        found = re.search(
+            r'"port": (\d+), [^\n]*admin_listening|admin_listening[^\n]*"port": (\d+)', self.text
+        )
+        if found is None:
+            raise AssertionError(self.text)
+        return f"http://127.0.0.1:{found[1] or found[2]}"
+
+    def health(self) -> dict[str, Any]:
+        """The body of /health/ready."""
+        try:
+            with urllib.request.urlopen(f"{self.admin}/health/ready", timeout=5) as answer:
+                return dict(json.load(answer))
+        except urllib.error.HTTPError as error:
+            return dict(json.load(error))
+
+    def wait_ready(self, seconds: float = 60) -> "Service":
+        """Wait until every part is ready."""
+
+        def ready() -> bool:
+            if not self.process.running:
+                raise AssertionError(f"{self.name} ended:\n{self.text[-4000:]}")
+            return bool(self.health()["ready"])
+
+        wait_until(ready, seconds=seconds, what=f"{self.name} ready")
+        return self
+
+    def restart(self) -> "Service":
+        """Start again after it ended."""
+        self.process = self._started()
+        return self
+
+    def stop(self) -> None:
+        """SIGTERM, and wait."""
+        self.process.stop()
+
+    def kill(self) -> None:
+        """kill -9, and wait."""
+        self.process.kill()

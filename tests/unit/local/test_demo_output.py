@@ -1,0 +1,40 @@
+"""What the demo prints can be read and pasted."""
+
+import io
+import shlex
+
+from inference_store.local.demo.queries import QUERIES, short
+from inference_store.local.demo.rest import Rest
+from inference_store.local.demo.screen import Screen
+
+REST = Rest("http://127.0.0.1:8080")
+
+
+def test_every_query_is_a_command_that_a_shell_reads() -> None:
+    for query in QUERIES:
+        words = shlex.split(REST.curl(query.path, query.body).replace("\\\n", " "))
+        assert words[:3] == ["curl", "-s", REST.address + query.path]
+
+
+def test_an_answer_is_shown_in_one_line_an_inference() -> None:
+    answer = {
+        "items": [
+            {
+                "inference_id": "frame-00007",
+                "metadata": [{"key": "photograph", "type": "string", "value": "coins"}],
+                "predictions": [{"label": "face", "score": 0.314}],
+            }
+        ]
+    }
+    assert short(answer) == "→ frame-00007 (coins): face 0.31"
+    assert short({"items": []}) == "→ none"
+    assert short({"count": 4}) == '→ {"count": 4}'
+
+
+def test_progress_into_a_file_is_a_line_now_and_then() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    for number in range(100):
+        screen.progress(f"{number} of 100")
+    screen.say("done")
+    assert out.getvalue().count("\n") <= 2

@@ -1,0 +1,57 @@
+"""The folder: passwords are made once, and only one stack may have it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from inference_store.local.errors import LocalStackError
+from inference_store.local.folder import LocalFolder
+from inference_store.local.ports import first_free, free_ports, is_free
+from inference_store.local.postgres_home import reachable_by_all
+from inference_store.local.programs import environment
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LocalFolder:
+    made = LocalFolder(tmp_path / "store")
+    made.make()
+    return made
+
+
+def test_passwords_are_made_once_and_for_us_alone(folder: LocalFolder) -> None:
+    first = folder.passwords()
+    assert folder.passwords() == first
+    assert len({first.postgres, first.s3_access_key, first.s3_secret_key}) == 3
+    assert (folder.path / "passwords.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_second_stack_in_the_same_folder_is_refused(folder: LocalFolder) -> None:
+    with folder.taken(), pytest.raises(LocalStackError, match="another folder"), folder.taken():
+        pass
+    with folder.taken():
+        pass
+
+
+def test_a_folder_closed_to_others_is_seen(tmp_path: Path) -> None:
+    inner = tmp_path / "closed" / "open"
+    inner.mkdir(parents=True)
+    (tmp_path / "closed").chmod(0o700)
+    assert not reachable_by_all(inner)
+    assert reachable_by_all(Path("/"))
+
+
+def test_ports_are_different_and_free() -> None:
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    assert first_free(ports[0]) == ports[0]
+    assert is_free(ports[1])
+
+
+def test_no_setting_of_the_caller_reaches_the_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("INFERENCE_STORE_POSTGRES_DSN", "postgresql://production/real")
+    monkeypatch.setenv("INFERENCE_STORE_AUTH", "off")
+    given = environment({"S3_BUCKET": "inferences"})
+    ours = {name: value for name, value in given.items() if name.startswith("INFERENCE_STORE_")}
+    assert ours == {"INFERENCE_STORE_S3_BUCKET": "inferences"}
+    assert given["PATH"] == os.environ["PATH"]

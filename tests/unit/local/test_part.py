@@ -1,0 +1,149 @@
+"""A part is ready, ends in good order, is killed when it does not, and does not outlive us."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from inference_store.local.errors import PartEnded, PartNotReady
+from inference_store.local.folder import LocalFolder
+from inference_store.local.leftovers import end_leftovers
+from inference_store.local.part import Part, RunningPart
+
+SLEEPS = "import time; time.sleep(600)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+    "print('deaf', flush=True); time.sleep(600)"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> LocalFolder:
+    made = LocalFolder(tmp_path / "store")
+    made.make()
+    return made
+
+
+def part(folder: LocalFolder, code: str, *, stop_seconds: float = 10.0) -> Part:
+    return Part(
+        "one", (sys.executable, "-c", code), os.environ, folder.path, stop_seconds=stop_seconds
+    )
+
+
+def is_gone(pid: int) -> bool:
+    """No such process, or a dead one that nobody has collected (containers without an init)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.02)
+
+
+def pid_files(folder: LocalFolder) -> list[str]:
+    return [file.name for file in folder.run.iterdir()]
+
+
+def test_a_part_that_ends_is_told_with_the_end_of_its_log(folder: LocalFolder) -> None:
+    running = RunningPart(part(folder, "raise SystemExit('no such disk')"), folder)
+    with pytest.raises(PartEnded, match="no such disk"):
+        running.wait_ready(lambda: "not yet", 20)
+
+
+def test_a_part_that_is_never_ready_is_stopped_and_told_with_the_last_reason(
+    folder: LocalFolder,
+) -> None:
+    running = RunningPart(part(folder, SLEEPS), folder)
+    with pytest.raises(PartNotReady, match="database is away"):
+        running.wait_ready(lambda: "database is away", 0.2)
+    assert is_gone(running.pid)
+    assert pid_files(folder) == []
+
+
+def test_a_deaf_part_is_killed(folder: LocalFolder) -> None:
+    running = RunningPart(part(folder, STUBBORN, stop_seconds=0.3), folder)
+    running.wait_ready(lambda: None if "deaf" in running.log.read_text() else "starting", 20)
+    running.stop()
+    assert is_gone(running.pid)
+
+
+def test_stopping_twice_does_nothing(folder: LocalFolder) -> None:
+    running = RunningPart(part(folder, SLEEPS), folder)
+    running.stop()
+    running.stop()
+    assert is_gone(running.pid)
+
+
+def test_the_log_of_the_last_start_is_kept(folder: LocalFolder) -> None:
+    for word in ("first", "second"):
+        RunningPart(part(folder, f"print('{word}')"), folder).wait_done(20)
+    assert (folder.logs / "one.log").read_text() == "second\n"
+    assert (folder.logs / "one.previous.log").read_text() == "first\n"
+
+
+def test_one_that_fails_at_its_one_thing_is_told(folder: LocalFolder) -> None:
+    with pytest.raises(PartEnded, match="code 3"):
+        RunningPart(part(folder, "raise SystemExit(3)"), folder).wait_done(20)
+
+
+STARTER = """
+import os, sys, time
+from pathlib import Path
+from inference_store.local.folder import LocalFolder
+from inference_store.local.part import Part, RunningPart
+folder = LocalFolder(Path(sys.argv[1]))
+one = Part("one", (sys.executable, "-c", sys.argv[2]), os.environ, folder.path)
+print(RunningPart(one, folder).pid, flush=True)
+time.sleep(600)
+"""
+
+
+def killed_starter(folder: LocalFolder) -> int:
+    """The pid of a part whose starter was killed without a word."""
+    command = (sys.executable, "-c", STARTER, str(folder.path), SLEEPS)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        assert starter.stdout is not None
+        pid = int(starter.stdout.readline())
+        starter.kill()
+    return pid
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends orphans by itself")
+def test_on_linux_a_part_dies_with_its_starter(folder: LocalFolder) -> None:
+    pid = killed_starter(folder)
+    wait_for(lambda: is_gone(pid))
+
+
+def test_what_is_left_is_found_by_its_pid_file_and_ended(folder: LocalFolder) -> None:
+    running = RunningPart(part(folder, SLEEPS), folder)
+    assert end_leftovers(folder, {"one": signal.SIGTERM}) == ["one"]
+    wait_for(lambda: is_gone(running.pid))
+    assert pid_files(folder) == []
+    running.stop()
+
+
+def test_a_pid_that_is_another_process_now_is_left_alone(folder: LocalFolder) -> None:
+    running = RunningPart(part(folder, SLEEPS), folder)
+    file = folder.run / "one.pid.json"
+    file.write_text(file.read_text().replace("600", "6000"))  # the command differs
+    assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
+    assert not is_gone(running.pid)
+    running.stop()
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"pid": 999999999, "started": 1, "command": []}'])
+def test_a_broken_or_old_pid_file_is_removed(folder: LocalFolder, content: str) -> None:
+    (folder.run / "one.pid.json").write_text(content)
+    assert end_leftovers(folder, {"one": signal.SIGTERM}) == []
+    assert pid_files(folder) == []
