@@ -76,10 +76,10 @@ $(BIN)/pip:
 # All that the demo needs is in the development lock too.
 $(DEMO_STAMP): | $(BIN)/pip
 	@test -e $(DEV_STAMP) || { echo "Installing what the demo needs into .venv ..." && \
-		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps -e .; }
+		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e .; }
 	@touch $@
 
 $(DEV_STAMP): | $(BIN)/pip
 	@echo "Installing what the tests need into .venv ..."
-	@$(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-deps -e .
+	@$(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@

@@ -1,5 +1,6 @@
 """A producer, as any program may be one: three blobs, then the event of nine fields."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,16 @@ class Producer:
             if not kinds or key.rsplit("/", 1)[1] in kinds:
                 await put_async(self._store, key, data)
 
+    async def put_all(self, captures: Iterable[Capture], *kinds: str) -> None:
+        """Write the objects of many captures, 16 at a time."""
+        waiting = iter(captures)
+
+        async def work() -> None:
+            for one in waiting:
+                await self.put(one, *kinds)
+
+        await asyncio.gather(*(work() for _ in range(16)))
+
     async def publish(self, payload: bytes, **place: Any) -> None:
         """Publish a message."""
         if self._kafka is None:
@@ -142,6 +153,5 @@ class Producer:
 
     async def produce(self, *captures: Capture) -> None:
         """Blobs, then events."""
-        for one in captures:
-            await self.put(one)
+        await self.put_all(captures)
         await self.publish_all(one.event for one in captures)

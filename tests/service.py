@@ -64,10 +64,21 @@ class Service:
         wait_until(ready, seconds=seconds, what=f"{self.name} ready")
         return self
 
-    def restart(self) -> "Service":
-        """Start again after it ended."""
+    def restart(self, **changes: str | None) -> "Service":
+        """Start again after it ended, with settings changed (names without the prefix)."""
+        for name, value in changes.items():
+            self._environment.pop(f"INFERENCE_STORE_{name}", None)
+            if value is not None:
+                self._environment[f"INFERENCE_STORE_{name}"] = value
         self.process = self._started()
         return self
+
+    def metrics(self, name: str) -> float:
+        """The sum of a metric's samples, whatever their labels."""
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=5) as answer:
+            lines = answer.read().decode().splitlines()
+        found = re.compile(rf"inference_store_{name}(\{{.*\}})? (\S+)$")
+        return sum(float(match[2]) for line in lines if (match := found.match(line)))
 
     def stop(self) -> None:
         """SIGTERM, and wait."""

@@ -1,0 +1,1 @@
+"""The retention service: deletes by policy and on request, on a schedule."""

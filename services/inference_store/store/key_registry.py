@@ -184,3 +184,9 @@ async def fold(connection: AsyncConnection, *, most: int = 50_000) -> int:
 def types_of(seen: KeySeen) -> Sequence[str]:
     """The names of the types seen, for people."""
     return sorted({each.type or "(none)" for each in seen.types})
+
+
+async def count(connection: AsyncConnection, model: int) -> int:
+    """How many keys the model has."""
+    query = select(func.count()).select_from(model_key).where(model_key.c.model == model)
+    return int(await connection.scalar(query) or 0)

@@ -5,14 +5,13 @@ is new for every capture, so such a key belongs to one inference only. A client'
 never in a key, for they repeat and hold `/`.
 """
 
-import re
 from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import quote
 from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
-_OWN = re.compile(r"(?:.*/)?\d{4}/\d\d/\d\d/\d\d/([0-9a-f-]{36})/(?:data|metadata|response)")
+_KINDS = frozenset({"data", "metadata", "response"})
 
 
 def key_of(prefix: str, model_id: str, at: datetime, capture_id: UUID, kind: Kind) -> str:
@@ -25,5 +24,11 @@ def belongs_to(key: str, capture_id: UUID | None) -> bool:
     """Whether a key is of this layout and names this capture: nothing else points to it."""
     if capture_id is None:
         return False
-    match = _OWN.fullmatch(key)
-    return match is not None and match[1] == str(capture_id)
+    *_, year, month, day, hour, capture, kind = ("", "", "", "", *key.rsplit("/", 6))
+    hours = year + month + day + hour
+    return (
+        kind in _KINDS
+        and capture == str(capture_id)
+        and len(hours) == len("yyyymmddhh")
+        and hours.isdigit()
+    )

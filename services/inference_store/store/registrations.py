@@ -192,3 +192,11 @@ _OF_A_MODEL = (
     metadata_key_delta,
     registration,
 )
+
+
+async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:
+    """The ids of models by their integers."""
+    wanted = sorted(model for model in models if model is not None)
+    query = select(registration.c.model, registration.c.model_id)
+    rows = await connection.execute(query.where(registration.c.model.in_(wanted)))
+    return {row.model: row.model_id for row in rows}

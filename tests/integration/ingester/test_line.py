@@ -1,9 +1,10 @@
 """One ingester process, real servers: what is published is stored, once."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import books
@@ -72,3 +73,12 @@ async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
     await producer.put(late, "response")
     await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
     assert (await counted(engine))[Outcome.PARKED] == 0
+
+
+async def test_an_error_nobody_foresaw_ends_the_process(line, engine: AsyncEngine) -> None:  # type: ignore[no-untyped-def]
+    service, producer = line
+    async with engine.begin() as connection:
+        await connection.execute(text("DROP TABLE inference CASCADE"))
+    await producer.produce(capture(1))
+    code = await asyncio.to_thread(service.process.wait, 20)
+    assert code == 1

@@ -1,6 +1,7 @@
 """An event with all that was read for it: what the index needs, and nothing of Kafka."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from uuid import UUID
 
 from inference_store.store.events import InferenceEvent, StorageKey
@@ -10,7 +11,7 @@ from inference_store.store.registrations import Registration
 from inference_store.store.task_types import Predictions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Indexable:
     """One inference, read and ready to be turned into rows."""
 
@@ -25,13 +26,13 @@ class Indexable:
         """The inference's primary key: (model, uid)."""
         return self.registration.model, self.event.uid
 
-    @property
+    @cached_property
     def storage_keys(self) -> tuple[str | None, str | None, str | None]:
         """Where data, response and metadata are, as the index keeps it."""
         event = self.event
         return _text(event.data), _text(event.response), _text(event.metadata)
 
-    @property
+    @cached_property
     def shared_keys(self) -> tuple[str, ...]:
         """The storage keys that other inferences may point to as well."""
         event = self.event

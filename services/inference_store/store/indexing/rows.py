@@ -1,7 +1,9 @@
 """The rows of one inference: pure, from what was read and the dictionary's integers."""
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +38,7 @@ CHILD_COLUMNS = {
         blob_reference,
     )
 }
-_EXTRAS = (
+_extras_of = attrgetter(
     "capture_id",
     "model_version",
     "task_type",
@@ -55,6 +57,7 @@ _EXTRAS = (
     "batch_index",
     "batch_size",
 )
+_TABLE_OF = {family: table.name for family, table in SIDE_TABLES.items()}
 # A key or label beyond what its model may have: kept in the metadata, not indexed.
 KEYS_CAPPED = "model_keys_capped"
 LABELS_CAPPED = "model_labels_capped"
@@ -67,12 +70,12 @@ class Rows:
     model: int
     uid: UUID
     parent: Row = ()
-    children: dict[str, list[Row]] = field(default_factory=dict)
+    children: defaultdict[str, list[Row]] = field(default_factory=lambda: defaultdict(list))
     flags: list[str] = field(default_factory=list)
 
     def add(self, table: str, row: Row) -> None:
         """Add a child row."""
-        self.children.setdefault(table, []).append(row)
+        self.children[table].append(row)
 
     @property
     def count(self) -> int:
@@ -97,17 +100,19 @@ def rows_of(item: Indexable, dictionary: Dictionary, *, indexed_at: Any) -> Rows
 
 def _add_metadata(rows: Rows, item: Indexable, dictionary: Dictionary) -> None:
     model, uid = rows.model, rows.uid
+    number, children = dictionary.keys.number, rows.children
     for leaf in item.metadata.leaves:
-        key = dictionary.keys.number(model, leaf.name)
+        key = number(model, leaf.name)
         if key is None:
             rows.flags.append(KEYS_CAPPED)
-        elif leaf.family == "string":
+            continue
+        row: Row = (model, key, leaf.value, uid)
+        if leaf.family == "string":
             value, whole = long_text.encode(str(leaf.value))
-            rows.add("metadata_string", (model, key, value, uid, whole))
-        else:
-            rows.add(f"metadata_{leaf.family}", (model, key, leaf.value, uid))
+            row = (model, key, value, uid, whole)
+        children[_TABLE_OF[leaf.family]].append(row)
     for presence in item.metadata.presences:
-        key = dictionary.keys.number(model, presence.name)
+        key = number(model, presence.name)
         if key is not None:
             rows.add("metadata_presence", (model, key, uid, presence.is_null))
 
@@ -121,7 +126,7 @@ def _add_predictions(
         label = _label(rows, item, dictionary)
         if item.rank == 1:
             top = (label, item.score)
-        rows.add("prediction", (rows.model, rows.uid, *_prediction(item, label)))
+        rows.children["prediction"].append((rows.model, rows.uid, *_prediction(item, label)))
     return top
 
 
@@ -134,11 +139,13 @@ def _label(rows: Rows, item: Prediction, dictionary: Dictionary) -> int | None:
     return label
 
 
-def _prediction(item: Prediction, label: int | None) -> Iterator[Any]:
-    yield from (item.ordinal, item.rank, item.output, item.output_name, label, item.score)
-    yield from (item.xmin, item.ymin, item.xmax, item.ymax, item.area)
-    yield from (item.cx, item.cy, item.w, item.h, item.angle)
-    yield from (item.prompt, item.answer, item.text, item.start, item.end, item.value)
+def _prediction(item: Prediction, label: int | None) -> Row:
+    return (
+        *(item.ordinal, item.rank, item.output, item.output_name, label, item.score),
+        *(item.xmin, item.ymin, item.xmax, item.ymax, item.area),
+        *(item.cx, item.cy, item.w, item.h, item.angle),
+        *(item.prompt, item.answer, item.text, item.start, item.end, item.value),
+    )
 
 
 def _parent(
@@ -146,10 +153,9 @@ def _parent(
 ) -> Row:
     event, items = item.event, item.predictions.items
     times = (event.received_at, event.forwarded_at, event.responded_at, event.published_at)
-    extras = (getattr(event.extras, name) for name in _EXTRAS)
     count = None if items is None else len(items)
     flags = list(dict.fromkeys(rows.flags))
     problem = item.metadata.problem or item.predictions.problem
     entries = encode_entries(item.metadata.entries) if item.metadata.entries else None
     head = (rows.model, rows.uid, event.inference_id, *times, indexed_at, *item.storage_keys)
-    return (*head, *extras, *top, count, flags, problem, entries)
+    return (*head, *_extras_of(event.extras), *top, count, flags, problem, entries)

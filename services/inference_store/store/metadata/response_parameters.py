@@ -23,7 +23,7 @@ def from_response(response: bytes) -> bytes | None:
     if not envelopes:
         return None
     text = next(iter(envelopes)) if len(envelopes) == 1 else f"[{', '.join(envelopes)}]"
-    return text.encode("utf-8", "surrogatepass")
+    return text.encode("utf-8", "backslashreplace")  # a lone surrogate as its JSON escape
 
 
 def open_parameters(response: bytes, opened: Opened) -> None:

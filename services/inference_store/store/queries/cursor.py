@@ -7,7 +7,6 @@ from uuid import UUID
 
 from inference_store.store.errors import Fault, InvalidCursor
 
-from .scope import Scope
 
 _HASH_BYTES = 8
 _UID_BYTES = 16
@@ -34,13 +33,6 @@ def decode(query: bytes, cursor: str) -> UUID:
     if raw[:_HASH_BYTES] != query:
         raise _invalid("it was made for another query")
     return UUID(bytes=raw[_HASH_BYTES:])
-
-
-def go_on(scope: Scope, uid: UUID, *, newest_first: bool) -> Scope:
-    """The part of a scope after `uid`, in the page's order."""
-    if newest_first:
-        return scope.clip(scope.lo, uid)
-    return scope.clip(UUID(int=min(uid.int + 1, scope.hi.int)), scope.hi)
 
 
 def _invalid(why: str) -> InvalidCursor:

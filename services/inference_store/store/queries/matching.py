@@ -1,15 +1,16 @@
 """The SQL that finds inferences: as a page walks them, and as an index leads to them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, func, intersect, select
 
 from inference_store.store.tables import inference
 
 from .condition import Condition
-from .scope import Scope, unmarked
+from .scope import HIGHEST, LOWEST, Scope, unmarked
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,12 @@ class Query:
     def led(self) -> bool:
         """Whether an index leads to the matches."""
         return any(condition.uids(self.scope) is not None for condition in self.conditions)
+
+    def after(self, uid: UUID) -> "Query":
+        """The same question, from the one after `uid` on."""
+        if self.newest_first:
+            return replace(self, scope=self.scope.clip(LOWEST, uid))
+        return replace(self, scope=self.scope.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST))
 
     def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
         """The page's order."""

@@ -17,7 +17,7 @@ from inference_store.store.tables import inference
 
 from .bounded import Deadline, OutOfTime, fetch
 from .matching import Query, led, ordered, walked
-from .scope import Scope, around, groups, pieces
+from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces
 
 WALK = 4_000
 _LONGEST_WALK = 64 * WALK
@@ -75,7 +75,7 @@ async def _walk(
         return parts
     length = WALK
     while parts and found.missing > 0:
-        here = around(parts[:8])
+        here = around(parts[:GROUP])
         end = await _end_of_walk(connection, query, here, length, deadline)
         stride, parts = _split(query, parts, here, end)
         statement = ordered(query, walked(query, stride), found.missing)
@@ -106,16 +106,13 @@ def _split(
 ) -> tuple[Scope, Sequence[Scope]]:
     """The stride up to `end`, which it includes, and the pieces after it."""
     if end is None:
-        return here, parts[8:]
+        return here, parts[GROUP:]
     if query.newest_first:
-        stride, after = here.clip(end, here.hi), (LOW, end)
+        stride, after = here.clip(end, here.hi), (LOWEST, end)
     else:
-        stride, after = here.clip(here.lo, _next(end)), (_next(end), HIGH)
+        stride, after = here.clip(here.lo, _next(end)), (_next(end), HIGHEST)
     left = [part.clip(*after) for part in parts]
     return stride, [part for part in left if not part.empty]
-
-
-LOW, HIGH = UUID(int=0), UUID(int=(1 << 128) - 1)
 
 
 def _next(uid: UUID) -> UUID:

@@ -57,10 +57,10 @@ class Mark:
     @property
     def doomed(self) -> tuple[str, ...]:
         """Storage keys of the objects to delete, unless others point to them."""
-        keys = (self.data, self.response, self.metadata)
+        keys = [self.data, self.response, self.metadata]
         if self.scope == "input":
             # an object that is the answer as well as the datum stays with the answer
-            keys = keys[:1] if self.data not in keys[1:] else ()
+            keys = [] if self.data in keys[1:] else keys[:1]
         return tuple(dict.fromkeys(key for key in keys if key is not None))
 
 

@@ -55,7 +55,7 @@ class Rule(BaseModel):
         if not _never_longer(self.keep_input, self.keep_inference):
             raise ValueError(
                 f"keep_input ({self.keep_input}) must not be longer than keep_inference"
-                f" ({self.keep_inference}), on no day of the calendar"
+                f" ({self.keep_inference}), on any day of the calendar"
             )
         return self
 

@@ -79,6 +79,13 @@ async def pending(connection: AsyncConnection) -> list[Run]:
     return [_run(row) for row in await connection.execute(query)]
 
 
+async def is_scheduled(connection: AsyncConnection) -> bool:
+    """Whether a scheduled run is waiting already."""
+    here = retention_run.c
+    query = select(retention_run).where(here.state == "pending", here.cause == "schedule")
+    return bool(await connection.scalar(select(query.exists())))
+
+
 async def interrupted(connection: AsyncConnection) -> None:
     """Runs of a process that died begin anew: there is one process at a time, and it is us."""
     where = retention_run.c.state == "running"

@@ -73,9 +73,9 @@ async def close(
     Repeatable. The models' spans are remembered as erased from here on.
     """
     await gate_exclusive(connection)
-    models = await models_in(connection, span)
-    if not all(_has_ended(span, cutoffs.get(model)) for model in models):
+    if not await has_ended(connection, span, cutoffs):
         return False
+    models = await models_in(connection, span)
     here = partition_span.c
     closing = partition_span.update().where(here.name == span.name, here.state == "open")
     if not models:
@@ -88,8 +88,12 @@ async def close(
     return changed.rowcount > 0
 
 
-def _has_ended(span: Span, cutoff: datetime | None) -> bool:
-    return cutoff is not None and cutoff >= span.hi
+async def has_ended(
+    connection: AsyncConnection, span: Span, cutoffs: Mapping[int, datetime | None]
+) -> bool:
+    """Whether every model that has inferences in a span keeps none of them."""
+    ends = [cutoffs.get(model) for model in await models_in(connection, span)]
+    return all(end is not None and end >= span.hi for end in ends)
 
 
 async def reopen(connection: AsyncConnection, span: Span) -> None:
@@ -106,10 +110,9 @@ async def reopen(connection: AsyncConnection, span: Span) -> None:
 
 async def _remember_less(connection: AsyncConnection, model: int, span: Span) -> None:
     """A model's inferences go in the order of time: what is remembered ends at its first left."""
-    query = select(func.min(inference.c.uid)).where(
-        inference.c.model == model, _in(inference, span)
-    )
-    ends = received_at_of(await connection.scalar(query))
+    first = select(inference.c.uid).where(inference.c.model == model, _in(inference, span))
+    first = first.order_by(inference.c.uid).limit(1)
+    ends = received_at_of((await connection.execute(first)).scalar_one())
     here = erased_span.c
     where = (here.model == model, here.lo == span.lo, here.hi == span.hi)
     if ends <= span.lo:

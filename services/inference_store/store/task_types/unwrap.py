@@ -43,8 +43,8 @@ def outputs_of(document: Json) -> list[Output]:
 def elements(data: Json, names: Collection[str], layers: int = _LAYERS) -> Iterator[Json]:
     """The elements of an output: nested lists flattened, JSON strings decoded.
 
-    A string is decoded only when it holds objects with one of `names`: a text that happens to be
-    JSON stays a text.
+    A string is decoded only when it holds objects with one of `names` (any object when there are
+    no names): a text that happens to be JSON stays a text.
     """
     if layers and isinstance(data, list):
         for element in data:
@@ -131,6 +131,6 @@ def _decoded(text: str, names: Collection[str]) -> Json:
     for _ in range(_LAYERS):
         if isinstance(first, list) and first:
             first = first[0]
-    if isinstance(first, dict) and not first.keys().isdisjoint(names):
+    if isinstance(first, dict) and not (names and first.keys().isdisjoint(names)):
         return document
     return document if first == [] else None

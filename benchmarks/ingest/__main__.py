@@ -1,0 +1,144 @@
+"""`make bench-ingest`: start real servers, fill a partition, run, compare, print."""
+
+import argparse
+import asyncio
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from obstore.store import S3Store
+from tests.servers.environment import service_environment
+from tests.servers.fixtures import migrate, unique
+from tests.servers.kafka import KafkaServer
+from tests.servers.minio import MinioServer
+from tests.servers.postgres import PostgresServer
+
+from . import floor, stage
+from .events import made
+from .measure import Measured, ingest
+
+POSTGRES = {
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "shared_buffers": "2GB",
+    "max_wal_size": "8GB",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--events", type=int, default=100_000, help="events of each run")
+    parser.add_argument("--there", type=int, default=500_000, help="inferences there before")
+    parser.add_argument("--only-inline", action="store_true", help="leave out the two GETs")
+    asyncio.run(run(parser.parse_args()))
+
+
+async def run(arguments: argparse.Namespace) -> None:
+    """All runs, on servers of their own."""
+    with (
+        PostgresServer(POSTGRES) as postgres,
+        KafkaServer() as kafka,
+        MinioServer() as minio,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        bench = _Bench(arguments, postgres, kafka, minio, Path(folder))
+        report(await bench.run(), arguments)
+
+
+class _Bench:
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        postgres: PostgresServer,
+        kafka: KafkaServer,
+        minio: MinioServer,
+        folder: Path,
+    ) -> None:
+        self._events, self._there = arguments.events, arguments.there
+        self._only_inline = arguments.only_inline
+        self._postgres, self._kafka, self._minio = postgres, kafka, minio
+        self._folder = folder
+        self._servers = {
+            "postgres": postgres.pids,
+            "kafka": kafka.pids,
+            "minio": minio.pids,
+        }
+
+    async def run(self) -> list[Measured]:
+        """Inline, the floor, two GETs: each on a copy of the same filled database."""
+        full = unique("full")
+        dsn = self._postgres.create_database(full)
+        migrate(dsn)
+        print(f"filling a partition with {self._there:,} inferences …", flush=True)
+        await stage.fill(dsn, self._there)
+        first = self._there
+        batch = list(made(first, self._events))
+        inline_dsn = self._postgres.create_database(unique("inline"), template=full)
+        inline = await self._ingest(
+            "inline blobs", inline_dsn, [e.message(inline=True) for e in batch]
+        )
+        floor_dsn = self._postgres.create_database(unique("floor"), template=full)
+        batches = await floor.read_batches(inline_dsn, first, self._events)
+        plain = await floor.copy(floor_dsn, batches, self._servers)
+        results = [plain, inline]
+        if not self._only_inline:
+            bucket = self._minio.create_bucket(unique())
+            print(f"putting {2 * self._events:,} objects …", flush=True)
+            stage.put_blobs(self._store(bucket), batch)
+            gets_dsn = self._postgres.create_database(unique("gets"), template=full)
+            messages = [e.message(inline=False) for e in batch]
+            results.append(await self._ingest("two GETs", gets_dsn, messages, bucket))
+        return results
+
+    def _store(self, bucket: str) -> S3Store:
+        return S3Store(
+            bucket,
+            endpoint=self._minio.endpoint,
+            access_key_id=self._minio.access_key,
+            secret_access_key=self._minio.secret_key,
+            region=self._minio.region,
+            client_options={"allow_http": True},
+        )
+
+    async def _ingest(
+        self, name: str, dsn: str, messages: Sequence[bytes], bucket: str | None = None
+    ) -> Measured:
+        topic = self._kafka.create_topic(unique(), partitions=4)
+        await stage.publish(self._kafka.bootstrap_servers, topic, messages)
+        environment = service_environment(
+            dsn,
+            self._kafka,
+            self._minio,
+            bucket or self._minio.create_bucket(unique()),
+            KAFKA_TOPIC=topic,
+            KAFKA_GROUP=topic,
+        )
+        print(f"{name}: {len(messages):,} events …", flush=True)
+        return await ingest(
+            name, environment, self._folder, events=len(messages), servers=self._servers
+        )
+
+
+def report(results: Sequence[Measured], arguments: argparse.Namespace) -> None:
+    """The table, and whether the bars are passed."""
+    plain = results[0]
+    print(f"\n{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()};")
+    print(f"{arguments.events:,} events into a partition that holds {arguments.there:,}.\n")
+    print("| run | events/s | of plain COPY | ingester µs | postgres µs | kafka µs | minio µs |")
+    print("|---|---|---|---|---|---|---|")
+    for one in results:
+        cells = [
+            f"{one.cpu.get(name, 0):.0f}" for name in ("ingester", "postgres", "kafka", "minio")
+        ]
+        ratio = one.rate / plain.rate
+        print(f"| {one.name} | {one.rate:,.0f} | {ratio:.2f} | {' | '.join(cells)} |")
+    for one in results[1:]:
+        resident = ", ".join(f"{size:.0f}" for size in one.resident)
+        print(f"\n{one.name}: ingester's memory, MiB, over the run: {resident}")
+        print(f"{one.name}: the line's two halves, side by side: {one.steps}")
+
+
+if __name__ == "__main__":
+    main()

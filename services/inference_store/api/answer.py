@@ -1,0 +1,59 @@
+"""Answers as JSON: times in UTC with microseconds, numbers exact, any text that came."""
+
+import json
+from dataclasses import fields
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import orjson
+from starlette.responses import Response
+
+_OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
+PROBLEM = "application/problem+json"
+
+
+class Answer(Response):
+    """A JSON answer."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content, default=_other, option=_OPTIONS)
+
+
+class ProblemAnswer(Answer):
+    """A refusal (RFC 9457)."""
+
+    media_type = PROBLEM
+
+
+def instant(at: datetime | None) -> str | None:
+    """RFC 3339, UTC, with microseconds."""
+    if at is None:
+        return None
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def text(value: str | None) -> Any:
+    """Text for JSON; one that is no UTF-8 (a lone surrogate came with it) by its escapes."""
+    if value is None:
+        return None
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return orjson.Fragment(json.dumps(value))
+    return value
+
+
+def named(value: Any, *without: str) -> dict[str, Any]:
+    """A dataclass's fields by name."""
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return instant(value)
+    if isinstance(value, Decimal):
+        return orjson.Fragment(str(value))
+    raise TypeError(type(value).__name__)

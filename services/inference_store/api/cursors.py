@@ -1,0 +1,32 @@
+"""Cursors of plain lists: the sort key of the last item, opaque."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from inference_store.store.errors import Fault, InvalidCursor
+
+
+def encode(*key: Any) -> str:
+    """A cursor that goes on after the item with this key."""
+    return base64.urlsafe_b64encode(orjson.dumps(key)).rstrip(b"=").decode()
+
+
+def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
+    """The key to go on after; None without a cursor. Raises InvalidCursor."""
+    if cursor is None:
+        return None
+    try:
+        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        key = orjson.loads(raw)
+    except (binascii.Error, ValueError):
+        key = None
+    fits = isinstance(key, list) and [type(part) for part in key] == list(kinds)
+    if not fits or any(type(part) is str and "\0" in part for part in key):
+        fault = Fault("query.cursor", "it is damaged, or of another list")
+        raise InvalidCursor("The cursor cannot be used: ask without one.", faults=[fault])
+    found: list[Any] = key
+    return found

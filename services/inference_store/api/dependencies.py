@@ -1,0 +1,63 @@
+"""What routes are given. The transaction of a request opens and commits here.
+
+`scope="function"`: it ends before the answer goes out, so that what was answered is committed.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Annotated, TypeAlias
+
+from fastapi import Depends, Header, Request
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.errors import Fault, Invalid
+from inference_store.store.settings import ApiSettings
+
+
+async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.connect() as connection:
+        await connection.execution_options(postgresql_readonly=True)
+        async with connection.begin():
+            yield connection
+
+
+async def _writing(request: Request) -> AsyncIterator[AsyncConnection]:
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.begin() as connection:
+        yield connection
+
+
+def _blobs(request: Request) -> Blobs:
+    blobs: Blobs = request.app.state.blobs
+    return blobs
+
+
+def _settings(request: Request) -> ApiSettings:
+    settings: ApiSettings = request.app.state.settings
+    return settings
+
+
+def _if_match(
+    if_match: Annotated[
+        str | None,
+        Header(
+            description='The revision that it must have now, as `"3"`; `"0"`: it must be new.',
+            examples=['"3"'],
+        ),
+    ] = None,
+) -> int | None:
+    if if_match is None or if_match.strip() == "*":
+        return None
+    number = if_match.strip().strip('"')
+    if not (number.isascii() and number.isdigit() and len(number) <= 9):
+        fault = Fault("header.if-match", 'it is a revision, such as "3"')
+        raise Invalid("If-Match names no revision.", faults=[fault])
+    return int(number)
+
+
+Reading: TypeAlias = Annotated[AsyncConnection, Depends(_reading, scope="function")]
+Writing: TypeAlias = Annotated[AsyncConnection, Depends(_writing, scope="function")]
+BlobStore: TypeAlias = Annotated[Blobs, Depends(_blobs)]
+Settings: TypeAlias = Annotated[ApiSettings, Depends(_settings)]
+IfMatch: TypeAlias = Annotated[int | None, Depends(_if_match)]

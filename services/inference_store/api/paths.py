@@ -1,0 +1,60 @@
+"""Ids in paths: matched while they are escaped, decoded afterwards, for ids hold `/`.
+
+Starlette matches routes on the decoded path, where `a%2Fb` would be two segments.
+"""
+
+from typing import Annotated
+from urllib.parse import quote, unquote_to_bytes
+
+from fastapi import Path
+from pydantic import AfterValidator
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+MOST_CHARACTERS = 256
+
+
+class EscapedPaths:
+    """ASGI: routes are matched on the path as it came."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            raw = scope.get("raw_path") or quote(scope["path"]).encode()
+            scope = {**scope, "path": raw.decode("latin-1")}
+        await self._app(scope, receive, send)
+
+
+def decoded(segment: str) -> str:
+    """The id that a segment of the path spells. Raises ValueError."""
+    try:
+        name = unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
+    except UnicodeError:
+        raise ValueError("the id is not UTF-8 in percent escapes") from None
+    if "\0" in name:
+        raise ValueError("no id holds NUL")
+    if len(name) > MOST_CHARACTERS:
+        raise ValueError(f"an id has at most {MOST_CHARACTERS} characters, not {len(name)}")
+    return name
+
+
+def escaped(name: str) -> str:
+    """An id as one segment of a path."""
+    return quote(name, safe="")
+
+
+ModelId = Annotated[
+    str,
+    Path(description="The model's id, percent-escaped.", examples=["hallway-detector"]),
+    AfterValidator(decoded),
+]
+InferenceId = Annotated[
+    str,
+    Path(
+        description="The inference's id, percent-escaped, an alias of it, or `uid:<uuid>`. Where"
+        " an id repeats, it means the newest.",
+        examples=["uid:019ac3f2-7c00-8123-9abc-0123456789ab", "request-17"],
+    ),
+    AfterValidator(decoded),
+]

@@ -1,0 +1,243 @@
+"""Refusals: one shape for all of them, problem details (RFC 9457)."""
+
+import html
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import structlog
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field
+from pydantic.json_schema import models_json_schema
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from inference_store.store import errors
+from inference_store.store.database import is_trouble
+from inference_store.store.errors import BlobsAway, Fault, StoreError
+from inference_store.store.queries.bounded import OutOfTime
+
+from .answer import PROBLEM, ProblemAnswer
+
+PAGE = "/docs/errors"
+_REF = "#/components/schemas/{model}"
+_log = structlog.get_logger()
+
+
+class MethodNotAllowed(StoreError):
+    """The path exists, and does not take this method: `Allow` names those it takes."""
+
+    status = 405
+    type = "method-not-allowed"
+    title = "The path does not take this method"
+
+
+class NotJson(StoreError):
+    """The body is not JSON; the detail says what is wrong and where."""
+
+    status = 400
+    type = "not-json"
+    title = "The body is not JSON"
+
+
+class ProblemError(BaseModel):
+    """One thing wrong in the request."""
+
+    path: str = Field(examples=["metadata_filter[0].key"])
+    message: str = Field(examples=["unknown key"])
+    known: list[str] = Field(examples=[["frame_number", "data_source"]])
+
+
+class Problem(BaseModel):
+    """Problem details (RFC 9457)."""
+
+    type: str = Field(examples=[f"{PAGE}#unknown-metadata-key"])
+    title: str = Field(examples=["No inference of this model has this metadata key"])
+    status: int = Field(examples=[422])
+    detail: str = Field(
+        examples=["The model has no metadata key 'frame_numer'. The nearest are frame_number."]
+    )
+    errors: list[ProblemError]
+
+
+def kinds() -> Iterator[type[StoreError]]:
+    """Every kind of refusal, as the tree of errors has them."""
+
+    def below(kind: type[StoreError]) -> Iterator[type[StoreError]]:
+        yield kind
+        for sub in kind.__subclasses__():
+            yield from below(sub)
+
+    yield from sorted(set(below(StoreError)), key=lambda kind: (kind.status, kind.type))
+
+
+def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The refusals of a route, for its documentation; those of every route are added."""
+    return {status: _documented(status) for status in sorted({*statuses, 401, 422, 500, 503})}
+
+
+def _documented(status: int) -> dict[str, Any]:
+    found = [kind for kind in kinds() if kind.status == status]
+    examples = {kind.type: {"value": _body(kind, "…", ())} for kind in found}
+    return {
+        "description": "; ".join(dict.fromkeys(kind.title for kind in found)),
+        "content": {
+            PROBLEM: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "examples": examples,
+            }
+        },
+    }
+
+
+def page() -> str:
+    """The page that `type` points to: every kind of refusal and what to do."""
+    sections = "".join(
+        f'<h2 id="{kind.type}">{kind.status} {html.escape(kind.type)}</h2>'
+        f"<p><b>{html.escape(kind.title)}.</b> {html.escape(kind.__doc__ or '')}</p>"
+        for kind in kinds()
+    )
+    return f"<!doctype html><title>Refusals</title><h1>Refusals</h1>{sections}"
+
+
+def handle_problems(app: FastAPI) -> None:
+    """Make every refusal of the app a problem."""
+    app.add_exception_handler(StoreError, _store_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    for kind in (DBAPIError, PoolTimeout, OSError, BlobsAway, OutOfTime, Exception):
+        app.add_exception_handler(kind, _unexpected)
+
+
+def document(app: FastAPI) -> None:
+    """Put the shape of refusals into the OpenAPI, in the place of FastAPI's own."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generate()
+            kinds = schema["components"]["schemas"]
+            for name in ("HTTPValidationError", "ValidationError"):
+                kinds.pop(name, None)
+            kinds.update(models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]["$defs"])
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
+    assert isinstance(exc, StoreError)
+    return problem(exc)
+
+
+def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
+    """A refusal as an answer."""
+    more = dict(headers or {})
+    if exc.status == 401:
+        more["WWW-Authenticate"] = "Bearer"
+    if exc.status == 503:
+        more["Retry-After"] = "5"
+    body = _body(type(exc), exc.detail, exc.faults)
+    return ProblemAnswer(body, status_code=exc.status, headers=more)
+
+
+def _body(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[str, Any]:
+    return {
+        "type": f"{PAGE}#{kind.type}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": _utf8(detail),
+        "errors": [
+            {"path": _utf8(f.path), "message": _utf8(f.message), "known": list(f.known)}
+            for f in faults
+        ],
+    }
+
+
+def _utf8(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+async def _invalid(request: Request, exc: Exception) -> ProblemAnswer:
+    assert isinstance(exc, RequestValidationError)
+    found = exc.errors()
+    if any(error["type"] == "json_invalid" for error in found):
+        reason = found[0].get("ctx", {}).get("error", "")
+        return problem(NotJson(f"The body is not JSON: {reason}."))
+    faults = [_fault(request, error) for error in found[:100]]
+    detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
+    return problem(errors.Invalid(f"{detail}.", faults=faults))
+
+
+def _fault(request: Request, error: Mapping[str, Any]) -> Fault:
+    where, *rest = error["loc"]
+    place = _place(rest) if where == "body" else _place(error["loc"])
+    if error["type"] == "extra_forbidden":
+        known = known_fields(request, rest)
+        near = get_close_matches(str(rest[-1]), known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return Fault(place, f"unknown field{hint}", known)
+    message = str(error["msg"]).removeprefix("Value error, ")
+    if where == "body" and not rest and isinstance(exc_input(error), bytes):
+        message = "send JSON, and say so: Content-Type: application/json"
+    return Fault(place or "body", message)
+
+
+def exc_input(error: Mapping[str, Any]) -> Any:
+    """What pydantic was given."""
+    return error.get("input")
+
+
+def _place(parts: Iterable[Any]) -> str:
+    place = ""
+    for part in parts:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
+    return place
+
+
+def known_fields(request: Request, place: Sequence[Any]) -> list[str]:
+    """The fields of the object in the body that an unknown one stands in."""
+    route = request.scope.get("route")
+    field = getattr(route, "body_field", None)
+    kind: Any = field.field_info.annotation if field is not None else None
+    for part in place[:-1]:
+        if not isinstance(part, int) and (model := _model(kind)) and part in model.model_fields:
+            kind = model.model_fields[part].annotation
+    model = _model(kind)
+    return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
+
+
+def _model(kind: Any) -> type[BaseModel] | None:
+    """The pydantic model in an annotation, such as `list[Model] | None`."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    for inner in getattr(kind, "__args__", ()):
+        if (found := _model(inner)) is not None:
+            return found
+    return None
+
+
+async def _http(_: Request, exc: Exception) -> ProblemAnswer:
+    assert isinstance(exc, HTTPException)
+    match exc.status_code:
+        case 404:
+            return problem(errors.NotFound("There is no such path; /openapi.json lists them all."))
+        case 405:
+            return problem(MethodNotAllowed("The path does not take this method."), exc.headers)
+        case _:
+            return problem(NotJson(f"The body cannot be read: {exc.detail}."))
+
+
+async def _unexpected(_: Request, exc: Exception) -> ProblemAnswer:
+    if isinstance(exc, OutOfTime) or "canceling statement due to statement timeout" in str(exc):
+        return problem(errors.QueryTimeout("The query took too long: narrow its time window."))
+    if isinstance(exc, BlobsAway):
+        return problem(errors.Unavailable(f"The object store is away: {exc}."))
+    if isinstance(exc, (PoolTimeout, OSError)) or is_trouble(exc):
+        _log.warning("postgres is away", action="postgres_away", error=str(exc)[:500])
+        return problem(errors.Unavailable("Postgres is away, or is not taking requests."))
+    _log.error("a request failed", action="request_failed", exc_info=exc)
+    return problem(StoreError("Something went wrong here, and was logged."))

@@ -1,0 +1,97 @@
+"""Requests as they are read here: bounded, numbers exact, nothing unknown let through."""
+
+import json
+from collections.abc import Callable, Coroutine
+from decimal import Decimal
+from typing import Any
+
+from fastapi import params
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.routing import APIRoute
+from pydantic import BaseModel
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inference_store.store.errors import Fault, Invalid, TooLarge
+
+_SMALL_DIGITS = 18
+
+
+class ExactRequest(Request):
+    """A request whose body was read within the limit, and whose numbers are exact."""
+
+    async def load(self, limit: int) -> None:
+        """Read the body. Raises TooLarge as soon as it is over `limit` bytes."""
+        pieces, size = [], 0
+        async for piece in self.stream():
+            size += len(piece)
+            if size > limit:
+                raise TooLarge(
+                    f"The body is over {limit} bytes (INFERENCE_STORE_API_MAX_BODY_BYTES)."
+                )
+            pieces.append(piece)
+        self._body = b"".join(pieces)
+
+    async def json(self) -> Any:
+        """The body; a number with a point or many digits is a Decimal."""
+        return exact_json(await self.body())
+
+
+def exact_json(body: bytes) -> Any:
+    """The value of a JSON text. Raises json.JSONDecodeError, whatever is wrong with it."""
+    try:
+        return json.loads(
+            body.decode("utf-8"),
+            parse_float=Decimal,
+            parse_int=_integer,
+            parse_constant=_refuse_constant,
+        )
+    except UnicodeDecodeError as exc:
+        raise json.JSONDecodeError("it is not UTF-8", "", exc.start) from None
+    except RecursionError:
+        raise json.JSONDecodeError("it is nested too deep", "", 0) from None
+
+
+def _integer(digits: str) -> int | Decimal:
+    # int() of very many digits is refused by Python, and slow before that.
+    return int(digits) if len(digits) <= _SMALL_DIGITS else Decimal(digits)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise json.JSONDecodeError(f"{name} is not JSON", "", 0)
+
+
+class ExactRoute(APIRoute):
+    """A route that reads an ExactRequest, and refuses query parameters that it does not know."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        known = sorted(_query_names(self))
+
+        async def handle(request: Request) -> Response:
+            exact = ExactRequest(request.scope, request.receive)
+            await exact.load(request.app.state.settings.api_max_body_bytes)
+            _refuse_unknown(exact, known)
+            return await handler(exact)
+
+        return handle
+
+
+def _query_names(route: APIRoute) -> set[str]:
+    names: set[str] = set()
+    for field in get_flat_params(route.dependant):
+        if not isinstance(field.field_info, params.Query):
+            continue
+        kind = field.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names |= {info.alias or name for name, info in kind.model_fields.items()}
+        else:
+            names.add(field.alias)
+    return names
+
+
+def _refuse_unknown(request: Request, known: list[str]) -> None:
+    unknown = sorted(set(request.query_params) - set(known))
+    if unknown:
+        faults = [Fault(f"query.{name}", "unknown query parameter", known) for name in unknown]
+        raise Invalid(f"Unknown query parameter: {', '.join(unknown)}.", faults=faults)

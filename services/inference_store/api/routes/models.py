@@ -1,0 +1,134 @@
+"""Registrations of models, and the metadata keys they have."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from inference_store.api import cursors
+from inference_store.api.answer import Answer, named
+from inference_store.api.dependencies import IfMatch, Reading, Settings, Writing
+from inference_store.api.paths import ModelId
+from inference_store.api.problems import refusals
+from inference_store.api.requests import ExactRoute
+from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.metadata import KeyPage
+from inference_store.api.schemas.registrations import (
+    RegistrationBody,
+    RegistrationPage,
+    ShownRegistration,
+)
+from inference_store.store import key_registry, registrations
+from inference_store.store.errors import Invalid
+from inference_store.store.key_registry import KeySeen
+from inference_store.store.registrations import Registration
+
+router = APIRouter(route_class=ExactRoute, tags=["models"])
+
+
+@router.get(
+    "/models", response_model=RegistrationPage, responses=refusals(), summary="List models"
+)
+async def list_models(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+    """Registrations, in order of model id."""
+    after = cursors.decode(page.cursor, str)
+    found = await registrations.page(
+        connection, limit=page.limit + 1, after=after[0] if after else None
+    )
+    more = len(found) > page.limit
+    items = found[: page.limit]
+    following = cursors.encode(items[-1].model_id) if more else None
+    return Answer({"items": [_shown(each) for each in items], "next": following})
+
+
+@router.get(
+    "/models/{model_id}",
+    response_model=ShownRegistration,
+    responses=refusals(404),
+    summary="Read a model",
+)
+async def get_model(model_id: ModelId, connection: Reading) -> Answer:
+    """A model's registration."""
+    return _answer(await registrations.get(connection, model_id))
+
+
+@router.put(
+    "/models/{model_id}",
+    response_model=ShownRegistration,
+    responses={201: {"model": ShownRegistration, "description": "It is new."}}
+    | refusals(400, 412, 413),
+    summary="Register a model",
+)
+async def put_model(
+    model_id: ModelId, body: RegistrationBody, connection: Writing, if_match: IfMatch
+) -> Answer:
+    """Register a model, or replace what is said of it."""
+    if not model_id:
+        raise Invalid("A model's id has at least one character.")
+    found, new = await registrations.put(
+        connection, model_id, body.details(), revision=if_match
+    )
+    return _answer(found, status=201 if new else 200)
+
+
+@router.delete(
+    "/models/{model_id}",
+    status_code=204,
+    response_class=Response,
+    responses=refusals(404, 409),
+    summary="Remove a model",
+)
+async def delete_model(model_id: ModelId, connection: Writing) -> Response:
+    """Remove a registration that has no inferences, with its retention policy."""
+    await registrations.delete(connection, model_id)
+    return Response(status_code=204)
+
+
+@router.get(
+    "/models/{model_id}/metadata-keys",
+    response_model=KeyPage,
+    responses=refusals(404),
+    summary="List metadata keys",
+)
+async def list_keys(
+    model_id: ModelId,
+    page: Annotated[PageParameters, Query()],
+    connection: Reading,
+    to: Settings,
+) -> Answer:
+    """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
+    model = (await registrations.get(connection, model_id)).model
+    after = cursors.decode(page.cursor, str)
+    found = await key_registry.keys(
+        connection, model, limit=page.limit + 1, after=after[0] if after else None
+    )
+    items = found[: page.limit]
+    following = cursors.encode(items[-1].name) if len(found) > page.limit else None
+    number = await key_registry.count(connection, model)
+    return Answer(
+        {
+            "items": [_key(each) for each in items],
+            "next": following,
+            "capped": number >= to.max_keys_per_model,
+        }
+    )
+
+
+def _key(seen: KeySeen) -> dict[str, Any]:
+    return {
+        "name": seen.name,
+        "compared_as": sorted(seen.families),
+        "conflict": seen.conflict,
+        "count": sum(each.count for each in seen.types),
+        "types": [named(each) for each in seen.types],
+    }
+
+
+def _answer(found: Registration, *, status: int = 200) -> Answer:
+    return Answer(_shown(found), status_code=status, headers={"ETag": f'"{found.revision}"'})
+
+
+def _shown(found: Registration) -> dict[str, Any]:
+    mapping = found.output_mapping
+    shown = named(found, "model", "output_mapping")
+    return shown | {"output_mapping": mapping and mapping.model_dump(mode="json")}

@@ -1,0 +1,167 @@
+"""Retention policies, runs of retention, and erasures."""
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from inference_store.api import cursors
+from inference_store.api.answer import Answer, instant, named
+from inference_store.api.dependencies import IfMatch, Reading, Writing
+from inference_store.api.paths import ModelId
+from inference_store.api.problems import refusals
+from inference_store.api.requests import ExactRoute
+from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.retention import (
+    ErasurePage,
+    RunPage,
+    ShownErasure,
+    ShownPolicy,
+    ShownRun,
+)
+from inference_store.store import registrations
+from inference_store.store.errors import InvalidCursor, NotFound
+from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention.policies import RetentionPolicy, StoredPolicy
+
+router = APIRouter(route_class=ExactRoute, tags=["retention"])
+_POLICY = "/models/{model_id}/retention-policy"
+
+
+@router.get(
+    _POLICY, response_model=ShownPolicy, responses=refusals(404), summary="Read a policy"
+)
+async def get_policy(model_id: ModelId, connection: Reading) -> Answer:
+    """The model's retention policy; 404 where it has none, and everything is kept."""
+    model = (await registrations.get(connection, model_id)).model
+    found = await policies.get(connection, model)
+    if found is None:
+        raise NotFound(f"The model {model_id!r} has no retention policy: everything is kept.")
+    return _policy(model_id, found)
+
+
+@router.put(
+    _POLICY,
+    response_model=ShownPolicy,
+    responses=refusals(400, 404, 412, 413),
+    summary="Set a policy",
+)
+async def put_policy(
+    model_id: ModelId, body: RetentionPolicy, connection: Writing, if_match: IfMatch
+) -> Answer:
+    """Set how long inputs and inferences are kept; it applies to those stored already, too."""
+    model = (await registrations.get(connection, model_id, lock=True)).model
+    return _policy(model_id, await policies.put(connection, model, body, revision=if_match))
+
+
+@router.delete(
+    _POLICY,
+    status_code=204,
+    response_class=Response,
+    responses=refusals(404, 412),
+    summary="Remove a policy",
+)
+async def delete_policy(model_id: ModelId, connection: Writing, if_match: IfMatch) -> Response:
+    """Keep everything from now on."""
+    model = (await registrations.get(connection, model_id)).model
+    if not await policies.delete(connection, model, revision=if_match):
+        raise NotFound(f"The model {model_id!r} has no retention policy.")
+    return Response(status_code=204)
+
+
+@router.post(
+    f"{_POLICY}/run",
+    status_code=202,
+    response_model=ShownRun,
+    responses=refusals(404),
+    summary="Run retention now",
+)
+async def run_policy(model_id: ModelId, connection: Writing) -> Answer:
+    """Ask the retention service to apply the model's policy now."""
+    model = (await registrations.get(connection, model_id)).model
+    run = await runs.request(connection, model)
+    body = named(run, "model") | {"model_id": model_id}
+    return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
+
+
+@router.get(
+    "/retention/runs", response_model=RunPage, responses=refusals(), summary="List runs"
+)
+async def list_runs(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+    """Runs of retention, the newest first."""
+    found = await runs.listed(connection, before=_before(page), limit=page.limit + 1)
+    return Answer(await _list(connection, found, page.limit))
+
+
+@router.get(
+    "/retention/runs/{run_id}",
+    response_model=ShownRun,
+    responses=refusals(404),
+    summary="Read a run",
+)
+async def get_run(run_id: UUID, connection: Reading) -> Answer:
+    """One run of retention."""
+    run = await runs.find(connection, run_id)
+    if run is None:
+        raise NotFound(f"There is no run {run_id}.")
+    return Answer((await _list(connection, [run], 1))["items"][0])
+
+
+@router.get(
+    "/erasures", response_model=ErasurePage, responses=refusals(), summary="List erasures"
+)
+async def list_erasures(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+    """Erasures, the newest first."""
+    found = await erasures.listed(connection, before=_before(page), limit=page.limit + 1)
+    return Answer(await _list(connection, found, page.limit))
+
+
+@router.get(
+    "/erasures/{erasure_id}",
+    response_model=ShownErasure,
+    responses=refusals(404),
+    summary="Follow an erasure",
+)
+async def get_erasure(erasure_id: UUID, connection: Reading) -> Answer:
+    """How far an erasure is."""
+    erasure = await erasures.find(connection, erasure_id)
+    if erasure is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    return Answer((await _list(connection, [erasure], 1))["items"][0])
+
+
+def _policy(model_id: str, found: StoredPolicy) -> Answer:
+    body = {
+        "model_id": model_id,
+        "rules": [rule.model_dump() for rule in found.policy.rules],
+        "revision": found.revision,
+        "updated_at": found.updated_at,
+    }
+    return Answer(body, headers={"ETag": f'"{found.revision}"'})
+
+
+def _before(page: PageParameters) -> tuple[datetime, UUID] | None:
+    key = cursors.decode(page.cursor, str, str)
+    if key is None:
+        return None
+    try:
+        return datetime.fromisoformat(key[0]), UUID(key[1])
+    except ValueError:
+        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
+
+
+async def _list(connection: Reading, found: Collection[Any], limit: int) -> dict[str, Any]:
+    """A page of runs or erasures, with models by their ids."""
+    items = list(found)[:limit]
+    names = await registrations.names(connection, {each.model for each in items})
+    more = len(found) > limit
+    last = items[-1] if more else None
+    return {
+        "items": [
+            named(each, "model") | {"model_id": names.get(each.model)} for each in items
+        ],
+        "next": cursors.encode(instant(last.requested_at), str(last.id)) if last else None,
+    }

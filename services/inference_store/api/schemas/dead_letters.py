@@ -1,0 +1,147 @@
+"""Dead letters, and the books."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from inference_store.store.dead_letters import Selection
+
+from .fields import Body, Instant, Shown, ShortText, Text
+from .links import PageParameters
+
+State = Literal[
+    "open", "redrive", "discarded", "stored", "duplicate", "expired", "erased_again", "parked"
+]
+
+
+class Chosen(Body):
+    """Which dead letters; what is left out does not narrow."""
+
+    reason: ShortText | None = None
+    """The code of the reason."""
+    model_id: ShortText | None = None
+    created_from: Instant | None = None
+    created_to: Instant | None = None
+
+    def selection(self) -> Selection:
+        """As the store takes it."""
+        return Selection(
+            reason=self.reason,
+            model_id=self.model_id,
+            created_from=self.created_from,
+            created_to=self.created_to,
+        )
+
+
+class DeadLetterParameters(PageParameters):
+    """Which page of which dead letters."""
+
+    state: State | None = None
+    reason: ShortText | None = None
+    model_id: ShortText | None = None
+
+    def selection(self) -> Selection:
+        """As the store takes it."""
+        return Selection(state=self.state, reason=self.reason, model_id=self.model_id)
+
+
+class Discard(Body):
+    """Why a dead letter will never be indexed."""
+
+    reason: Annotated[Text, Field(min_length=1, max_length=2000, examples=["a test message"])]
+
+
+class ShownPlace(Shown):
+    """A partition of a topic; a topic made anew is a new epoch."""
+
+    cluster: str
+    topic: str
+    epoch: int
+    partition: int
+
+
+class ShownDeadLetter(ShownPlace):
+    """An event that could not be indexed."""
+
+    id: int
+    offset: int
+    record_time: datetime
+    reason: str
+    detail: str
+    model_id: str | None
+    inference_id: str | None
+    state: State
+    attempts: int
+    discard_reason: str | None
+    created_at: datetime
+    updated_at: datetime
+
+
+class OneDeadLetter(ShownDeadLetter):
+    """A dead letter with its bytes."""
+
+    payload: str | None
+    """The message as text; null where it is no UTF-8."""
+    payload_base64: str
+    key_base64: str | None
+    headers: list[list[str]]
+
+
+class DeadLetterPage(Shown):
+    """Dead letters, the newest first."""
+
+    items: list[ShownDeadLetter]
+    next: str | None
+
+
+class Redriven(Shown):
+    """How many dead letters the ingesters were asked to try again."""
+
+    redriven: int
+
+
+class Lost(Shown):
+    """Offsets that the log dropped before they were read: from `lo`, below `hi`."""
+
+    lo: int
+    hi: int
+
+
+class Account(ShownPlace):
+    """The books of one partition: `next - first` is the sum of what became of the offsets."""
+
+    first: int
+    next: int
+    began: str
+    stored: int
+    duplicate: int
+    dead: int
+    dead_open: int
+    dead_discarded: int
+    parked: int
+    expired: int
+    erased_again: int
+    lost: int
+    not_delivered: int
+    closes: bool
+    """Every offset read has exactly one state."""
+    lost_offsets: list[Lost]
+    updated_at: datetime
+
+
+class ProducerAccount(Shown):
+    """What arrived of a producer's sequence."""
+
+    producer: str
+    highest: int
+    arrived: int
+    missing: int
+
+
+class Accounting(Shown):
+    """The books."""
+
+    closes: bool
+    partitions: list[Account]
+    producers: list[ProducerAccount]

@@ -1,0 +1,62 @@
+"""Kinds of fields that several bodies share. Nothing is guessed: `"5"` is no number."""
+
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+
+from inference_store.store.json_text import storable
+from inference_store.store.metadata import MetadataCaps
+from inference_store.store.metadata.values import read_timestamp
+
+
+class Body(BaseModel):
+    """A body of a request: unknown fields are refused by name."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Shown(BaseModel):
+    """A body of an answer."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def _whole(value: Any) -> Any:
+    """A number without a fraction, as an int; JSON does not tell 5.0 from 5."""
+    if isinstance(value, Decimal) and value.is_finite() and value.adjusted() < 20:
+        return int(value) if value == value.to_integral_value() else value
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ValueError("it is a number")
+    number = float(value)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError("it is a finite number")
+    return number
+
+
+def _instant(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value
+    found = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("it is an instant as RFC 3339 writes it: 2026-11-01T00:00:00Z")
+    return found
+
+
+def _storable(value: str) -> str:
+    if not storable(value):
+        raise ValueError("it holds NUL or a lone surrogate")
+    return value
+
+
+Whole: TypeAlias = Annotated[int, Strict(), BeforeValidator(_whole)]
+Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
+Flag: TypeAlias = Annotated[bool, Strict()]
+Instant: TypeAlias = Annotated[datetime, BeforeValidator(_instant)]
+Text: TypeAlias = Annotated[str, AfterValidator(_storable)]
+ShortText: TypeAlias = Annotated[str, Field(max_length=256), AfterValidator(_storable)]

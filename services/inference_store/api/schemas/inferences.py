@@ -1,0 +1,132 @@
+"""Inferences as they are shown."""
+
+from datetime import datetime
+from typing import Literal
+from uuid import UUID
+
+from pydantic import Field
+
+from .fields import Shown
+
+
+class InferenceCount(Shown):
+    """How many inferences match."""
+
+    count: int = Field(examples=[17])
+    warnings: list[str] = []
+
+
+class ShownMetadata(Shown):
+    """One metadata item as it came."""
+
+    key: str
+    type: str
+    value: str | None
+    section: Literal["standard", "extended"]
+    flags: list[str]
+
+
+class ShownPrediction(Shown):
+    """One element of a response. Boxes in pixels, y down."""
+
+    ordinal: int
+    rank: int
+    output: int
+    output_name: str | None
+    label: str | None
+    score: float | None
+    xmin: float | None
+    ymin: float | None
+    xmax: float | None
+    ymax: float | None
+    area: float | None
+    cx: float | None
+    cy: float | None
+    w: float | None
+    h: float | None
+    angle: float | None
+    prompt: str | None
+    answer: str | None
+    text: str | None
+    start: int | None
+    end: int | None
+    value: float | None
+
+
+class Urls(Shown):
+    """Links that read the blobs without a token, for a while; null: there is no such blob."""
+
+    data: str | None
+    response: str | None
+    metadata: str | None
+
+
+class ShownInference(Shown):
+    """One datum and what the model said of it. What is not known is null."""
+
+    uid: UUID
+    model_id: str
+    inference_id: str
+    aliases: list[str]
+    received_at: datetime
+    forwarded_at: datetime | None
+    responded_at: datetime | None
+    published_at: datetime | None
+    indexed_at: datetime | None
+    pre_ms: float | None
+    """Milliseconds from received to forwarded."""
+    model_ms: float | None
+    """Milliseconds from forwarded to responded."""
+    post_ms: float | None
+    """Milliseconds from responded to published."""
+    ok: bool | None
+    http_status: int | None
+    grpc_code: int | None
+    error: str | None
+    trace_id: str | None
+    model_version: str | None
+    task_type: str | None
+    protocol: str | None
+    action: str | None
+    batch_index: int | None
+    batch_size: int | None
+    capture_id: UUID | None
+    data_hash: str | None
+    data_size_bytes: int | None
+    data_content_type: str | None
+    width: int | None
+    height: int | None
+    top_label: str | None
+    top_score: float | None
+    prediction_count: int | None
+    """Null: the response failed or could not be read."""
+    flags: list[str]
+    problem: str | None
+    data_deleted_at: datetime | None
+    revision: int
+    data_storage_key: str | None
+    response_storage_key: str | None
+    metadata_storage_key: str | None
+    metadata: list[ShownMetadata] | None = None
+    predictions: list[ShownPrediction] | None = None
+    urls: Urls | None = None
+
+
+class OneInference(ShownInference):
+    """An inference that was asked for by its id."""
+
+    count: int
+    """How many inferences of the model have this id; 1000: at least so many."""
+
+
+class InferencePage(Shown):
+    """A page of inferences."""
+
+    items: list[ShownInference]
+    next: str | None
+    """Cursor of the next page; null: this was the last."""
+    searched_back_to: datetime | None
+    """Set when time ran out: how far the search came. The cursor goes on from there."""
+    warnings: list[str]
+
+

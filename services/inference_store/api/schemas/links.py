@@ -1,0 +1,60 @@
+"""Questions as query parameters: what fits into a link."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from .fields import Instant, ShortText
+from .questions import Include, InferenceQuery, Sort, Window
+from pydantic import BaseModel, ConfigDict
+
+
+class Parameters(BaseModel):
+    """Query parameters: text that is read as what it should be."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class PageParameters(Parameters):
+    """Which page of a list."""
+
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100
+    """Most items of a page."""
+    cursor: Annotated[str, Field(max_length=2000)] | None = None
+    """`next` of the page before."""
+
+
+class InferenceLink(Parameters):
+    """A simple question as a link; the whole language is POST …/inferences/query."""
+
+    inference_id: ShortText | None = None
+    """Id or alias."""
+    data_hash: ShortText | None = None
+    """SHA-256 of the datum, in hexadecimal."""
+    ok: bool | None = None
+    """Whether the request succeeded."""
+    received_from: Instant | None = None
+    """Received then or later."""
+    received_to: Instant | None = None
+    """Received before then."""
+    sort: Sort = "-received_at"
+    """`-received_at`: the newest first."""
+    limit: Annotated[int, Field(ge=1, le=1000)] = 50
+    """Most inferences of a page."""
+    cursor: Annotated[str, Field(max_length=200)] | None = None
+    """`next` of the page before, of the same question."""
+    include: Annotated[list[Include], Field(max_length=8)] = []
+    """What is shown beside the inference itself; may be repeated."""
+
+    def query(self) -> InferenceQuery:
+        """The same question as a body."""
+        return InferenceQuery(
+            inference_ids=None if self.inference_id is None else [self.inference_id],
+            data_hash=self.data_hash,
+            ok=self.ok,
+            received_at=Window(since=self.received_from, until=self.received_to),
+            sort=self.sort,
+            limit=self.limit,
+            cursor=self.cursor,
+            include=self.include,
+        )

@@ -1,0 +1,158 @@
+"""Questions about inferences."""
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from inference_store.store.operators import OPERATORS, operator_named
+from inference_store.store.queries.ask import Question, UnknownKeys
+from inference_store.store.queries.resolve import Asked
+
+from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole
+
+Include: TypeAlias = Literal["metadata", "predictions", "urls"]
+Sort: TypeAlias = Literal["-received_at", "received_at"]
+Limit: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
+Scalar: TypeAlias = Text | Flag | Whole | Number
+_NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
+
+
+def _operator(name: str) -> str:
+    if operator_named(name) is None:
+        raise ValueError(f"there is no operator {name!r}; known are {', '.join(OPERATORS)}")
+    return name
+
+
+class MetadataCondition(Body):
+    """A comparison of a metadata key with a value."""
+
+    key: Annotated[ShortText, Field(min_length=1)]
+    """The key, or the path into a JSON value: `camera_position.angle`, `tags[]`."""
+    type: Annotated[str, Field(max_length=32)] | None = None
+    """How to read the value: string, int, float, bool, timestamp. Left out: by the value itself
+    and the types the key has been seen with."""
+    operator: Annotated[
+        str,
+        Field(
+            max_length=32,
+            description="; ".join(f"`{o.name}`: {o.meaning}" for o in OPERATORS.values())
+            + f". Also accepted, in any case of letters: {', '.join(_NAMES)}.",
+            examples=["gt"],
+        ),
+        AfterValidator(_operator),
+    ]
+    value: Any = Field(
+        default=None,
+        description="A string, number or boolean; for `in` and `not_in` a list of them, for"
+        " `between` a list of two; none for `exists` and `missing`. Numbers are exact.",
+        examples=["9000"],
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> "MetadataCondition":
+        if isinstance(self.value, list) and len(self.value) > 1000:
+            raise ValueError("a list of values has at most 1000")
+        return self
+
+
+class Window(Body):
+    """A half-open span of time: `from` is in it, `to` is not."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    since: Instant | None = Field(default=None, alias="from", examples=["2026-11-01T00:00:00Z"])
+    until: Instant | None = Field(default=None, alias="to", examples=["2026-12-01T00:00:00Z"])
+
+
+class ScoreRange(Body):
+    """Bounds of a score; all that are given must hold."""
+
+    gt: Number | None = None
+    gte: Number | None = None
+    lt: Number | None = None
+    lte: Number | None = None
+    eq: Number | None = None
+
+
+class PredictionCondition(Body):
+    """Some prediction of the inference has one of the labels and a score in the range."""
+
+    label: Text | Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    """A label, or several of which one must match."""
+    score: ScoreRange | None = None
+
+
+class Conditions(Body):
+    """Which inferences; everything that is given must hold."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "metadata_filter": [
+                        {"key": "frame_number", "type": "int", "operator": "gt", "value": "9000"},
+                        {"key": "data_source", "operator": "eq", "value": "hallway-camera-feed"},
+                    ],
+                    "received_at": {"from": "2026-11-01T00:00:00Z"},
+                    "prediction": {"label": "person", "score": {"lt": 0.4}},
+                }
+            ]
+        }
+    )
+
+    metadata_filter: Annotated[list[MetadataCondition], Field(max_length=64)] = []
+    """Comparisons of metadata."""
+    received_at: Window | None = None
+    """When the request came in."""
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    """Ids or aliases, of which the inference has one."""
+    data_hash: (
+        ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None
+    ) = None
+    """SHA-256 of the datum, in hexadecimal; or several."""
+    ok: Flag | None = None
+    """Whether the request succeeded; inferences of which that is not known do not match."""
+    prediction: PredictionCondition | None = None
+    unknown_keys: UnknownKeys = "refuse"
+    """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
+    matches it."""
+
+    def question(self, *, newest_first: bool = True) -> Question:
+        """As the store takes it."""
+        window, hashes = self.received_at or Window(), self.data_hash
+        asked = self.prediction or PredictionCondition()
+        label = asked.label
+        return Question(
+            metadata=[_asked(n, each) for n, each in enumerate(self.metadata_filter)],
+            since=window.since,
+            until=window.until,
+            inference_ids=self.inference_ids,
+            data_hashes=[hashes] if isinstance(hashes, str) else hashes,
+            ok=self.ok,
+            labels=[label] if isinstance(label, str) else label,
+            scores=asked.score.model_dump(exclude_none=True) if asked.score else {},
+            predicted=self.prediction is not None,
+            newest_first=newest_first,
+            unknown_keys=self.unknown_keys,
+        )
+
+
+def _asked(place: int, each: MetadataCondition) -> Asked:
+    operator = operator_named(each.operator)
+    assert operator is not None
+    return Asked(f"metadata_filter[{place}]", each.key, each.type, operator, each.value)
+
+
+class InferenceQuery(Conditions):
+    """A page of inferences in order of time."""
+
+    sort: Sort = "-received_at"
+    """`-received_at`: the newest first."""
+    limit: Limit = 50
+    """Most inferences of a page."""
+    cursor: Annotated[str, Field(max_length=200)] | None = None
+    """`next` of the page before, of the same question."""
+    include: Annotated[list[Include], Field(max_length=8)] = []
+    """What is shown beside the inference itself."""
+
+

@@ -1,0 +1,79 @@
+"""Registrations of models."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from inference_store.store.registrations import Details
+from inference_store.store.task_types import TASK_TYPES, OutputMapping, task_type_of
+
+from .fields import Body, ShortText, Shown, Text
+
+
+def _task_type(name: str) -> str:
+    """The canonical name of a task type, by any of its spellings."""
+    found = task_type_of(name)
+    if found is TASK_TYPES["unknown"] and name != "unknown":
+        raise ValueError(f"there is no task type {name!r}; known are {', '.join(TASK_TYPES)}")
+    return next(key for key, entry in TASK_TYPES.items() if entry is found)
+
+
+class RegistrationBody(Body):
+    """What is said of a model. What is left out is unset; it applies to events still to come."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "Hallway detector",
+                    "project_id": "building-7",
+                    "task_type": "object_detection",
+                    "class_labels": ["person", "dog"],
+                }
+            ]
+        }
+    )
+
+    project_id: ShortText | None = None
+    name: ShortText | None = None
+    task_type: Annotated[Text, Field(max_length=64), AfterValidator(_task_type)] | None = Field(
+        default=None, description=f"One of {', '.join(TASK_TYPES)}, in any common spelling."
+    )
+    class_labels: Annotated[list[ShortText], Field(max_length=100_000)] = []
+    """The names of the classes, in the order of the model's outputs."""
+    output_mapping: OutputMapping | None = None
+    """Which tensors of the answer are boxes, scores and labels."""
+
+    def details(self) -> Details:
+        """As the store takes it."""
+        return Details(
+            project_id=self.project_id,
+            name=self.name,
+            task_type=self.task_type,
+            class_labels=tuple(self.class_labels),
+            output_mapping=self.output_mapping,
+        )
+
+
+class ShownRegistration(Shown):
+    """A model's entry."""
+
+    model_id: str
+    project_id: str | None
+    name: str | None
+    task_type: str | None
+    class_labels: list[str]
+    output_mapping: OutputMapping | None
+    registered_by: str
+    """`event`: the first event of an unknown model made it; else `api`."""
+    revision: int
+    registered_at: datetime
+    updated_at: datetime
+
+
+class RegistrationPage(Shown):
+    """Registrations, in order of model id."""
+
+    items: list[ShownRegistration]
+    next: str | None

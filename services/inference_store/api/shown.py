@@ -1,0 +1,125 @@
+"""Inferences as the api shows them."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.errors import BlobMissing
+from inference_store.store.events.storage_key import parse_stored
+from inference_store.store.metadata import Entry
+from inference_store.store.queries.read import Inference
+
+from .answer import text
+from .paths import escaped
+
+BLOBS = ("data", "response", "metadata")
+_AS_THEY_ARE = (
+    "received_at",
+    "forwarded_at",
+    "responded_at",
+    "published_at",
+    "indexed_at",
+    "ok",
+    "http_status",
+    "grpc_code",
+    "error",
+    "trace_id",
+    "model_version",
+    "task_type",
+    "protocol",
+    "action",
+    "batch_index",
+    "batch_size",
+    "capture_id",
+    "data_hash",
+    "data_content_type",
+    "width",
+    "height",
+    "top_score",
+    "prediction_count",
+    "flags",
+    "problem",
+    "data_deleted_at",
+    "revision",
+)
+_LATENCIES = (
+    ("pre_ms", "received_at", "forwarded_at"),
+    ("model_ms", "forwarded_at", "responded_at"),
+    ("post_ms", "responded_at", "published_at"),
+)
+
+
+def shown(model_id: str, inference: Inference) -> dict[str, Any]:
+    """An inference for JSON."""
+    row = inference.row
+    found: dict[str, Any] = {
+        "uid": inference.uid,
+        "model_id": model_id,
+        "inference_id": row["inference_id"],
+        "aliases": inference.aliases,
+        **{name: row[name] for name in _AS_THEY_ARE},
+        **{name: _milliseconds(row[start], row[end]) for name, start, end in _LATENCIES},
+        "data_size_bytes": row["data_size"],
+        "top_label": inference.top_label,
+        **{f"{blob}_storage_key": storage_key(inference, blob) for blob in BLOBS},
+    }
+    if inference.metadata is not None:
+        found["metadata"] = [_entry(entry) for entry in inference.metadata]
+    if inference.predictions is not None:
+        found["predictions"] = [_prediction(each) for each in inference.predictions]
+    return found
+
+
+def storage_key(inference: Inference, blob: str) -> str | None:
+    """Where a blob is; None for what there is not, or is no more."""
+    if blob == "data" and inference.input_erased:
+        return None
+    key: str | None = inference.row[f"{blob}_storage_key"]
+    return key
+
+
+def path_of(model_id: str, inference: Inference) -> str:
+    """The inference's own path."""
+    return f"/v1/models/{escaped(model_id)}/inferences/uid:{inference.uid}"
+
+
+async def links(
+    blobs: Blobs, found: Collection[Inference], *, seconds: int
+) -> list[dict[str, str | None]]:
+    """Presigned links of each inference's blobs; signing asks no server."""
+    return await asyncio.to_thread(lambda: [_links(blobs, each, seconds) for each in found])
+
+
+def _links(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
+    return {blob: _link(blobs, storage_key(inference, blob), seconds) for blob in BLOBS}
+
+
+def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
+    if key is None:
+        return None
+    try:
+        return blobs.presign(parse_stored(key), seconds)
+    except BlobMissing:  # a key that no client can address
+        return None
+
+
+def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
+    if start is None or end is None:
+        return None
+    return (end - start).total_seconds() * 1000
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "key": text(entry.key),
+        "type": text(entry.type),
+        "value": text(entry.value),
+        "section": entry.section,
+        "flags": entry.flags,
+    }
+
+
+def _prediction(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "uid"}

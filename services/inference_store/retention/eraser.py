@@ -1,0 +1,135 @@
+"""Erases what is marked, batch by batch. The order makes every crash harmless:
+
+1. claim    which objects nobody else points to; in the gate, in one short transaction
+2. delete   the objects, in every version (scope input: also the request in the metadata blob)
+3. verify   by listing again that they are gone
+4. forget   rows, marks, tombstones and counts, in one transaction
+
+A crash before 4 leaves the marks, so no reader shows the inferences, and the next run begins at
+1 again: deleting what is gone is no fault. An object that is still there (a lock of S3, a right
+that is missing) keeps its mark, so that its row, which names it, is not lost.
+"""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.events import StorageKey, parse_stored
+from inference_store.store.failpoints import failpoint
+from inference_store.store.metrics import ERASED, OBJECTS_DELETED, RETENTION_TROUBLE
+from inference_store.store.retention import claims, erasures, marks, rows
+from inference_store.store.retention.erasures import Erasure, State
+from inference_store.store.retention.identities import Identity
+from inference_store.store.retention.marks import Mark
+
+from .pace import Pace
+from .requests import forget_requests
+
+_log = structlog.get_logger()
+
+
+class Eraser:
+    """Works erasures off. Raises BlobsAway and the database's trouble: try again later."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, pace: Pace, *, batch: int) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._pace = pace
+        self._batch = batch
+
+    async def finish(self, one: Erasure) -> State:
+        """Erase all that is marked, whoever marked it, and say how it ended."""
+        error, after = None, None
+        while True:
+            after, fault = await self.step(one, after)
+            error = error or fault
+            if after is None:
+                break
+        async with self._engine.begin() as connection:
+            state = await erasures.finish(connection, one.id, error=error)
+        _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)
+        return state
+
+    async def step(
+        self, one: Erasure, after: Identity | None, *, whole_span: bool = False
+    ) -> tuple[Identity | None, str | None]:
+        """Erase the marks behind `after`, at most a batch: the last one and what went wrong.
+
+        (None, None) when there are none.
+        """
+        await self._pace.next_step()
+        async with self._engine.begin() as connection:
+            page = await marks.page(connection, one.id, after=after, limit=self._batch)
+            doomed = await claims.claim(connection, page) if page else frozenset()
+            if page:
+                await erasures.advance(connection, one.id, "deleting_objects")
+        if not page:
+            return None, None
+        faults = await self._delete(one, page, doomed)
+        left = {fault.key for fault in faults}
+        done = [mark for mark in page if left.isdisjoint(_objects(mark))]
+        objects = len(doomed) - len(left.intersection(map(parse_stored, doomed)))
+        await self._forget(one, done, objects=objects, whole_span=whole_span)
+        return (page[-1].model, page[-1].uid), _sentence(faults)
+
+    async def _delete(
+        self, one: Erasure, page: Sequence[Mark], doomed: Iterable[str]
+    ) -> list[DeleteFault]:
+        """Delete objects and see them gone; what is left, with the reasons."""
+        keys = [parse_stored(key) for key in sorted(doomed)]
+        failpoint("retention.object_delete.before")
+        faults = await asyncio.to_thread(self._blobs.delete_objects, keys)
+        if one.scope == "input":
+            faults += await asyncio.to_thread(forget_requests, self._blobs, page)
+        failpoint("retention.object_delete.after")
+        async with self._engine.begin() as connection:
+            await erasures.advance(connection, one.id, "verifying")
+        failpoint("retention.verify.before")
+        left = await asyncio.to_thread(self._blobs.still_there, keys)
+        failpoint("retention.verify.after")
+        return _proved(faults, keys, left)
+
+    async def _forget(
+        self, one: Erasure, done: Sequence[Mark], *, objects: int, whole_span: bool
+    ) -> None:
+        if not done:
+            return
+        async with self._engine.begin() as connection:
+            await erasures.advance(connection, one.id, "deleting_rows")
+        failpoint("retention.row_delete.before")
+        async with self._engine.begin() as connection:
+            erased = await rows.forget(
+                connection, one, done, objects=objects, whole_span=whole_span
+            )
+        failpoint("retention.row_delete.after")
+        ERASED.labels(one.scope).inc(erased)
+        OBJECTS_DELETED.inc(objects)
+
+
+def _objects(mark: Mark) -> list[StorageKey]:
+    """Every object of a mark: one that could not be dealt with keeps the mark."""
+    keys = {*mark.doomed, mark.metadata} if mark.scope == "input" else set(mark.doomed)
+    return [parse_stored(key) for key in keys if key is not None]
+
+
+def _proved(
+    faults: Iterable[DeleteFault], keys: Sequence[StorageKey], left: Iterable[StorageKey]
+) -> list[DeleteFault]:
+    """What is listed still, whatever the answer to the delete said; and what was not rewritten."""
+    said = {fault.key: fault for fault in faults}
+    deleted = set(keys)
+    rewriting = [fault for key, fault in said.items() if key not in deleted]
+    unseen = "deleted without a fault, and listed still"
+    return rewriting + [said.get(key) or DeleteFault(key, "StillThere", unseen) for key in left]
+
+
+def _sentence(faults: Sequence[DeleteFault]) -> str | None:
+    if not faults:
+        return None
+    RETENTION_TROUBLE.inc(len(faults))
+    first = faults[0]
+    others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return f"{first.key}{others}: {first.code} {first.message}".strip()

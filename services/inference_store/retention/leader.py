@@ -1,0 +1,91 @@
+"""What the one working retention service does, over and over: resume, carry out, tidy up."""
+
+import asyncio
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import key_registry, partitions
+from inference_store.store.blobs import Blobs
+from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS
+from inference_store.store.retention import erasures, runs, tombstones
+from inference_store.store.retention.runs import Run
+from inference_store.store.settings import RetentionSettings
+
+from .eraser import Eraser
+from .pace import Pace
+from .sweep import Sweep
+
+_log = structlog.get_logger()
+
+
+class Leader:
+    """Works as long as it leads. Raises Stopped, BlobsAway and the database's trouble."""
+
+    def __init__(
+        self,
+        settings: RetentionSettings,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        pace: Pace,
+        due: asyncio.Event,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._pace = pace
+        self._due = due
+        self._batch = settings.retention_batch_inferences
+        self._eraser = Eraser(engine, blobs, pace, batch=self._batch)
+
+    async def begin(self) -> None:
+        """Runs that a dead process left begin anew."""
+        async with self._engine.begin() as connection:
+            await runs.interrupted(connection)
+
+    async def turn(self) -> None:
+        """Do all that is to be done now: what was begun first, then runs, then new requests."""
+        await self._pace.next_step()
+        scheduled = self._due.is_set()
+        await self._resume(failed=scheduled)
+        if scheduled:
+            async with self._engine.begin() as connection:
+                if not await runs.is_scheduled(connection):
+                    await runs.request(connection, cause="schedule")
+        async with self._engine.connect() as connection:
+            pending = await runs.pending(connection)
+        for run in pending:
+            await self._carry_out(run)
+        if scheduled:
+            await self._tidy()
+            # only now: what went wrong on the way is due again
+            self._due.clear()
+
+    async def _resume(self, *, failed: bool) -> None:
+        async with self._engine.connect() as connection:
+            begun = await erasures.unfinished(connection, failed=failed)
+        for one in begun:
+            await self._eraser.finish(one)
+
+    async def _carry_out(self, run: Run) -> None:
+        async with self._engine.begin() as connection:
+            await runs.start(connection, run.id)
+        error = await Sweep(self._engine, self._eraser, run, batch=self._batch).carry_out()
+        async with self._engine.begin() as connection:
+            await runs.finish(connection, run.id, error=error)
+        RETENTION_RUNS.labels("failed" if error else "done").inc()
+        if error is None:
+            LAST_RUN.set_to_current_time()
+        _log.info("retention run", action="retention_run", id=str(run.id), error=error)
+
+    async def _tidy(self) -> None:
+        """What grows with time is folded, forgotten or measured."""
+        async with self._engine.begin() as connection:
+            limit = self._settings.tombstone_seconds
+            await tombstones.forget(connection, older_than_seconds=limit)
+            await runs.forget_idle(connection)
+        folded = 1
+        while folded:
+            await self._pace.next_step()
+            async with self._engine.begin() as connection:
+                folded = await key_registry.fold(connection)
+        await partitions.analyse(self._engine)

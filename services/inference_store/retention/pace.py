@@ -1,0 +1,26 @@
+"""Between two steps: is the service still meant to work, and is it still the only one?"""
+
+import asyncio
+
+from inference_store.store.admin import Heartbeat
+from inference_store.store.retention.leadership import Leadership
+
+
+class Stopped(Exception):
+    """The service was asked to end; whatever was begun is resumed by the next one."""
+
+
+class Pace:
+    """Asked before every batch, so that no step is longer than one batch."""
+
+    def __init__(self, leadership: Leadership, heartbeat: Heartbeat, stop: asyncio.Event) -> None:
+        self._leadership = leadership
+        self._heartbeat = heartbeat
+        self._stop = stop
+
+    async def next_step(self) -> None:
+        """Raises Stopped, or the driver's error when leadership is lost with its connection."""
+        if self._stop.is_set():
+            raise Stopped
+        self._heartbeat.beat()
+        await self._leadership.confirm()

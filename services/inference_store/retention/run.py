@@ -1,0 +1,135 @@
+"""Build the retention service from its settings, and run it until it is asked to stop."""
+
+import asyncio
+import signal
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.admin import AdminApp, Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import create_engine, is_trouble
+from inference_store.store.errors import BlobsAway
+from inference_store.store.metrics import RETENTION_TROUBLE
+from inference_store.store.retention.leadership import Leadership, candidacy
+from inference_store.store.settings import RetentionSettings
+
+from .leader import Leader
+from .pace import Pace, Stopped
+from .scheduler import Schedule
+
+_log = structlog.get_logger()
+_HEARTBEAT_SECONDS = 300.0
+_LONGEST_WAIT_SECONDS = 30.0
+
+
+async def run(settings: RetentionSettings, stop: asyncio.Event | None = None) -> None:
+    """Delete by policy until SIGTERM, SIGINT or `stop`."""
+    stop = stop or asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    engine = create_engine(
+        settings.postgres_dsn.get_secret_value(),
+        application="inference-store-retention",
+        # one for leadership, one for health, one for the work
+        pool_size=max(settings.postgres_pool_size, 3),
+    )
+    blobs = Blobs(settings)
+    try:
+        await _Retention(settings, engine, blobs, stop).run()
+    finally:
+        blobs.close()
+        await engine.dispose()
+
+
+class _Retention:
+    """The parts of one retention service, wired."""
+
+    def __init__(
+        self, settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs, stop: asyncio.Event
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._blobs = blobs
+        self._stop = stop
+        self._heartbeat = Heartbeat(limit_seconds=_HEARTBEAT_SECONDS)
+        self._schedule = Schedule(settings.retention_interval_seconds)
+        self._wait_seconds = settings.retention_poll_seconds
+        self._admin = AdminApp(
+            {"postgres": self._postgres, "object store": self._object_store}, self._heartbeat
+        )
+
+    async def run(self) -> None:
+        settings = self._settings
+        await self._admin.start(settings.retention_admin_host, settings.retention_admin_port)
+        self._schedule.start()
+        try:
+            while not self._stop.is_set():
+                await self._work_until_trouble()
+        except Stopped:
+            pass
+        finally:
+            self._schedule.stop()
+            await self._admin.stop()
+            _log.info("retention stopped", action="stopped")
+
+    async def _work_until_trouble(self) -> None:
+        """Lead, or stand by; when a server is away wait, each time longer, and begin again."""
+        try:
+            async with candidacy(self._engine) as leadership:
+                await self._stand_by(leadership)
+                await self._lead(leadership)
+        except BlobsAway as exc:
+            await self._trouble("object store", exc)
+        except (DBAPIError, OSError) as exc:
+            if not is_trouble(exc):
+                raise
+            await self._trouble("postgres", exc)
+
+    async def _stand_by(self, leadership: Leadership) -> None:
+        while not await leadership.take():
+            self._heartbeat.beat()
+            await self._rest(self._settings.retention_poll_seconds)
+
+    async def _lead(self, leadership: Leadership) -> None:
+        pace = Pace(leadership, self._heartbeat, self._stop)
+        leader = Leader(self._settings, self._engine, self._blobs, pace, self._schedule.due)
+        _log.info("retention leads", action="leading")
+        await leader.begin()
+        while True:
+            await leader.turn()
+            self._wait_seconds = self._settings.retention_poll_seconds
+            await self._rest(self._wait_seconds)
+
+    async def _trouble(self, server: str, error: Exception) -> None:
+        RETENTION_TROUBLE.inc()
+        self._heartbeat.beat()
+        _log.warning("away", action="trouble", server=server, error=str(error)[:500])
+        self._wait_seconds = min(self._wait_seconds * 2, _LONGEST_WAIT_SECONDS)
+        await self._rest(self._wait_seconds)
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait, or less when asked to stop. Raises Stopped."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stop.wait()
+        except TimeoutError:
+            return
+        raise Stopped
+
+    async def _postgres(self) -> str | None:
+        try:
+            async with self._engine.connect() as connection:
+                await connection.execute(text("SELECT 1"))
+        except (DBAPIError, OSError, TimeoutError) as exc:
+            return f"Postgres is away: {exc}"[:500]
+        return None
+
+    async def _object_store(self) -> str | None:
+        try:
+            await asyncio.to_thread(self._blobs.check)
+        except BlobsAway as exc:
+            return str(exc)[:500]
+        return None

@@ -1,0 +1,77 @@
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.eraser import Eraser
+from inference_store.retention.leader import Leader
+from inference_store.retention.pace import Pace
+from inference_store.store.admin import Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.retention import runs
+from inference_store.store.retention.leadership import candidacy
+from inference_store.store.retention.runs import Run
+from inference_store.store.settings import RetentionSettings
+from tests.servers.minio import S3
+
+from .stored import Storing
+
+
+@pytest.fixture
+def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
+    return RetentionSettings.model_validate(
+        {
+            "postgres_dsn": database,
+            "s3_endpoint": minio_server.endpoint,
+            "s3_access_key": minio_server.access_key,
+            "s3_secret_key": minio_server.secret_key,
+            "s3_bucket": bucket,
+            "retention_batch_inferences": 10,
+        }
+    )
+
+
+@pytest.fixture
+def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
+    with Blobs(settings) as made:
+        yield made
+
+
+@pytest.fixture
+def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
+    return Storing(engine, blobs, bucket)
+
+
+Retain = Callable[..., Awaitable[Run]]
+
+
+@pytest.fixture
+def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Retain:
+    """One requested run, carried out by a leader in this process; resumes what was begun."""
+
+    async def carry_out(model: int | None = None) -> Run:
+        async with engine.begin() as connection:
+            asked = await runs.request(connection, model)
+        async with candidacy(engine) as leadership:
+            assert await leadership.take()
+            pace = Pace(leadership, Heartbeat(), asyncio.Event())
+            leader = Leader(settings, engine, blobs, pace, asyncio.Event())
+            await leader.begin()
+            await leader.turn()
+        async with engine.connect() as connection:
+            done = await runs.find(connection, asked.id)
+        assert done is not None
+        return done
+
+    return carry_out
+
+
+@pytest.fixture
+async def eraser(engine: AsyncEngine, blobs: Blobs) -> Eraser:
+    class NoPace(Pace):
+        def __init__(self) -> None: ...
+
+        async def next_step(self) -> None: ...
+
+    return Eraser(engine, blobs, NoPace(), batch=10)

@@ -1,0 +1,166 @@
+"""Inferences that lie in Postgres and in the object store, as an ingester would have left them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
+
+from sqlalchemy import func, insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import partitions
+from inference_store.store.blobs import Blobs
+from inference_store.store.events import StorageKey, uid_of
+from inference_store.store.layout import key_of
+from inference_store.store.retention import policies
+from inference_store.store.retention.policies import RetentionPolicy
+from inference_store.store.tables import (
+    PARTITIONED,
+    blob_reference,
+    erasing,
+    inference,
+    inference_alias,
+    metadata_number,
+    metadata_presence,
+    metadata_string,
+    prediction,
+    registration,
+)
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+METADATA_BLOB = (
+    b'{"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "p"}}'
+)
+KINDS = ("data", "response", "metadata")
+
+
+def ago(**units: float) -> datetime:
+    """An instant before now."""
+    return NOW - timedelta(**units)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One inference and its objects."""
+
+    model: int
+    uid: UUID
+    keys: tuple[StorageKey | None, StorageKey | None, StorageKey | None]
+
+    @property
+    def objects(self) -> list[StorageKey]:
+        return [key for key in self.keys if key is not None]
+
+
+class Storing:
+    """Makes models, policies and inferences."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
+        self.engine = engine
+        self.blobs = blobs
+        self.bucket = bucket
+
+    async def model(self, name: str = "model") -> int:
+        values = {"model_id": name, "registered_by": "event"}
+        async with self.engine.begin() as connection:
+            made = insert(registration).values(values).returning(registration.c.model)
+            return int(await connection.scalar(made) or 0)
+
+    async def keep(self, model: int, *, input: str = "", inference: str = "forever") -> None:
+        rule = {"keep_input": input or inference, "keep_inference": inference}
+        policy = RetentionPolicy.model_validate({"rules": [rule]})
+        async with self.engine.begin() as connection:
+            await policies.put(connection, model, policy)
+
+    async def inferences(
+        self, model: int, count: int, at: datetime, *, step: float = 1.0, objects: bool = True
+    ) -> list[Stored]:
+        """So many, `step` seconds apart, each with objects of our own layout."""
+        made = []
+        for number in range(count):
+            received = at + timedelta(seconds=step * number)
+            capture = uuid4()
+            keys = [
+                StorageKey(self.bucket, key_of("p", "model", received, capture, kind))  # type: ignore[arg-type]
+                for kind in KINDS
+            ]
+            made.append((received, capture, Stored(model, self.uid(received), tuple(keys))))  # type: ignore[arg-type]
+        await self._write(made, objects=objects)
+        return [one for _, _, one in made]
+
+    async def foreign(self, model: int, at: datetime, *names: str | None) -> Stored:
+        """One whose objects have keys of the producer's own choice."""
+        keys = tuple(None if name is None else StorageKey(self.bucket, name) for name in names)
+        one = Stored(model, self.uid(at), keys)  # type: ignore[arg-type]
+        await self._write([(at, None, one)], objects=True)
+        rows = [
+            {"storage_key": str(key), "model": model, "uid": one.uid}
+            for key in dict.fromkeys(one.objects)
+        ]
+        async with self.engine.begin() as connection:
+            await connection.execute(insert(blob_reference), rows)
+        return one
+
+    @staticmethod
+    def uid(at: datetime) -> UUID:
+        return uid_of(at, str(uuid4()))
+
+    async def _write(
+        self, made: Sequence[tuple[datetime, UUID | None, Stored]], *, objects: bool
+    ) -> None:
+        if objects:
+            for _, _, one in made:
+                for kind, key in zip(KINDS, one.keys, strict=True):
+                    if key is not None:
+                        blob = METADATA_BLOB if kind == "metadata" else b"x"
+                        self.blobs.put(key, blob, content_type="application/json")
+        await partitions.make_missing(self.engine, [at for at, _, _ in made], target=5_000_000)
+        async with self.engine.begin() as connection:
+            rows = [
+                {
+                    "model": one.model,
+                    "uid": one.uid,
+                    "inference_id": str(one.uid),
+                    "received_at": at,
+                    "capture_id": capture,
+                    **{
+                        f"{kind}_storage_key": None if key is None else str(key)
+                        for kind, key in zip(KINDS, one.keys, strict=True)
+                    },
+                }
+                for at, capture, one in made
+            ]
+            await connection.execute(insert(inference), rows)
+            who = [{"model": one.model, "uid": one.uid} for _, _, one in made]
+            for table, more in (
+                (inference_alias, {"alias": "other"}),
+                (metadata_number, {"key": 1, "value": 1}),
+                (metadata_string, {"key": 2, "value": "text"}),
+                (metadata_presence, {"key": 3, "is_null": True}),
+                (prediction, {"ordinal": 0, "rank": 1, "output": 0, "prompt": "p", "answer": "a"}),
+            ):
+                await connection.execute(insert(table), [one | more for one in who])
+
+    async def rows(self) -> dict[str, int]:
+        """Rows of each table that hold something of inferences; what is empty is left out."""
+        found = {}
+        async with self.engine.connect() as connection:
+            for table in (*PARTITIONED, blob_reference, erasing):
+                count = await connection.scalar(select(func.count()).select_from(table))
+                if count:
+                    found[table.name] = int(count)
+        return found
+
+    async def stored(self) -> set[UUID]:
+        async with self.engine.connect() as connection:
+            return set((await connection.execute(select(inference.c.uid))).scalars())
+
+    async def scalar(self, query: str) -> object:
+        async with self.engine.connect() as connection:
+            return await connection.scalar(text(query))
+
+    def objects(self) -> set[str]:
+        """Every key that the bucket lists, in any version."""
+        client = self.blobs._minio
+        listed = client.list_objects(self.bucket, recursive=True, include_version=False)
+        return {str(item.object_name) for item in listed}

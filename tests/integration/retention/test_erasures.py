@@ -1,0 +1,130 @@
+"""Erasing on request, what arrived too late, and objects that several inferences share."""
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.eraser import Eraser
+from inference_store.store.retention import erasures, marks, tombstones
+from inference_store.store.retention.erasures import Erasure
+from inference_store.store.retention.policies import Scope
+
+from .stored import NOW, Stored, Storing, ago
+
+
+async def request(engine: AsyncEngine, *those: Stored, scope: Scope = "inference") -> Erasure:
+    async with engine.begin() as connection:
+        uids = [one.uid for one in those]
+        return await erasures.request(connection, model=those[0].model, uids=uids, scope=scope)
+
+
+async def found(engine: AsyncEngine, one: Erasure) -> Erasure:
+    async with engine.connect() as connection:
+        again = await erasures.find(connection, one.id)
+    assert again is not None
+    return again
+
+
+async def test_a_request_marks_at_once_and_is_worked_off(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    doomed = await storing.inferences(model, 25, ago(days=1))
+    (kept,) = await storing.inferences(model, 1, NOW)
+    asked = await request(engine, *doomed)
+    async with engine.connect() as connection:
+        assert await marks.marked(connection, model, doomed[0].uid)
+        assert not await marks.marked(connection, model, kept.uid)
+        assert [one.id for one in await erasures.unfinished(connection, failed=False)] == [asked.id]
+    assert asked.state == "pending"
+    assert await eraser.finish(asked) == "deleted"
+    assert await storing.stored() == {kept.uid}
+    assert storing.objects() == {key.key for key in kept.objects}
+    done = await found(engine, asked)
+    assert (done.inferences, done.objects, done.error) == (25, 75, None)
+    assert done.finished_at is not None
+
+
+async def test_a_shared_object_goes_with_the_last_that_points_to_it(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    first = await storing.foreign(model, ago(days=2), "shared", "answer-1", None)
+    second = await storing.foreign(model, ago(days=1), "shared", "answer-2", None)
+    await eraser.finish(await request(engine, first))
+    assert storing.objects() == {"shared", "answer-2"}
+    await eraser.finish(await request(engine, second))
+    assert storing.objects() == set()
+    assert await storing.rows() == {}
+
+
+async def test_two_that_share_and_go_together_leave_nothing(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    both = [await storing.foreign(model, ago(days=n), "shared", None, "shared") for n in (1, 2)]
+    await eraser.finish(await request(engine, *both))
+    assert storing.objects() == set()
+    assert await storing.rows() == {}
+
+
+async def test_a_stranger_that_points_to_anothers_capture_does_not_take_it_along(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    (owner,) = await storing.inferences(model, 1, ago(days=1))
+    names = [key.key for key in owner.objects]
+    stranger = await storing.foreign(model, ago(hours=1), *names)
+    await eraser.finish(await request(engine, stranger))
+    assert storing.objects() == set(names)
+    stranger = await storing.foreign(model, ago(hours=1), *names)
+    await eraser.finish(await request(engine, owner))
+    assert storing.objects() == set(names)  # the stranger's reference keeps them now
+    await eraser.finish(await request(engine, stranger))
+    assert storing.objects() == set()
+
+
+async def test_an_input_that_is_the_answer_too_stays(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    one = await storing.foreign(model, ago(days=1), "both", "both", None)
+    await eraser.finish(await request(engine, one, scope="input"))
+    assert storing.objects() == {"both"}
+    await eraser.finish(await request(engine, one))
+    assert storing.objects() == set()
+
+
+async def test_what_arrived_too_late_is_erased_without_ever_being_stored(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    (late,) = await storing.inferences(model, 1, ago(days=9))
+    async with engine.begin() as connection:
+        keys = [str(key) for key in late.objects]
+        for table in await storing.rows():
+            await connection.exec_driver_sql(f"DELETE FROM {table}")
+        arrival = (model, late.uid, "inference", *keys)
+        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        # the same once more: redelivered before it was worked off
+        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+    async with engine.connect() as connection:
+        (queued,) = await erasures.unfinished(connection, failed=False)
+        assert await tombstones.find(connection, [(model, late.uid, ago(days=9))])
+    assert await eraser.finish(queued) == "deleted"
+    assert storing.objects() == set()
+    assert await storing.rows() == {}
+    async with engine.connect() as connection:
+        assert not await tombstones.find(connection, [(model, late.uid, ago(days=9))])
+
+
+async def test_the_claimed_keys_are_those_that_go(storing: Storing, engine: AsyncEngine) -> None:
+    model = await storing.model()
+    one = await storing.foreign(model, ago(days=1), "data", "response", "metadata")
+    keys = [str(key) for key in one.objects]
+    await request(engine, one, scope="input")
+    async with engine.begin() as connection:
+        await marks.gate_shared(connection)
+        assert await marks.claimed(connection, [*keys, "s3://other/key"]) == {keys[0]}
+    await request(engine, one)
+    async with engine.begin() as connection:
+        assert await marks.claimed(connection, keys) == set(keys)
+        assert await marks.claimed(connection, []) == set()
