@@ -10,6 +10,7 @@ from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.store.blobs import Blobs
+from inference_store.store.dictionary import Dictionary
 from inference_store.store.metrics import REQUEST_SECONDS, REQUESTS
 from inference_store.store.settings import ApiSettings
 
@@ -36,6 +37,7 @@ def create_app(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> Fast
         generate_unique_id_function=_operation_id,
     )
     app.state.settings, app.state.engine, app.state.blobs = settings, engine, blobs
+    app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     problems.handle_problems(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(check_token)])
     for part in (models, queries, inferences, metadata, retention, dead_letters):

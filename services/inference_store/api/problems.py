@@ -74,9 +74,12 @@ def kinds() -> Iterator[type[StoreError]]:
     yield from sorted(set(below(StoreError)), key=lambda kind: (kind.status, kind.type))
 
 
-def refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
+def refusals(
+    *statuses: int, also: dict[int | str, dict[str, Any]] | None = None
+) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route, for its documentation; those of every route are added."""
-    return {status: _documented(status) for status in sorted({*statuses, 401, 422, 500, 503})}
+    always = {*statuses, 401, 422, 500, 503}
+    return {**(also or {}), **{status: _documented(status) for status in sorted(always)}}
 
 
 def _documented(status: int) -> dict[str, Any]:
@@ -122,7 +125,9 @@ def document(app: FastAPI) -> None:
             kinds = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 kinds.pop(name, None)
-            kinds.update(models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]["$defs"])
+            kinds.update(
+                models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]["$defs"]
+            )
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -5,8 +5,7 @@ from collections.abc import Callable, Coroutine
 from decimal import Decimal
 from typing import Any
 
-from fastapi import params
-from fastapi.dependencies.utils import get_flat_params
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
@@ -66,7 +65,7 @@ class ExactRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        known = sorted(_query_names(self))
+        known = sorted(_query_names(self.dependant))
 
         async def handle(request: Request) -> Response:
             exact = ExactRequest(request.scope, request.receive)
@@ -77,17 +76,16 @@ class ExactRoute(APIRoute):
         return handle
 
 
-def _query_names(route: APIRoute) -> set[str]:
+def _query_names(dependant: Dependant) -> set[str]:
+    """The query parameters of a route and of what it depends on."""
     names: set[str] = set()
-    for field in get_flat_params(route.dependant):
-        if not isinstance(field.field_info, params.Query):
-            continue
+    for field in dependant.query_params:
         kind = field.field_info.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             names |= {info.alias or name for name, info in kind.model_fields.items()}
         else:
             names.add(field.alias)
-    return names
+    return names.union(*map(_query_names, dependant.dependencies))
 
 
 def _refuse_unknown(request: Request, known: list[str]) -> None:

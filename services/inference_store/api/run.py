@@ -1,6 +1,7 @@
 """Open what the api needs, serve until stopped, close it."""
 
 import asyncio
+from socket import socket
 
 import structlog
 import uvicorn
@@ -24,11 +25,11 @@ _log = structlog.get_logger()
 class Server(uvicorn.Server):
     """Says which port it has, once it listens."""
 
-    async def startup(self, sockets: list[object] | None = None) -> None:
-        await super().startup(sockets)  # type: ignore[arg-type]
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        await super().startup(sockets)
         for server in getattr(self, "servers", ()):
-            for socket in server.sockets:
-                host, port = socket.getsockname()[:2]
+            for listening in server.sockets:
+                host, port = listening.getsockname()[:2]
                 _log.info("api open", action="api_listening", host=host, port=port)
 
 

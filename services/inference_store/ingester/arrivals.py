@@ -96,7 +96,9 @@ async def _expire(
     await _enqueue(connection, gone, "expired_arrival")
 
 
-async def _enqueue(connection: AsyncConnection, items: Sequence[Indexable], cause: erasures.Cause) -> None:
+async def _enqueue(
+    connection: AsyncConnection, items: Sequence[Indexable], cause: erasures.Cause
+) -> None:
     arrivals = [(*item.identity, "inference", *item.storage_keys) for item in items]
     if arrivals:
         await erasures.enqueue_arrivals(connection, arrivals, cause=cause)

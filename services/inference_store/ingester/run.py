@@ -3,12 +3,13 @@
 import asyncio
 import signal
 from datetime import timedelta
+from functools import partial
 
 import structlog
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import parked
+from inference_store.store import parked, partitions
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import create_engine
@@ -23,6 +24,7 @@ from .reading import Reader
 from .retry import Retries
 from .write import Writer
 
+_ANALYSE_SECONDS = 20.0
 _log = structlog.get_logger()
 
 
@@ -129,6 +131,19 @@ class _Ingester:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(line.run())
             tasks.create_task(retries.run())
+            tasks.create_task(self._analyse())
+
+    async def _analyse(self) -> None:
+        """Statistics of partitions that have grown, long before autovacuum would think of it."""
+        while not self._stop.is_set():
+            try:
+                await asyncio.wait_for(self._stop.wait(), _ANALYSE_SECONDS)
+            except TimeoutError:
+                work = partial(partitions.analyse, self._engine)
+                try:
+                    await self._retry_patience.until_done(work)
+                except Stopped:
+                    return
 
     async def _kafka(self) -> str | None:
         away = await self._patience.reason("kafka")

@@ -52,4 +52,5 @@ def without_request(blob: bytes) -> bytes | None:
     if not isinstance(found, dict) or MEMBER not in found:
         return None
     rest = {name: value for name, value in found.items() if name != MEMBER}
-    return write_json(rest).encode("utf-8", "surrogateescape")
+    # Lone surrogates lie inside strings only, where `\ud800` is JSON; also what was no UTF-8.
+    return write_json(rest).encode("utf-8", "backslashreplace")

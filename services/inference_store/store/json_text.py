@@ -15,7 +15,7 @@ import orjson
 
 Json: TypeAlias = Any  # dict | list | str | int | float | bool | None | Number
 
-MAX_DEPTH: Final = 256
+MAX_DEPTH: Final = 128
 """Nesting that is still read: far below what would exhaust Python's stack."""
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?", re.ASCII)
@@ -82,15 +82,21 @@ def text_of(raw: bytes) -> str:
         return raw.decode(encoding, "replace")
 
 
-def write_json(value: Json) -> str:
-    """JSON text of a value that was read here; a `Number` as it was written."""
+def write_json(value: Json, *, levels: int = MAX_DEPTH) -> str:
+    """JSON text of a value that was read here; a `Number` as it was written.
+
+    What is nested deeper than `levels`, which only orjson reads, is written as "…".
+    """
     if isinstance(value, Number):
         return str.__str__(value)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quoted(k)}: {write_json(v)}" for k, v in value.items()) + "}"
+    if not isinstance(value, (dict, list)):
+        return json.dumps(value, ensure_ascii=False)
+    if levels == 0:
+        return '"…"'
     if isinstance(value, list):
-        return "[" + ", ".join(map(write_json, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+        return "[" + ", ".join([write_json(each, levels=levels - 1) for each in value]) + "]"
+    written = [f"{_quoted(k)}: {write_json(v, levels=levels - 1)}" for k, v in value.items()]
+    return "{" + ", ".join(written) + "}"
 
 
 def storable(text: str) -> bool:
@@ -173,7 +179,7 @@ def _refuse_depth(text: str) -> None:
 def _complaint(exc: json.JSONDecodeError) -> str:
     """What is wrong, where, and the text around it, fit to be stored and shown."""
     near = exc.doc[max(0, exc.pos - 20) : exc.pos + 20]  # repr() escapes NUL and surrogates
-    what = exc.msg[:1].lower() + exc.msg[1:]
+    what = exc.msg[:1].lower() + exc.msg[1:].removesuffix(" at")
     place = f"line {exc.lineno}, column {exc.colno} (character {exc.pos})"
     return f"{what} at {place}, near {near!r}"
 

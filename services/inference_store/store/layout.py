@@ -24,7 +24,7 @@ def belongs_to(key: str, capture_id: UUID | None) -> bool:
     """Whether a key is of this layout and names this capture: nothing else points to it."""
     if capture_id is None:
         return False
-    *_, year, month, day, hour, capture, kind = ("", "", "", "", *key.rsplit("/", 6))
+    *_, year, month, day, hour, capture, kind = [""] * 6 + key.rsplit("/", 6)
     hours = year + month + day + hour
     return (
         kind in _KINDS

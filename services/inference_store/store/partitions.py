@@ -149,7 +149,10 @@ async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
 async def _analyse(engine: AsyncEngine, span: Span, growth: float) -> bool:
     here = partition_span.c.name == span.name
     async with engine.begin() as connection:
-        seen = await connection.scalar(select(partition_span.c.analysed_rows).where(here))
+        # One at a time: whoever is second has nothing to do.
+        seen = await connection.scalar(
+            select(partition_span.c.analysed_rows).where(here).with_for_update(skip_locked=True)
+        )
         rows = await _rows(connection, span)
         if seen is None or rows < max(seen * growth, 1000):
             return False

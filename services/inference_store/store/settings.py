@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from rapidfuzz import process
@@ -194,10 +195,12 @@ def names() -> frozenset[str]:
     return frozenset(PREFIX + name.upper() for name in fields)
 
 
-def refuse_unknown(environment: Mapping[str, str] | None = None) -> None:
+def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
     """Raise UnknownSetting if the environment names a setting that does not exist."""
     known = names()
-    for name in os.environ if environment is None else environment:
+    if environment is None:
+        environment = {**dotenv_values(".env"), **os.environ}
+    for name in environment:
         if name.startswith(PREFIX) and name not in known and not _is_ours(name):
             raise UnknownSetting(_unknown(name, known))
 

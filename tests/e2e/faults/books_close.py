@@ -1,43 +1,135 @@
 """What must hold after any fault: every published event stored exactly once, and no remains."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from datetime import UTC, datetime
 from uuid import UUID
 
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import books
-from inference_store.store.blobs.keys import Buckets
 from inference_store.store.books import Outcome
-from inference_store.store.events import decode
+from inference_store.store.events import Buckets, decode
 from inference_store.store.tables import (
     PARTITIONED,
     blob_reference,
     dead_letter,
     erasing,
-    inference,
     metadata_key,
     metadata_key_delta,
     metadata_key_seen,
     parked_event,
+    partition_span,
 )
+from tests.polling import until
 from tests.producer import Capture
 
-# How many rows of each table one `tests.producer.capture` is.
+# How many rows one `tests.producer.capture` is.
 ROWS = {
     "inference": 1,
-    "inference_alias": 0,
     "metadata_number": 4,
     "metadata_string": 2,
     "metadata_bool": 1,
-    "metadata_timestamp": 0,
     "metadata_presence": 1,
     "prediction": 2,
     "blob_reference": 3,
 }
+_TABLES = (*PARTITIONED, blob_reference)
 
 
-def uid_of(capture: Capture) -> UUID:
-    """The uid that the store gives an inference."""
-    return decode(capture.event, record_time=NOW(), buckets=BUCKETS).uid
+def uid_of(capture: Capture, bucket: str) -> UUID:
+    """The uid that the store gives to an inference."""
+    buckets = Buckets(default=bucket, allowed=frozenset({bucket}))
+    return decode(capture.event, record_time=datetime.now(UTC), buckets=buckets).uid
+
+
+async def counted(engine: AsyncEngine) -> Counter[Outcome]:
+    """The books over all partitions, which must close at any time."""
+    async with engine.connect() as connection:
+        accounts = await books.accounts(connection)
+    assert all(account.closes for account in accounts), accounts
+    return sum((Counter(account.counts) for account in accounts), Counter())
+
+
+async def drained(engine: AsyncEngine, *, records: int, seconds: float = 60) -> Counter[Outcome]:
+    """The books, once every published record has its final state."""
+
+    def done(found: Counter[Outcome]) -> bool:
+        return found.total() >= records and not found[Outcome.PARKED]
+
+    return await until(lambda: counted(engine), done, seconds=seconds)
+
+
+async def check_ingested(
+    engine: AsyncEngine, captures: Collection[Capture], bucket: str, *, records: int
+) -> None:
+    """Wait until all is read; then every capture is there once, whole, and nothing else is."""
+    found = await drained(engine, records=records)
+    distinct = {uid_of(capture, bucket) for capture in captures}
+    expected = {Outcome.STORED: len(distinct), Outcome.DUPLICATE: records - len(distinct)}
+    assert {k: v for k, v in found.items() if v} == {k: v for k, v in expected.items() if v}
+    async with engine.connect() as connection:
+        await check_rows(connection, distinct)
+        await check_nothing_waits(connection)
+        await check_registry(connection, len(distinct))
+        await check_partitions(connection)
+
+
+async def check_rows(connection: AsyncConnection, uids: Collection[UUID]) -> None:
+    """Exactly the rows of these inferences: none missing, none twice, none without a parent."""
+    for table in _TABLES:
+        wanted = dict.fromkeys(uids, ROWS[table.name]) if table.name in ROWS else {}
+        assert_same(await _rows(connection, table), wanted, table.name)
+
+
+async def _rows(connection: AsyncConnection, table: Table) -> dict[UUID, int]:
+    query = select(table.c.uid, func.count()).group_by(table.c.uid)
+    return {row[0]: row[1] for row in await connection.execute(query)}
+
+
+def assert_same(found: Mapping[UUID, int], wanted: Mapping[UUID, int], what: str) -> None:
+    """Say what differs, not the whole of both."""
+    missing = {uid: n for uid, n in wanted.items() if found.get(uid) != n}
+    strange = [uid for uid in found if uid not in wanted]
+    sample = [(uid, found.get(uid), n) for uid, n in list(missing.items())[:3]]
+    assert not missing and not strange, (
+        f"{what}: {len(missing)} wrong, (uid, found, wanted) {sample};"
+        f" {len(strange)} that should not be there {strange[:3]}"
+    )
+
+
+async def check_nothing_waits(connection: AsyncConnection) -> None:
+    """No open dead letter, nothing parked, no mark of erasure."""
+    states = await connection.execute(select(dead_letter.c.state, dead_letter.c.reason))
+    assert [row for row in states if row[0] in {"open", "redrive"}] == []
+    assert await _count(connection, parked_event) == 0
+    assert await _count(connection, erasing) == 0
+
+
+async def check_registry(connection: AsyncConnection, inferences: int) -> None:
+    """The key registry has counted each inference once, and every key used has a name."""
+    frame = select(metadata_key.c.key).where(metadata_key.c.name == "frame_number")
+    total = 0
+    for table in (metadata_key_delta, metadata_key_seen):
+        query = select(func.sum(table.c.count)).where(table.c.key.in_(frame))
+        total += int(await connection.scalar(query) or 0)
+    assert total == inferences
+
+
+async def check_partitions(connection: AsyncConnection) -> None:
+    """The catalogue names exactly the partitions that exist."""
+    spans = await connection.execute(select(partition_span.c.name))
+    names = {f"{table.name}_{span}" for span in spans.scalars() for table in PARTITIONED}
+    query = "SELECT relname FROM pg_class WHERE relispartition AND relkind = 'r'"
+    found = await connection.exec_driver_sql(query)
+    assert set(found.scalars()) == names
+
+
+async def _count(connection: AsyncConnection, table: Table) -> int:
+    return int(await connection.scalar(select(func.count()).select_from(table)) or 0)
+
+
+def keys_of(captures: Iterable[Capture]) -> set[str]:
+    """Every object of these captures."""
+    return {key for capture in captures for key in capture.blobs}

@@ -52,7 +52,8 @@ async def test_events_become_typed_rows_once(line, engine: AsyncEngine) -> None:
 
 
 async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
-    line, engine: AsyncEngine  # type: ignore[no-untyped-def]
+    line,
+    engine: AsyncEngine,  # type: ignore[no-untyped-def]
 ) -> None:
     _, producer = line
     await producer.publish_all([b"not json", b"{}", b""])
@@ -63,7 +64,8 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
 
 
 async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
-    line, engine: AsyncEngine  # type: ignore[no-untyped-def]
+    line,
+    engine: AsyncEngine,  # type: ignore[no-untyped-def]
 ) -> None:
     _, producer = line
     late = capture(7)

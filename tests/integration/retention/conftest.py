@@ -15,7 +15,7 @@ from inference_store.store.retention.runs import Run
 from inference_store.store.settings import RetentionSettings
 from tests.servers.minio import S3
 
-from .stored import Storing
+from .stored import Storing, environment_of
 
 
 @pytest.fixture
@@ -30,6 +30,12 @@ def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
             "retention_batch_inferences": 10,
         }
     )
+
+
+@pytest.fixture
+def environment(settings: RetentionSettings) -> dict[str, str]:
+    """Of a real retention process on this test's servers."""
+    return environment_of(settings)
 
 
 @pytest.fixture
@@ -68,7 +74,7 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
 
 
 @pytest.fixture
-async def eraser(engine: AsyncEngine, blobs: Blobs) -> Eraser:
+def eraser(engine: AsyncEngine, blobs: Blobs) -> Eraser:
     class NoPace(Pace):
         def __init__(self) -> None: ...
 

@@ -1,5 +1,6 @@
 """Inferences that lie in Postgres and in the object store, as an ingester would have left them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -12,8 +13,11 @@ from inference_store.store import partitions
 from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey, uid_of
 from inference_store.store.layout import key_of
-from inference_store.store.retention import policies
+from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.policies import RetentionPolicy
+from inference_store.store.retention.runs import Run
+from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import (
     PARTITIONED,
     blob_reference,
@@ -26,7 +30,9 @@ from inference_store.store.tables import (
     prediction,
     registration,
 )
+from tests.polling import until
 
+PREFIX = "INFERENCE_STORE_"
 NOW = datetime.now(UTC).replace(microsecond=0)
 METADATA_BLOB = (
     b'{"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "p"}}'
@@ -37,6 +43,22 @@ KINDS = ("data", "response", "metadata")
 def ago(**units: float) -> datetime:
     """An instant before now."""
     return NOW - timedelta(**units)
+
+
+def environment_of(settings: RetentionSettings) -> dict[str, str]:
+    """The environment of a real service process with these settings, and a quick poll."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    named = {
+        "POSTGRES_DSN": settings.postgres_dsn.get_secret_value(),
+        "S3_ENDPOINT": str(settings.s3_endpoint),
+        "S3_ACCESS_KEY": settings.s3_access_key.get_secret_value(),
+        "S3_SECRET_KEY": settings.s3_secret_key.get_secret_value(),
+        "S3_BUCKET": settings.s3_bucket,
+        "RETENTION_ADMIN_PORT": "0",
+        "RETENTION_BATCH_INFERENCES": "5",
+        "RETENTION_POLL_SECONDS": "0.1",
+    }
+    return inherited | {PREFIX + name: value for name, value in named.items()}
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,21 @@ class Storing:
     async def scalar(self, query: str) -> object:
         async with self.engine.connect() as connection:
             return await connection.scalar(text(query))
+
+    async def until_done(self, seconds: float = 60) -> list[Run]:
+        """Every run is done and every erasure has ended well."""
+
+        async def ask() -> tuple[list[Run], list[Erasure]]:
+            async with self.engine.connect() as connection:
+                left = await erasures.unfinished(connection, failed=True)
+                return await runs.listed(connection), left
+
+        def enough(answer: tuple[list[Run], list[Erasure]]) -> bool:
+            return (
+                bool(answer[0]) and {run.state for run in answer[0]} == {"done"} and not answer[1]
+            )
+
+        return (await until(ask, enough, seconds=seconds))[0]
 
     def objects(self) -> set[str]:
         """Every key that the bucket lists, in any version."""

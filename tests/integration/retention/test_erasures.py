@@ -99,10 +99,10 @@ async def test_what_arrived_too_late_is_erased_without_ever_being_stored(
     model = await storing.model()
     (late,) = await storing.inferences(model, 1, ago(days=9))
     async with engine.begin() as connection:
-        keys = [str(key) for key in late.objects]
+        data, response, metadata = (str(key) for key in late.objects)
         for table in await storing.rows():
             await connection.exec_driver_sql(f"DELETE FROM {table}")
-        arrival = (model, late.uid, "inference", *keys)
+        arrival = (model, late.uid, "inference", data, response, metadata)
         await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # the same once more: redelivered before it was worked off
         await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")

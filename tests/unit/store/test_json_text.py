@@ -23,15 +23,14 @@ from inference_store.store.json_text import (
     write_json,
 )
 
+# Other work on the machine must not fail a test.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CAPS = {"digits": 1000, "exponent": 400}
 
 
 @pytest.mark.parametrize(
     "text", ["1e999", "1e200000", "-1e999", "NaN", "Infinity", "-Infinity", "9" * 5000]
 )
-
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_numbers_that_no_float_holds_are_kept_as_written(text: str) -> None:
     assert read_json(f"[{text}]".encode()) == [text]
     assert isinstance(read_json(f"[{text}]".encode())[0], Number)

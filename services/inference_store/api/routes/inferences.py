@@ -30,10 +30,8 @@ _MOST_ERASED = 100_000
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.get(
-    _ONE, response_model=OneInference, responses=refusals(404), summary="Read an inference"
-)
-async def get_inference(
+@router.get(_ONE, response_model=OneInference, responses=refusals(404), summary="Read an inference")
+async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
     connection: Reading,
@@ -89,11 +87,15 @@ def _stream(blob: str) -> None:
         inference = await _read(connection, model, inference_id, same, ())
         return await _streamed(blobs, inference, blob)
 
+    stored = f"The {blob} as it was stored."
     router.get(
         f"{_ONE}/{blob}",
         response_class=StreamingResponse,
-        responses={200: {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}}
-        | refusals(404, 410),
+        responses=refusals(
+            404,
+            410,
+            also={200: {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}},
+        ),
         summary=f"Read an inference's {blob}",
         operation_id=f"get_{blob}",
         description=f"The {blob} blob of the newest inference of that id, with its content type.",

@@ -24,11 +24,10 @@ from inference_store.store.key_registry import KeySeen
 from inference_store.store.registrations import Registration
 
 router = APIRouter(route_class=ExactRoute, tags=["models"])
+_NEW = {"model": ShownRegistration, "description": "It is new."}
 
 
-@router.get(
-    "/models", response_model=RegistrationPage, responses=refusals(), summary="List models"
-)
+@router.get("/models", response_model=RegistrationPage, responses=refusals(), summary="List models")
 async def list_models(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Registrations, in order of model id."""
     after = cursors.decode(page.cursor, str)
@@ -55,8 +54,7 @@ async def get_model(model_id: ModelId, connection: Reading) -> Answer:
 @router.put(
     "/models/{model_id}",
     response_model=ShownRegistration,
-    responses={201: {"model": ShownRegistration, "description": "It is new."}}
-    | refusals(400, 412, 413),
+    responses=refusals(400, 412, 413, also={201: _NEW}),
     summary="Register a model",
 )
 async def put_model(
@@ -65,9 +63,7 @@ async def put_model(
     """Register a model, or replace what is said of it."""
     if not model_id:
         raise Invalid("A model's id has at least one character.")
-    found, new = await registrations.put(
-        connection, model_id, body.details(), revision=if_match
-    )
+    found, new = await registrations.put(connection, model_id, body.details(), revision=if_match)
     return _answer(found, status=201 if new else 200)
 
 

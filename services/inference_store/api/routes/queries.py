@@ -108,9 +108,7 @@ async def _page(
     items = [shown(model_id, each) for each in inferences]
     if "urls" in body.include:
         seconds = settings.presigned_url_seconds
-        for item, urls in zip(
-            items, await links(blobs, inferences, seconds=seconds), strict=True
-        ):
+        for item, urls in zip(items, await links(blobs, inferences, seconds=seconds), strict=True):
             item["urls"] = urls
     return {"items": items, "warnings": asked.warnings, **_next(found, body.limit, fingerprint)}
 
@@ -118,7 +116,8 @@ async def _page(
 def _next(found: Found, limit: int, fingerprint: bytes) -> dict[str, Any]:
     """Where the next page begins, and how far a search came whose time ran out."""
     if len(found.uids) > limit:
-        return {"next": cursors.encode(fingerprint, found.uids[limit - 1]), "searched_back_to": None}
+        following = cursors.encode(fingerprint, found.uids[limit - 1])
+        return {"next": following, "searched_back_to": None}
     if found.out_of_time and found.searched is not None:
         QUERY_TIMEOUTS.labels("page").inc()
         return {

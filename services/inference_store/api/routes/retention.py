@@ -31,9 +31,7 @@ router = APIRouter(route_class=ExactRoute, tags=["retention"])
 _POLICY = "/models/{model_id}/retention-policy"
 
 
-@router.get(
-    _POLICY, response_model=ShownPolicy, responses=refusals(404), summary="Read a policy"
-)
+@router.get(_POLICY, response_model=ShownPolicy, responses=refusals(404), summary="Read a policy")
 async def get_policy(model_id: ModelId, connection: Reading) -> Answer:
     """The model's retention policy; 404 where it has none, and everything is kept."""
     model = (await registrations.get(connection, model_id)).model
@@ -87,9 +85,7 @@ async def run_policy(model_id: ModelId, connection: Writing) -> Answer:
     return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
 
 
-@router.get(
-    "/retention/runs", response_model=RunPage, responses=refusals(), summary="List runs"
-)
+@router.get("/retention/runs", response_model=RunPage, responses=refusals(), summary="List runs")
 async def list_runs(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Runs of retention, the newest first."""
     found = await runs.listed(connection, before=_before(page), limit=page.limit + 1)
@@ -110,9 +106,7 @@ async def get_run(run_id: UUID, connection: Reading) -> Answer:
     return Answer((await _list(connection, [run], 1))["items"][0])
 
 
-@router.get(
-    "/erasures", response_model=ErasurePage, responses=refusals(), summary="List erasures"
-)
+@router.get("/erasures", response_model=ErasurePage, responses=refusals(), summary="List erasures")
 async def list_erasures(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Erasures, the newest first."""
     found = await erasures.listed(connection, before=_before(page), limit=page.limit + 1)
@@ -160,8 +154,6 @@ async def _list(connection: Reading, found: Collection[Any], limit: int) -> dict
     more = len(found) > limit
     last = items[-1] if more else None
     return {
-        "items": [
-            named(each, "model") | {"model_id": names.get(each.model)} for each in items
-        ],
+        "items": [named(each, "model") | {"model_id": names.get(each.model)} for each in items],
         "next": cursors.encode(instant(last.requested_at), str(last.id)) if last else None,
     }

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from inference_store.store.dead_letters import Selection
 
-from .fields import Body, Instant, Shown, ShortText, Text
+from .fields import Body, Instant, ShortText, Shown, Text
 from .links import PageParameters
 
 State = Literal[

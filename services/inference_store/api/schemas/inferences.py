@@ -13,7 +13,7 @@ class InferenceCount(Shown):
     """How many inferences match."""
 
     count: int = Field(examples=[17])
-    warnings: list[str] = []
+    warnings: list[str]
 
 
 class ShownMetadata(Shown):
@@ -128,5 +128,3 @@ class InferencePage(Shown):
     searched_back_to: datetime | None
     """Set when time ran out: how far the search came. The cursor goes on from there."""
     warnings: list[str]
-
-

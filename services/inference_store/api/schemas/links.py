@@ -2,11 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from .fields import Instant, ShortText
 from .questions import Include, InferenceQuery, Sort, Window
-from pydantic import BaseModel, ConfigDict
 
 
 class Parameters(BaseModel):
@@ -52,7 +51,7 @@ class InferenceLink(Parameters):
             inference_ids=None if self.inference_id is None else [self.inference_id],
             data_hash=self.data_hash,
             ok=self.ok,
-            received_at=Window(since=self.received_from, until=self.received_to),
+            received_at=Window.model_validate({"from": self.received_from, "to": self.received_to}),
             sort=self.sort,
             limit=self.limit,
             cursor=self.cursor,

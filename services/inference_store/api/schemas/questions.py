@@ -100,7 +100,7 @@ class Conditions(Body):
         }
     )
 
-    metadata_filter: Annotated[list[MetadataCondition], Field(max_length=64)] = []
+    metadata_filter: Annotated[list[MetadataCondition], Field(max_length=64)] = Field(default=[])
     """Comparisons of metadata."""
     received_at: Window | None = None
     """When the request came in."""
@@ -152,7 +152,5 @@ class InferenceQuery(Conditions):
     """Most inferences of a page."""
     cursor: Annotated[str, Field(max_length=200)] | None = None
     """`next` of the page before, of the same question."""
-    include: Annotated[list[Include], Field(max_length=8)] = []
+    include: Annotated[list[Include], Field(max_length=8)] = Field(default=[])
     """What is shown beside the inference itself."""
-
-

@@ -40,7 +40,7 @@ class RegistrationBody(Body):
     task_type: Annotated[Text, Field(max_length=64), AfterValidator(_task_type)] | None = Field(
         default=None, description=f"One of {', '.join(TASK_TYPES)}, in any common spelling."
     )
-    class_labels: Annotated[list[ShortText], Field(max_length=100_000)] = []
+    class_labels: Annotated[list[ShortText], Field(max_length=100_000)] = Field(default=[])
     """The names of the classes, in the order of the model's outputs."""
     output_mapping: OutputMapping | None = None
     """Which tensors of the answer are boxes, scores and labels."""

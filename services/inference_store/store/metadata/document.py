@@ -4,8 +4,10 @@ from typing import Final
 
 from inference_store.store.json_text import Json, read_exactly, read_json
 
-_FAITHFUL: Final = (str, int, bool, type(None))
+FAITHFUL: Final = (str, int, bool, type(None))
 """Types of a value that the fast way cannot have changed."""
+_MOST_COUNTED: Final = 64
+"""Names that are looked for in the whole text: more would take longer than the exact way."""
 
 
 def read_document(raw: bytes | str) -> Json:
@@ -35,7 +37,7 @@ def _are_plain_items(items: list[Json]) -> bool:
     for item in items:
         if type(item) is not dict or "key" not in item:
             return False
-        if type(item.get("value")) not in _FAITHFUL:
+        if type(item.get("value")) not in FAITHFUL:
             return False
     return True
 
@@ -45,9 +47,9 @@ def _is_plain_section(section: Json, raw: bytes | str) -> bool:
     if not section:
         return True
     text = raw if isinstance(raw, bytes) else raw.encode("utf-8", "surrogatepass")
-    if type(section) is not dict or b"\\u" in text:
+    if type(section) is not dict or len(section) > _MOST_COUNTED or b"\\u" in text:
         return False
     return all(
-        type(value) in _FAITHFUL and text.count(f'"{name}"'.encode()) == 1
+        type(value) in FAITHFUL and text.count(f'"{name}"'.encode()) == 1
         for name, value in section.items()
     )

@@ -2,8 +2,15 @@
 
 from collections.abc import Iterator
 
-from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
+from inference_store.store.json_text import (
+    Json,
+    UnreadableJson,
+    read_exactly,
+    read_json,
+    write_json,
+)
 
+from .document import FAITHFUL
 from .envelope import Item, Opened
 
 
@@ -34,11 +41,18 @@ def open_parameters(response: bytes, opened: Opened) -> None:
                 opened.items.append(Item(name, None, value, "standard", ("from_response",)))
 
 
-def _parameters(response: bytes) -> Iterator[dict[str, Json]]:
+def _parameters(response: bytes) -> list[dict[str, Json]]:
+    """The parameters of the root and of every output, nothing in them rounded."""
     try:
-        document = read_exactly(response)
+        found = list(_holders(read_json(response)))
+        if all(type(value) in FAITHFUL for each in found for value in each.values()):
+            return found
+        return list(_holders(read_exactly(response)))
     except UnreadableJson:
-        return
+        return []
+
+
+def _holders(document: Json) -> Iterator[dict[str, Json]]:
     if not isinstance(document, dict):
         return
     outputs = document.get("outputs")

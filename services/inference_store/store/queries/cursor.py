@@ -7,7 +7,6 @@ from uuid import UUID
 
 from inference_store.store.errors import Fault, InvalidCursor
 
-
 _HASH_BYTES = 8
 _UID_BYTES = 16
 

@@ -34,7 +34,9 @@ class Query:
         """The same question, from the one after `uid` on."""
         if self.newest_first:
             return replace(self, scope=self.scope.clip(LOWEST, uid))
-        return replace(self, scope=self.scope.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST))
+        return replace(
+            self, scope=self.scope.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST)
+        )
 
     def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
         """The page's order."""

@@ -23,10 +23,6 @@ class Leadership:
         """Raise the driver's error when the connection, and so the lock, is gone."""
         await self._connection.execute(select(1))
 
-    async def give_back(self) -> None:
-        """Let another take over."""
-        await self._connection.execute(select(func.pg_advisory_unlock(_LOCK)))
-
 
 @asynccontextmanager
 async def candidacy(engine: AsyncEngine) -> AsyncIterator[Leadership]:

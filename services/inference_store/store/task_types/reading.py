@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from inference_store.store.json_text import Json, Number, exact, is_non_finite, is_number, storable
+from inference_store.store.json_text import (
+    Json,
+    Number,
+    exact,
+    is_non_finite,
+    is_number,
+    storable,
+    write_json,
+)
 
 from .mapping import OutputMapping
 from .prediction import Prediction, PredictionCaps
@@ -94,7 +102,7 @@ class Reading:
         """Any text, cut at the cap; None, flagged, when Postgres could not hold it."""
         if value is None:
             return None
-        text = value if type(value) is str else str(value)
+        text = value if type(value) is str else write_json(value)
         if not storable(text):
             self.flag("text_unstorable")
             return None

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from inference_store.store.json_text import storable
 from inference_store.store.metadata import (
     METADATA_TYPES,
+    Leaf,
     Metadata,
     MetadataCaps,
+    Presence,
     decode_entries,
     encode_entries,
     from_response,
     read_metadata,
 )
 
+# Other work on the machine must not fail a test.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CAPS = MetadataCaps()
 _NAMES = [name for entry in METADATA_TYPES.values() for name in entry.accepted]
 _TEXT = st.text(st.characters(), max_size=12) | st.sampled_from(
@@ -37,9 +41,6 @@ _LIST = st.lists(_ITEM | _VALUE, max_size=5)
 _SECTIONS = st.fixed_dictionaries(
     {}, optional={"standard_metadata": _VALUE | _LIST, "extended_metadata": _LIST | _VALUE}
 )
-
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _DOCUMENT = (
     _LIST
     | _SECTIONS
@@ -53,7 +54,8 @@ _DOCUMENT = (
 def _is_fit_for_postgres(found: Metadata) -> None:
     assert len(found.leaves) == len({(row.name, row.family, row.value) for row in found.leaves})
     assert len(found.presences) == len({row.name for row in found.presences})
-    for row in (*found.leaves, *found.presences):
+    rows: list[Leaf | Presence] = [*found.leaves, *found.presences]
+    for row in rows:
         assert row.name
         assert len(row.name) <= CAPS.key_characters
         assert storable(row.name)
@@ -109,7 +111,7 @@ def test_any_damage(document: Any, data: st.DataObject) -> None:
 def test_every_key_that_was_sent_is_there(items: list[dict[str, Any]]) -> None:
     """Leaf or presence, for every key that can be a name."""
     found = read_metadata(json.dumps(items).encode())
-    names = {row.name for row in (*found.leaves, *found.presences)}
+    names = {leaf.name for leaf in found.leaves} | {each.name for each in found.presences}
     for key in {item["key"] for item in items}:
         if key and storable(key):
             assert {"dataset_split": "dataset_snapshot_split"}.get(key, key) in names

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from inference_store.store.metadata import Entry, decode_entries, encode_entries
 
+# Other work on the machine must not fail a test.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _TEXT = st.text(st.characters())  # surrogates too
 _ENTRIES = st.builds(
     Entry,
@@ -14,9 +16,6 @@ _ENTRIES = st.builds(
     section=st.sampled_from(["standard", "extended"]),
     flags=st.lists(st.sampled_from(["not_int", "duplicate_key"])).map(tuple),
 )
-
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @_UNHURRIED

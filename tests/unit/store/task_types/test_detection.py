@@ -105,7 +105,7 @@ def test_tensors_that_do_not_fit_each_other_are_flagged() -> None:
     assert found.flags == ("tensor_mismatch",)
 
 
-LEGACY = {
+LEGACY: dict[str, Any] = {
     "detection_boxes": [[10, 20, 30, 60], [0, 0, 5, 5], [1, 1, 2, 2]],
     "detection_scores": [0.9, 0.8, 0.1],
     "detection_classes": ["cat", "dog", "dog"],

@@ -13,6 +13,8 @@ from inference_store.store.task_types import TASK_TYPES, OutputMapping, Predicti
 
 from .answers import read
 
+# Other work on the machine must not fail a test.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _WORDS = (
     "label score labels scores xmin ymin xmax ymax box cx cy w h r contour x y prompt answer word "
     "entity start end generated_text sequence token_str detection_boxes detection_scores "
@@ -35,9 +37,6 @@ _VALUE = st.recursive(
 _OUTPUT = st.fixed_dictionaries(
     {"name": _NAMES, "data": _VALUE}, optional={"datatype": st.sampled_from(["INT64", "FP32", 5])}
 )
-
-# Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 _DOCUMENT = (
     _VALUE
     | st.lists(_OUTPUT, max_size=4).map(lambda outputs: {"outputs": outputs})

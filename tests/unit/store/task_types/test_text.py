@@ -90,3 +90,13 @@ def test_elements_of_another_shape_make_it_unknown(task_type: str, data: Any) ->
     found = read(task_type, v2(data))
     assert found.items is None
     assert found.flags == ("response_unreadable",)
+
+
+def test_an_answer_that_is_no_text_is_its_json() -> None:
+    assert columns(read("question_answering", v2([{"answer": {"a": [1, None]}}])), "answer") == [
+        ('{"a": [1, null]}',)
+    ]
+    deep = '{"answer": ' + "[" * 900 + "]" * 900 + "}"
+    [(answer,)] = columns(read("question_answering", f"[{deep}]".encode()), "answer")
+    assert answer == "[" * 128 + '"…"' + "]" * 128
+    assert read("ner", f'{{"error": {deep}}}'.encode()).flags == ("response_error",)

@@ -1,0 +1,96 @@
+"""Adding to an inference's metadata, or changing it."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from inference_store.api.answer import Answer
+from inference_store.api.dependencies import IfMatch, Settings, Writing
+from inference_store.api.paths import InferenceId, ModelId
+from inference_store.api.problems import refusals
+from inference_store.api.requests import ExactRoute
+from inference_store.api.schemas.inferences import ShownInference
+from inference_store.api.schemas.metadata import MetadataChange, MetadataItem
+from inference_store.api.shown import shown
+from inference_store.store import registrations
+from inference_store.store.errors import Conflict, Fault, Invalid
+from inference_store.store.json_text import Number, write_json
+from inference_store.store.metadata import MetadataCaps
+from inference_store.store.metadata_edits import Editor, Item, change_of, edit
+from inference_store.store.queries import lookup
+from inference_store.store.queries.read import read
+from inference_store.store.settings import ApiSettings
+
+router = APIRouter(route_class=ExactRoute, tags=["inferences"])
+
+
+@router.post(
+    "/models/{model_id}/inferences/{inference_id}/metadata",
+    response_model=ShownInference,
+    responses=refusals(400, 404, 409, 412, 413),
+    summary="Add or change metadata",
+)
+async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
+    model_id: ModelId,
+    inference_id: InferenceId,
+    body: MetadataChange,
+    request: Request,
+    connection: Writing,
+    if_match: IfMatch,
+    to: Settings,
+) -> Answer:
+    """Add metadata items, or put them in the place of those with their keys; written back to the
+    metadata blob. An id that several inferences have is refused: `uid:` says which one."""
+    change = change_of([_item(each) for each in body.metadata], caps=_caps(to))
+    registration = await registrations.get(connection, model_id)
+    same = await lookup.by_id(connection, registration.model, inference_id, most=2)
+    if len(same.uids) > 1:
+        raise Conflict(
+            f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
+            f" in uid:{same.newest}."
+        )
+    editor = Editor(request.app.state.blobs, request.app.state.dictionary, _caps(to))
+    names = {leaf.name for leaf in change.metadata.leaves}
+    names |= {presence.name for presence in change.metadata.presences}
+    await editor.dictionary.resolve({registration.model: names}, {})
+    await edit(
+        connection, editor, registration, same.newest, change, revision=_revision(body, if_match)
+    )
+    [found] = await read(connection, registration.model, [same.newest], include=["metadata"])
+    headers = {"ETag": f'"{found.row["revision"]}"'}
+    return Answer(shown(model_id, found), headers=headers)
+
+
+def _revision(body: MetadataChange, if_match: int | None) -> int | None:
+    if body.revision is not None and if_match not in (None, body.revision):
+        fault = Fault("revision", "it names another revision than If-Match")
+        raise Invalid("The body and If-Match name different revisions.", faults=[fault])
+    return body.revision if if_match is None else if_match
+
+
+def _item(asked: MetadataItem) -> Item:
+    value = asked.value
+    return Item(
+        asked.key,
+        asked.type,
+        value if value is None or isinstance(value, str) else write_json(_exact(value)),
+    )
+
+
+def _exact(value: Any) -> Any:
+    """JSON of the body with its numbers as they were written."""
+    if isinstance(value, dict):
+        return {name: _exact(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_exact(each) for each in value]
+    return value if value is None or isinstance(value, (str, bool)) else Number(value)
+
+
+def _caps(settings: ApiSettings) -> MetadataCaps:
+    return MetadataCaps(
+        keys=settings.max_keys_per_inference,
+        key_characters=settings.max_key_characters,
+        levels=settings.max_json_depth,
+        leaves=settings.max_json_leaves,
+        blob_bytes=settings.max_metadata_bytes,
+    )

@@ -1,0 +1,6 @@
+"""Adding to the metadata of an inference, or changing it, after the fact."""
+
+from .change import Change, Item, change_of
+from .edit import Editor, edit
+
+__all__ = ["Change", "Editor", "Item", "change_of", "edit"]

@@ -1,0 +1,63 @@
+"""Fixtures of the fault matrix: blobs that the cases of a module share."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from tests.e2e.faults.traffic import Published, captures
+from tests.producer import Capture, Producer
+from tests.servers.environment import service_environment as environment_of
+from tests.servers.fixtures import unique
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3
+
+NUMBERS = range(300)
+
+
+@pytest.fixture(scope="module")
+def shared_bucket(minio_server: S3) -> str:
+    """A bucket that holds the blobs of the captures NUMBERS."""
+    bucket = minio_server.create_bucket(unique())
+    environment = {
+        "INFERENCE_STORE_S3_BUCKET": bucket,
+        "INFERENCE_STORE_S3_ENDPOINT": minio_server.endpoint,
+        "INFERENCE_STORE_S3_ACCESS_KEY": minio_server.access_key,
+        "INFERENCE_STORE_S3_SECRET_KEY": minio_server.secret_key,
+    }
+    asyncio.run(Producer(environment, "").put_all(captures(NUMBERS)))
+    return bucket
+
+
+@pytest.fixture
+def many(shared_bucket: str) -> list[Capture]:  # noqa: ARG001  (their blobs are in it)
+    """Captures whose blobs are in the shared bucket."""
+    return captures(NUMBERS)
+
+
+@pytest.fixture
+def environment(
+    database: str,
+    kafka_server: Kafka,
+    minio_server: S3,
+    shared_bucket: str,
+    topic: Callable[..., str],
+) -> dict[str, str]:
+    """An ingester's environment: small batches, three partitions, the shared bucket."""
+    changes = {
+        "KAFKA_TOPIC": topic(3),
+        "KAFKA_GROUP": unique("group"),
+        "INGESTER_BATCH_EVENTS": "50",
+        "INGESTER_PARKED_FIRST_SECONDS": "1",
+        "INGESTER_PARKED_BATCH_EVENTS": "2",
+        "INGESTER_RETRY_SECONDS": "0.2",
+        "INGESTER_POLL_SECONDS": "0.1",
+    }
+    return environment_of(database, kafka_server, minio_server, shared_bucket, **changes)
+
+
+@pytest.fixture
+async def published(environment: dict[str, str]) -> AsyncIterator[Published]:
+    """A producer on the test's topic, and what it has published."""
+    async with Producer(environment, environment["INFERENCE_STORE_KAFKA_TOPIC"]) as producer:
+        yield Published(producer)

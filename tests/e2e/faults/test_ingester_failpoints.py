@@ -1,0 +1,100 @@
+"""kill -9 of the ingester before and after every effect it has on the world."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import dead_letters, parked, registrations
+from inference_store.store.books import Outcome
+from inference_store.store.failpoints import FAILPOINTS
+from inference_store.store.registrations import Details
+from tests.e2e.faults.books_close import check_ingested, counted
+from tests.e2e.faults.traffic import Published, captures
+from tests.polling import until
+from tests.producer import Capture
+from tests.servers.fixtures import unique
+from tests.service import Service
+
+_SIGKILL = 137
+_FIRST_OR_LATER = ("1", "2")
+PLACES = [name for name in FAILPOINTS if name.startswith(("ingester.", "partitions.create"))]
+RETRY_PLACES = [name for name in PLACES if name.startswith("ingester.retry")]
+# Names that a parked event or a redriven dead letter passes as well.
+REDRIVE_PLACES = [*RETRY_PLACES, "ingester.write.children"]
+
+
+async def killed(service: Service) -> None:
+    """Wait until the failpoint has killed it."""
+    code = await asyncio.to_thread(service.process.wait, 40)
+    assert code == _SIGKILL, service.text[-4000:]
+
+
+def start_again(service: Service) -> None:
+    """Start it without the failpoint. In a new group: the dead member would be waited for."""
+    service.restart(FAILPOINT=None, KAFKA_GROUP=unique("group"))
+
+
+@pytest.mark.parametrize("nth", _FIRST_OR_LATER)
+@pytest.mark.parametrize("place", PLACES)
+async def test_killed_at(
+    place: str,
+    nth: str,
+    environment: dict[str, str],
+    published: Published,
+    many: list[Capture],
+    engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    environment["INFERENCE_STORE_FAILPOINT"] = f"{place}:{nth}"
+    late = captures(range(5), prefix=unique("late"))
+    await published.producer.put_all(late, "data", "metadata")
+    await published.publish(late)
+    await published.publish(many, again=60)
+    service = Service("ingester", environment, tmp_path)
+    try:
+        if place in RETRY_PLACES:
+            await until(lambda: _parked(engine), lambda waiting: waiting == len(late))
+        await published.producer.put_all(late, "response")
+        await killed(service)
+        start_again(service)
+        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+    finally:
+        service.stop()
+
+
+async def _parked(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        return await parked.waiting(connection)
+
+
+@pytest.mark.parametrize("nth", _FIRST_OR_LATER)
+@pytest.mark.parametrize("place", REDRIVE_PLACES)
+async def test_killed_while_redriving_dead_letters(
+    place: str,
+    nth: str,
+    environment: dict[str, str],
+    published: Published,
+    many: list[Capture],
+    engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    await published.publish(many[:12], again=3)
+    environment["INFERENCE_STORE_INGESTER_UNKNOWN_MODELS"] = "refuse"
+    service = Service("ingester", environment, tmp_path)
+    try:
+        await until(lambda: counted(engine), lambda found: found[Outcome.DEAD] == 15)
+        service.kill()
+        async with engine.begin() as connection:
+            await registrations.put(connection, many[0].model_id, Details())
+            assert await dead_letters.redrive(connection, dead_letters.Selection()) == 15
+        service.restart(FAILPOINT=f"{place}:{nth}", KAFKA_GROUP=unique("group"))
+        await killed(service)
+        start_again(service)
+        await until(lambda: counted(engine), lambda found: not found[Outcome.DEAD])
+        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+    finally:
+        service.stop()

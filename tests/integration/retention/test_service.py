@@ -1,0 +1,74 @@
+"""The real service: two replicas, servers that are away, and being asked to stop."""
+
+from pathlib import Path
+
+import pytest
+
+from inference_store.store.retention import runs
+from tests.polling import until
+from tests.servers.minio import MinioServer
+from tests.service import Service
+
+from .stored import Storing, ago
+
+
+async def test_two_replicas_share_the_work_one_after_the_other(
+    storing: Storing, environment: dict[str, str], tmp_path: Path
+) -> None:
+    model = await storing.model()
+    await storing.keep(model, inference="P1D")
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        folder.mkdir()
+    first = Service("retention", environment, folders[0]).wait_ready()
+    await storing.until_done()
+    second = Service("retention", environment, folders[1]).wait_ready()
+    try:
+        await storing.inferences(model, 12, ago(days=2))
+        async with storing.engine.begin() as connection:
+            await runs.request(connection)
+        first.kill()
+        await storing.until_done()
+        assert await storing.rows() == {}
+        assert storing.objects() == set()
+        assert "retention leads" in second.text
+    finally:
+        second.stop()
+    assert "retention stopped" in second.text
+    assert await storing.scalar("SELECT sum(inferences) FROM erasure") == 12
+
+
+@pytest.mark.real_minio
+async def test_an_object_store_that_is_away_is_waited_for(
+    storing: Storing, environment: dict[str, str], tmp_path: Path, own_minio: MinioServer
+) -> None:
+    # the objects lie elsewhere: this store is away, and then it is back without them
+    own_minio.create_bucket(storing.bucket)
+    environment |= {
+        "INFERENCE_STORE_S3_ENDPOINT": own_minio.endpoint,
+        "INFERENCE_STORE_S3_ACCESS_KEY": own_minio.access_key,
+        "INFERENCE_STORE_S3_SECRET_KEY": own_minio.secret_key,
+        "INFERENCE_STORE_S3_TIMEOUT_SECONDS": "1",
+    }
+    model = await storing.model()
+    made = await storing.inferences(model, 3, ago(days=2))
+    await storing.keep(model, inference="P1D")
+    own_minio.stop()
+    service = Service("retention", environment, tmp_path)
+    try:
+        await until(lambda: _text(service), lambda text: '"trouble"' in text)
+        health = service.health()
+        assert not health["ready"]
+        assert health["parts"]["postgres"] == "ready"
+        assert await storing.stored() == {one.uid for one in made}  # marked, not forgotten
+        assert await storing.scalar("SELECT count(*) FROM erasing") == 3
+        own_minio.start()
+        await storing.until_done()
+        service.wait_ready()
+    finally:
+        service.stop()
+    assert await storing.rows() == {}
+
+
+async def _text(service: Service) -> str:
+    return service.text

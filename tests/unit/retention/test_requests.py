@@ -1,0 +1,21 @@
+import pytest
+
+from inference_store.retention.requests import without_request
+
+
+def test_only_the_request_goes() -> None:
+    blob = b'{"a": 1.50, "request": {"prompt": "secret"}, "b": ["\\ud800", 1e999]}'
+    rest = without_request(blob)
+    assert rest == b'{"a": 1.50, "b": ["\\ud800", 1e999]}'
+
+
+@pytest.mark.parametrize(
+    "blob", [b"", b"not json", b"[1]", b'"request"', b'{"a": {"request": 1}}', b"\xff\xfe"]
+)
+def test_what_has_no_request_is_left_alone(blob: bytes) -> None:
+    assert without_request(blob) is None
+
+
+def test_bytes_that_are_not_utf_8_survive() -> None:
+    rest = without_request(b'{"a": "\xff", "request": 1}')
+    assert rest == b'{"a": "\\udcff"}'

@@ -1,0 +1,85 @@
+"""What exists is documented, and what is documented exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from inference_store.store import errors
+from inference_store.store.books import Outcome
+from inference_store.store.errors import StoreError
+from inference_store.store.events import DEAD_LETTER_REASONS
+from inference_store.store.metrics import REGISTRY
+from inference_store.store.operators import OPERATORS
+from inference_store.store.settings import GROUPS, PREFIX, names
+from inference_store.store.task_types import TASK_TYPES
+
+ROOT = Path(__file__).parents[2]
+OPERATE = (ROOT / "docs" / "operate.md").read_text()
+QUERY = (ROOT / "docs" / "query.md").read_text()
+EXTEND = (ROOT / "docs" / "extend.md").read_text()
+ERRORS = (ROOT / "docs" / "errors.md").read_text()
+ENVIRONMENT = (ROOT / ".env.example").read_text()
+README = (ROOT / "README.md").read_text()
+
+
+def test_every_setting_is_documented_and_in_the_example() -> None:
+    for text in (OPERATE, ENVIRONMENT):
+        assert set(re.findall(rf"{PREFIX}[A-Z0-9_]+", text)) == names()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_setting_says_what_it_does(group: type) -> None:
+    for name, field in group.model_fields.items():  # type: ignore[attr-defined]
+        assert field.description, name
+        assert field.description in OPERATE, name
+
+
+def test_every_metric_is_documented() -> None:
+    found = {
+        sample
+        for metric in REGISTRY.collect()
+        for sample in (f"{metric.name}_total" if metric.type == "counter" else metric.name,)
+    }
+    assert set(re.findall(r"`(inference_store_[a-z_]+)`", OPERATE)) == found
+
+
+def test_every_dead_letter_reason_is_documented() -> None:
+    for reason, sentence in DEAD_LETTER_REASONS.items():
+        assert f"`{reason}`" in OPERATE
+        assert sentence in OPERATE
+
+
+def test_every_outcome_is_documented() -> None:
+    for outcome in Outcome:
+        assert f"`{outcome.value}`" in OPERATE
+
+
+def test_every_operator_is_documented() -> None:
+    for name in OPERATORS:
+        assert f"`{name}`" in QUERY
+
+
+def test_every_task_type_is_documented() -> None:
+    for name in TASK_TYPES:
+        assert f"`{name}`" in EXTEND
+
+
+def error_classes() -> list[type[StoreError]]:
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    return [kind for kind in classes if issubclass(kind, StoreError)]
+
+
+@pytest.mark.parametrize("error", error_classes())
+def test_every_error_is_documented(error: type[StoreError]) -> None:
+    assert f"## {error.type}" in ERRORS
+
+
+def test_every_documented_error_exists() -> None:
+    found = set(re.findall(r"^## ([a-z-]+)$", ERRORS, re.MULTILINE))
+    assert found == {error.type for error in error_classes()}
+
+
+def test_every_make_target_of_the_readme_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make ([a-z-]+)", README)) <= targets
