@@ -102,7 +102,7 @@ CREATE TABLE inference (
 )
  PARTITION BY RANGE (uid);
 
-CREATE INDEX inference_input_kept_idx ON inference (model, uid) WHERE data_deleted_at IS NULL AND data_storage_key IS NOT NULL;
+CREATE INDEX inference_input_kept_idx ON inference (model, uid) WHERE data_deleted_at IS NULL;
 
 CREATE INDEX inference_model_data_hash_idx ON inference (model, data_hash, uid) WHERE data_hash IS NOT NULL;
 

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import partitions, registrations
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.events import InferenceEvent, StorageKey
-from inference_store.store.events.event import Extras
+from inference_store.store.events.event import NO_EXTRAS, Extras
 from inference_store.store.events.uid import uid_of
 from inference_store.store.indexing import Indexable, deltas, rows_of, write, write_deltas
 from inference_store.store.metadata import Metadata, read_metadata
@@ -30,7 +30,7 @@ class Made:
     metadata: Sequence[tuple[str, str, Any]] = ()
     predictions: Sequence[tuple[str | None, float | None]] | None = ()
     aliases: tuple[str, ...] = ()
-    extras: Extras = Extras()
+    extras: Extras = NO_EXTRAS
     keys: tuple[str | None, str | None, str | None] = (None, None, None)
     model_id: str = "model"
 

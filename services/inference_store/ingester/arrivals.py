@@ -14,7 +14,7 @@ from inference_store.store import inferences
 from inference_store.store.books import Outcome
 from inference_store.store.indexing import Indexable
 from inference_store.store.records import Trouble
-from inference_store.store.retention import erasures, marks, policies, tombstones
+from inference_store.store.retention import erasures, marks, policies, spans, tombstones
 
 from .batch import MissingBlob, Read
 
@@ -29,6 +29,8 @@ class Arrivals:
     settled: list[tuple[Read, Outcome]] = field(default_factory=list)
     # fresh ones whose input has outlived its policy already
     input_expired: list[Indexable] = field(default_factory=list)
+    # a span of time has been dropped, or is about to be: the catalogue is to be read again
+    spans_gone: bool = False
 
 
 async def sort_out(connection: AsyncConnection, reads: Sequence[Read]) -> Arrivals:
@@ -50,12 +52,14 @@ async def sort_out(connection: AsyncConnection, reads: Sequence[Read]) -> Arriva
 async def _sort_candidates(
     connection: AsyncConnection, candidates: Sequence[tuple[Read, Indexable]], found: Arrivals
 ) -> None:
-    if any(item.shared_keys for _, item in candidates):
-        await marks.gate_shared(connection)
+    # A statement of its own, before all that is looked up: see store/retention/marks.py.
+    await marks.gate_shared(connection)
     shared = {key for _, item in candidates for key in item.shared_keys}
     claimed = await marks.claimed(connection, shared) if shared else set()
     identities = [(*item.identity, item.event.received_at) for _, item in candidates]
     erased = await tombstones.find(connection, identities)
+    closed = await spans.closed(connection, {item.event.received_at for _, item in candidates})
+    found.spans_gone = bool(closed)
     rules = await policies.by_model(connection, {item.registration.model for _, item in candidates})
     now = datetime.now(UTC)
     ages = {model: policies.cutoffs(policy, now) for model, policy in rules.items()}
@@ -73,6 +77,8 @@ async def _sort_candidates(
             found.missing.append((read, _being_deleted(item, claimed)))
         elif age == "inference":
             expired.append((read, item))
+        elif item.event.received_at in closed:
+            found.missing.append((read, _no_span(item)))
         else:
             found.fresh.append(read)
             if age == "input" and item.event.data is not None:
@@ -113,6 +119,11 @@ def _age(cutoffs: policies.Cutoffs | None, received_at: datetime) -> policies.Sc
     if cutoffs.input is not None and received_at < cutoffs.input:
         return "input"
     return None
+
+
+def _no_span(item: Indexable) -> MissingBlob:
+    detail = f"the span of time of {item.event.received_at} is being dropped"
+    return MissingBlob("", item.event.model_id, item.event.inference_id, detail)
 
 
 def _being_deleted(item: Indexable, claimed: set[str]) -> MissingBlob:

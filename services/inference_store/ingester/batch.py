@@ -10,11 +10,12 @@ from inference_store.store.records import Record, Trouble
 
 @dataclass(frozen=True, slots=True)
 class MissingBlob:
-    """The event waits for this object."""
+    """The event waits for this object; or, as `detail` says, for something else."""
 
     storage_key: str
     model_id: str
     inference_id: str
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,6 +137,8 @@ class Writer:
         """Write what was read, in the caller's transaction; answers what became of each."""
         await _keep_registrations(connection, reads)
         arrivals = await sort_out(connection, reads)
+        if arrivals.spans_gone:
+            self._spans = partitions.Spans()
         stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
         await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
         await parked.add(
@@ -242,7 +244,7 @@ def _item(read: Read) -> Indexable:
 
 
 def _waits(missing: MissingBlob) -> Trouble:
-    detail = f"{missing.storage_key} is not there yet"
+    detail = missing.detail or f"{missing.storage_key} is not there yet"
     return Trouble("blob_missing", detail, missing.model_id, missing.inference_id)
 
 

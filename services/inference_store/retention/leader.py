@@ -1,6 +1,7 @@
 """What the one working retention service does, over and over: resume, carry out, tidy up."""
 
 import asyncio
+from datetime import timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,6 +17,8 @@ from .eraser import Eraser
 from .pace import Pace
 from .sweep import Sweep
 
+# Late events are rare by then.
+_MERGED_AFTER = timedelta(days=3)
 _log = structlog.get_logger()
 
 
@@ -89,3 +92,5 @@ class Leader:
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
         await partitions.analyse(self._engine)
+        target = self._settings.partition_inferences
+        await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)

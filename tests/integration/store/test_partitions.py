@@ -3,11 +3,12 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import partitions
-from inference_store.store.tables import PARTITIONED
+from inference_store.store.events import uid_of
+from inference_store.store.tables import PARTITIONED, inference
 
 NOW = datetime.now(UTC)
 
@@ -67,3 +68,24 @@ async def test_any_time_that_an_event_may_have_has_a_place(
 ) -> None:
     known = await partitions.make_missing(engine, [at], target=5_000_000)
     assert known.find(at) is not None
+
+
+async def test_small_old_spans_become_one_with_all_rows_and_indexes(engine: AsyncEngine) -> None:
+    instants = [NOW - timedelta(days=70 + 28 * n) for n in range(3)]
+    await partitions.make_missing(engine, [*instants, NOW], target=5_000_000)
+    async with engine.begin() as connection:
+        for number, at in enumerate(instants):
+            values = {"model": 1, "uid": uid_of(at, str(number)), "received_at": at}
+            await connection.execute(inference.insert().values(inference_id="x", **values))
+    merged = await partitions.merge(engine, target=1000, older_than=timedelta(days=2))
+    assert merged == 2
+    assert await leaves(engine) == 2 * len(PARTITIONED)
+    async with engine.connect() as connection:
+        assert len(await partitions.spans(connection)) == 2
+        assert len((await connection.execute(select(inference.c.uid))).all()) == 3
+        attached = "SELECT count(*) FROM pg_index WHERE NOT indisvalid"
+        assert await connection.scalar(text(attached)) == 0
+    assert await partitions.merge(engine, target=1000, older_than=timedelta(days=2)) == 0
+    # the place is still there for late events
+    known = await partitions.make_missing(engine, instants, target=5_000_000)
+    assert len({known.find(at) for at in instants}) == 1

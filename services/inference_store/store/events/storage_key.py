@@ -53,6 +53,10 @@ def _checked(key: str) -> str:
         raise ValueError(f"a storage key has 1 to {MAX_KEY_BYTES} bytes, not {size}")
     if "\0" in key:
         raise ValueError("the storage key holds NUL")
+    if not {".", ".."}.isdisjoint(key.split("/")):
+        raise ValueError(
+            "`.` and `..` are resolved away on the road: no client can ask for such a key"
+        )
     return key
 
 

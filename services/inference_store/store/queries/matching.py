@@ -30,6 +30,10 @@ class Query:
         """Whether an index leads to the matches."""
         return any(condition.uids(self.scope) is not None for condition in self.conditions)
 
+    def in_order(self) -> "Query":
+        """The same question, the oldest first."""
+        return replace(self, newest_first=False)
+
     def after(self, uid: UUID) -> "Query":
         """The same question, from the one after `uid` on."""
         if self.newest_first:

@@ -20,7 +20,7 @@ from .matching import Query, led, ordered, walked
 from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces
 
 WALK = 4_000
-_LONGEST_WALK = 64 * WALK
+_LONGEST_WALK = 64
 
 
 @dataclass(slots=True)
@@ -28,6 +28,7 @@ class Found:
     """What a search has found so far. `searched`: the uid up to which it has looked."""
 
     wanted: int
+    walk: int = WALK
     uids: list[UUID] = field(default_factory=list)
     searched: UUID | None = None
     out_of_time: bool = False
@@ -39,13 +40,18 @@ class Found:
 
 
 async def find(
-    connection: AsyncConnection, query: Query, *, limit: int, deadline: Deadline
+    connection: AsyncConnection,
+    query: Query,
+    *,
+    limit: int,
+    deadline: Deadline,
+    walk: int = WALK,
 ) -> Found:
-    """Up to `limit` uids in the query's order.
+    """Up to `limit` uids in the query's order; `walk`: inferences that are walked first.
 
     Raises OutOfTime only when not even the walk came to an end.
     """
-    found = Found(limit)
+    found = Found(limit, walk)
     if query.nothing or query.scope.empty:
         return found
     parts = await pieces(connection, query.scope, newest_first=query.newest_first)
@@ -73,7 +79,7 @@ async def _walk(
     """
     if not query.conditions:
         return parts
-    length = WALK
+    length = found.walk
     while parts and found.missing > 0:
         here = around(parts[:GROUP])
         end = await _end_of_walk(connection, query, here, length, deadline)
@@ -82,7 +88,7 @@ async def _walk(
         _take(found, query, stride, await fetch(connection, statement, deadline))
         if query.led:
             break
-        length = min(2 * length, _LONGEST_WALK)
+        length = min(2 * length, _LONGEST_WALK * found.walk)
     return parts
 
 

@@ -151,7 +151,7 @@ async def _in_few_spans(connection: AsyncConnection, rows: Sequence[Any]) -> Seq
     A transaction locks every partition that it touches, in every table and with its indexes:
     a few hundred at once fill the table of locks.
     """
-    known = Spans(await spans(connection))
+    known = Spans(await spans(connection, closed=True))
     seen: set[Span | None] = set()
     for number, row in enumerate(rows):
         seen.add(known.find(received_at_of(row.uid)))

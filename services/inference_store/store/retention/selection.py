@@ -48,7 +48,7 @@ def _unmarked(model: int, scope: Scope, lo: UUID, hi: UUID, erasure: UUID) -> Se
     if scope == "inference":
         return query
     # the condition of the index that has only what is still to be looked at
-    return query.where(here.data_deleted_at.is_(None), here.data_storage_key.is_not(None))
+    return query.where(here.data_deleted_at.is_(None))
 
 
 def _marks(scope: Scope, erasure: UUID) -> list[Any]:

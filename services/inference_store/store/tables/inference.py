@@ -86,7 +86,7 @@ inference = Table(
         "inference_input_kept_idx",
         "model",
         "uid",
-        postgresql_where=text("data_deleted_at IS NULL AND data_storage_key IS NOT NULL"),
+        postgresql_where=text("data_deleted_at IS NULL"),
     ),
     postgresql_partition_by=BY_TIME,
 )

@@ -82,6 +82,7 @@ def test_a_message_without_one_of_the_nine_is_no_event(name: str) -> None:
         (make_payload(data_storage_key="s3://strangers/x"), "invalid_storage_key"),
         (make_payload(data_storage_key="s3://elsewhere"), "invalid_storage_key"),
         (make_payload(metadata_storage_key="x" * 1025), "invalid_storage_key"),
+        (make_payload(metadata_storage_key="a/../b"), "invalid_storage_key"),
     ],
 )
 def test_what_is_wrong_has_a_reason(payload: bytes, reason: str) -> None:

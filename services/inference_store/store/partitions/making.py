@@ -1,0 +1,79 @@
+"""Making the spans that are missing, as wide as those before them turned out to need."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.events import uid_floor
+from inference_store.store.failpoints import failpoint
+from inference_store.store.tables import PARTITIONED, partition_span
+
+from .span import Span, Spans, lock_catalogue, spans
+
+_EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
+# Widths nest into each other when aligned to _EPOCH.
+_WIDTHS = tuple(timedelta(hours=hours) for hours in (1, 6, 24, 24 * 7, 24 * 28))
+_DEFAULT_WIDTH = timedelta(days=1)
+_OLD = timedelta(days=60)
+
+
+async def make_missing(engine: AsyncEngine, instants: Sequence[datetime], *, target: int) -> Spans:
+    """The catalogue, with a span for each of `instants`; makes what is missing, one at a time."""
+    async with engine.connect() as connection:
+        known = Spans(await spans(connection, closed=True))
+    for at in sorted(set(instants)):
+        if known.find(at) is None:
+            failpoint("partitions.create.before")
+            async with engine.begin() as connection:
+                await lock_catalogue(connection)
+                known = Spans(await spans(connection, closed=True))
+                if known.find(at) is None:
+                    await _make(connection, known, at, target)
+                    known = Spans(await spans(connection, closed=True))
+            failpoint("partitions.create.after")
+    return known
+
+
+async def _make(connection: AsyncConnection, known: Spans, at: datetime, target: int) -> None:
+    width = await _width(connection, at, target)
+    lo = _EPOCH + (at - _EPOCH) // width * width
+    hi = lo + width
+    before, after = known.gap(at)
+    lo = max(lo, before) if before is not None else lo
+    hi = min(hi, after) if after is not None else hi
+    await create(connection, Span.between(lo, hi))
+
+
+async def create(connection: AsyncConnection, span: Span) -> None:
+    """One partition of every table, and the catalogue's row. The caller has the lock."""
+    bounds = bounds_of(span)
+    for table in PARTITIONED:
+        name = f"{table.name}_{span.name}"
+        await connection.execute(
+            text(f"CREATE TABLE {name} PARTITION OF {table.name} FOR VALUES {bounds}")
+        )
+    values = {"name": span.name, "lo": span.lo, "hi": span.hi}
+    await connection.execute(partition_span.insert().values(values))
+
+
+async def _width(connection: AsyncConnection, at: datetime, target: int) -> timedelta:
+    """How wide a span at `at` should be, from how full the nearest older one became."""
+    near = (
+        select(partition_span.c.lo, partition_span.c.hi, partition_span.c.analysed_rows)
+        .where(partition_span.c.hi <= at, partition_span.c.analysed_rows > 0)
+        .order_by(partition_span.c.lo.desc())
+        .limit(1)
+    )
+    row = (await connection.execute(near)).first()
+    if row is None:
+        return _WIDTHS[-1] if datetime.now(UTC) - at > _OLD else _DEFAULT_WIDTH
+    lo, hi, rows = row
+    wanted = (min(hi, datetime.now(UTC)) - lo) * (target / rows)
+    return max((width for width in _WIDTHS if width <= wanted), default=_WIDTHS[0])
+
+
+def bounds_of(span: Span) -> str:
+    """A partition's bounds, as its DDL spells them."""
+    return f"FROM ('{uid_floor(span.lo)}') TO ('{uid_floor(span.hi)}')"

@@ -1,0 +1,45 @@
+"""Statistics of partitions, gathered as they grow."""
+
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.tables import inference, partition_span
+
+from .span import Span, spans
+
+
+async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
+    """Gather statistics of partitions that have doubled since; how many were.
+
+    A partition without statistics is planned for one row: 60,000 rows then cost 42 ms, not 0.1.
+    """
+    async with engine.connect() as connection:
+        known = await spans(connection)
+    done = 0
+    for span in known:
+        done += await _analyse(engine, span, growth)
+    return done
+
+
+async def _analyse(engine: AsyncEngine, span: Span, growth: float) -> bool:
+    here = partition_span.c.name == span.name
+    async with engine.begin() as connection:
+        # One at a time: whoever is second has nothing to do.
+        seen = await connection.scalar(
+            select(partition_span.c.analysed_rows).where(here).with_for_update(skip_locked=True)
+        )
+        rows = await _rows(connection, span)
+        if seen is None or rows < max(seen * growth, 1000):
+            return False
+        await connection.execute(text("SET LOCAL lock_timeout = '2s'"))
+        for table in span.tables:
+            await connection.execute(text(f"ANALYZE {table}"))
+        await connection.execute(partition_span.update().where(here).values(analysed_rows=rows))
+    return True
+
+
+async def _rows(connection: AsyncConnection, span: Span) -> int:
+    """Rows of a span's inferences, near enough: the statistics' own count."""
+    query = text("SELECT n_live_tup FROM pg_stat_user_tables WHERE relname = :name")
+    rows = await connection.scalar(query, {"name": f"{inference.name}_{span.name}"})
+    return int(rows or 0)

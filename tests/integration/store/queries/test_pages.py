@@ -1,0 +1,151 @@
+"""Pages, counts and look-ups over many partitions."""
+
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.errors import ImpossibleComparison, NotFound, UnknownKey
+from inference_store.store.events.event import Extras
+from inference_store.store.operators import OPERATORS
+from inference_store.store.queries import lookup
+from inference_store.store.queries.ask import Question, prepare
+from inference_store.store.queries.bounded import Deadline, OutOfTime
+from inference_store.store.queries.count import count
+from inference_store.store.queries.page import find
+from inference_store.store.queries.resolve import Asked
+from inference_store.store.tables import erasing
+from tests.integration.stored import Made, at, store
+
+_DAY = 86_400
+_DAYS = 20
+
+
+def _asked(key: str, operator: str, value: object, kind: str | None = None) -> Asked:
+    return Asked("metadata_filter[0]", key, kind, OPERATORS[operator], value)
+
+
+def _made() -> list[Made]:
+    """Three a day for twenty days; the label is `person` every fifth time."""
+    return [
+        Made(
+            f"id-{n % 10}",
+            at(n * _DAY / 3),
+            [
+                ("n", "int", str(n)),
+                ("even", "bool", str(n % 2 == 0).lower()),
+                *([("rare", "string", "yes")] if n in {2, 31} else []),
+            ],
+            [("person" if n % 5 == 0 else "dog", n / 100), ("person", 0.9)],
+            aliases=(f"alias-{n}",),
+            extras=Extras(ok=n % 3 == 0, data_hash=f"hash-{n % 4}"),
+        )
+        for n in range(3 * _DAYS)
+    ]
+
+
+QUESTIONS = {
+    "everything": (Question(), lambda n: True),
+    "one comparison": (Question(metadata=[_asked("n", "gte", "30")]), lambda n: n >= 30),
+    "a rare one": (Question(metadata=[_asked("rare", "eq", "yes")]), lambda n: n in {2, 31}),
+    "two comparisons": (
+        Question(metadata=[_asked("n", "lt", 40), _asked("even", "eq", True)]),
+        lambda n: n < 40 and n % 2 == 0,
+    ),
+    "missing": (Question(metadata=[_asked("rare", "missing", None)]), lambda n: n not in {2, 31}),
+    "ok": (Question(ok=True), lambda n: n % 3 == 0),
+    "hash": (Question(data_hashes=["hash-1", "hash-2"]), lambda n: n % 4 in {1, 2}),
+    "ids": (Question(inference_ids=["id-3", "alias-8"]), lambda n: n % 10 == 3 or n == 8),
+    "prediction": (
+        Question(predicted=True, labels=["person"], scores={"lt": 0.5}),
+        lambda n: n % 5 == 0 and n / 100 < 0.5,
+    ),
+    "score alone": (Question(predicted=True, scores={"lte": 0.05}), lambda n: n <= 5),
+    "a window": (Question(since=at(3 * _DAY), until=at(5 * _DAY)), lambda n: 9 <= n < 15),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+@pytest.mark.parametrize("walk", [1, 7, 4_000])
+@pytest.mark.parametrize("newest_first", [True, False])
+async def test_pages_and_counts(
+    engine: AsyncEngine, name: str, walk: int, newest_first: bool
+) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    question, wanted = QUESTIONS[name]
+    expected = [each.uid for n, each in enumerate(made) if wanted(n)]
+    found: list[UUID] = []
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, question)).query
+        assert await count(connection, query, deadline=Deadline.after(10)) == len(expected)
+        query = query if newest_first else query.in_order()
+        while True:
+            page = await find(connection, query, limit=7, deadline=Deadline.after(10), walk=walk)
+            found += page.uids
+            if len(page.uids) < 7:
+                break
+            query = query.after(page.uids[-1])
+    assert found == sorted(expected, reverse=newest_first)
+
+
+async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    gone = made[31]
+    async with engine.begin() as connection:
+        mark = {"model": model, "uid": gone.uid, "scope": "inference", "erasure": uuid4()}
+        await connection.execute(insert(erasing).values(mark))
+    async with engine.connect() as connection:
+        for question in (Question(), Question(metadata=[_asked("rare", "eq", "yes")])):
+            query = (await prepare(connection, model, question)).query
+            page = await find(connection, query, limit=100, deadline=Deadline.after(10))
+            assert gone.uid not in page.uids
+            number = await count(connection, query, deadline=Deadline.after(10))
+            assert number == len(page.uids) > 0
+        for name in ("alias-31", f"uid:{gone.uid}"):
+            with pytest.raises(NotFound):
+                await lookup.by_id(connection, model, name)
+
+
+async def test_look_up_by_id(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        same = await lookup.by_id(connection, model, "id-3")
+        assert list(same.uids) == [made[n].uid for n in (53, 43, 33, 23, 13, 3)]
+        assert (await lookup.by_id(connection, model, "alias-17")).newest == made[17].uid
+        assert (await lookup.by_id(connection, model, f"uid:{made[5].uid}")).uids == (made[5].uid,)
+        with pytest.raises(NotFound):
+            await lookup.by_id(connection, model, "nobody")
+        for uid in (UUID(int=0), UUID(int=(1 << 128) - 1), uuid4()):
+            with pytest.raises(NotFound):
+                await lookup.by_id(connection, model, f"uid:{uid}")
+
+
+async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, Question(ok=False))).query
+        with pytest.raises(OutOfTime):
+            await find(connection, query, limit=5, deadline=Deadline.after(0))
+        with pytest.raises(OutOfTime):
+            await count(connection, query, deadline=Deadline.after(0))
+
+
+async def test_unknown_and_impossible_are_refused(engine: AsyncEngine) -> None:
+    model = await store(engine, *_made())
+    async with engine.connect() as connection:
+        with pytest.raises(UnknownKey) as unknown:
+            await prepare(connection, model, Question(metadata=[_asked("rar", "eq", "x")]))
+        assert unknown.value.faults[0].known[0] == "rare"
+        with pytest.raises(ImpossibleComparison) as impossible:
+            await prepare(connection, model, Question(metadata=[_asked("n", "gt", "abc")]))
+        assert impossible.value.faults[0].known == ["int"]
+        asked = [_asked("rar", "eq", "x")]
+        lenient = Question(metadata=asked, unknown_keys="empty")
+        assert (await prepare(connection, model, lenient)).query.nothing
+        warned = await prepare(connection, model, Question(predicted=True, labels=["persn"]))
+        assert "person" in warned.warnings[0]

@@ -1,0 +1,155 @@
+"""The meaning of a metadata filter stands twice, in SQL and in Python: here they must agree."""
+
+import json
+import uuid
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import key_registry
+from inference_store.store.errors import Invalid
+from inference_store.store.operators import OPERATORS, Takes
+from inference_store.store.queries.condition import Compared, Sent
+from inference_store.store.queries.matching import Query, counted, led, walked
+from inference_store.store.queries.meaning import holds
+from inference_store.store.queries.resolve import Asked, condition_of
+from inference_store.store.queries.scope import window
+from tests.integration.stored import Made, at, store
+
+# Texts that share what an index keeps of them, in characters of one to four bytes.
+_PREFIXES = [c * (n // len(c.encode())) for c in "a€" for n in (445, 448, 513)]
+_LONG = st.builds(
+    lambda prefix, rest: prefix + rest,
+    st.sampled_from(_PREFIXES),
+    st.text("aé€😀%_\\\U0010ffff\x01", max_size=6),
+)
+_SHORT = st.text("ab%_\\é😀\U0010ffff\ud7ff\ue000\x01 ", max_size=3)
+_TEXTS = st.one_of(_SHORT, _LONG, st.sampled_from(["1", "0.1", "true", "2026-11-01T00:00:00Z"]))
+_NUMBERS = st.one_of(
+    st.integers(-3, 3).map(Decimal),
+    st.sampled_from(["0.1", "0.10", "-0", "1e400", "1E-400", "9007199254740993"]).map(Decimal),
+    st.sampled_from(["98765432109876543210", "98765432109876543211", "0.1000000000000000001"]).map(
+        Decimal
+    ),
+)
+_INSTANTS = st.builds(
+    lambda day, micro: f"2026-11-0{day}T00:00:00.{micro:06d}Z",
+    st.integers(1, 2),
+    st.integers(0, 2),
+)
+_BOOLS = st.booleans()
+_SCALARS = st.one_of(_TEXTS, _NUMBERS, _BOOLS)
+_OPERANDS = st.one_of(_TEXTS, _NUMBERS, _BOOLS, _INSTANTS)
+
+
+def _json(value: Any) -> str:
+    """JSON text with numbers as they are."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)}: {_json(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+_JSON = st.one_of(
+    _SCALARS, st.none(), st.lists(_SCALARS, max_size=3), st.fixed_dictionaries({"a": _SCALARS})
+).map(_json)
+_ITEMS = st.one_of(
+    st.tuples(st.just("string"), st.one_of(_TEXTS, st.none())),
+    st.tuples(st.sampled_from(["int", "float"]), st.one_of(_NUMBERS.map(str), _SHORT)),
+    st.tuples(st.just("timestamp"), _INSTANTS),
+    st.tuples(st.just("bool"), _BOOLS.map(lambda value: str(value).lower())),
+    st.tuples(st.just("json"), _JSON),
+)
+_METADATA = st.dictionaries(st.sampled_from(["k", "k", "other"]), _ITEMS, min_size=1, max_size=2)
+_TYPES = st.sampled_from([None, None, None, "string", "int", "float", "bool", "timestamp", "json"])
+_Stored = list[dict[str, tuple[str, Any]]]
+
+
+def _near(made: list[Made]) -> st.SearchStrategy[Any]:
+    """Values that are stored, and texts a little beside them: comparisons that are close."""
+    values = [leaf.value for each in made for leaf in each.read.leaves if leaf.name[:1] == "k"]
+    shown = [v.isoformat() if isinstance(v, datetime) else v for v in values] or ["nothing"]
+    near = st.sampled_from(shown)
+    texts = [value for value in shown if isinstance(value, str)] or [""]
+    beside = st.one_of(
+        st.builds(
+            lambda text, more: text + more, st.sampled_from(texts), st.sampled_from("a%_\x01")
+        ),
+        st.builds(
+            lambda text, kept: text[:kept] + "%", st.sampled_from(texts), st.integers(0, 520)
+        ),
+        st.builds(lambda text, kept: text[:kept], st.sampled_from(texts), st.integers(0, 520)),
+    )
+    return st.one_of(near, near, beside, _OPERANDS)
+
+
+def _ask(data: st.DataObject, made: list[Made]) -> Asked:
+    names = sorted({leaf.name for each in made for leaf in each.read.leaves} | {"k"})
+    key = data.draw(st.sampled_from(names))
+    operator = OPERATORS[data.draw(st.sampled_from(sorted(OPERATORS)))]
+    operands = _near(made)
+    match operator.takes:
+        case Takes.ONE:
+            value: Any = data.draw(operands)
+        case Takes.NONE:
+            value = None
+        case Takes.PAIR:
+            value = data.draw(st.lists(operands, min_size=2, max_size=2))
+        case _:
+            value = data.draw(st.lists(operands, min_size=1, max_size=3))
+    return Asked("metadata_filter[0]", key, data.draw(_TYPES), operator, value)
+
+
+async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
+    async with engine.connect() as connection:
+        by_walk = await connection.execute(walked(query, query.scope))
+        by_index = await connection.execute(led(query, query.scope)[0])
+        number = await connection.scalar(counted(query, query.scope))
+        return set(by_walk.scalars()), set(by_index.scalars()), int(number or 0)
+
+
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
+)
+@given(stored=st.lists(_METADATA, min_size=2, max_size=6), data=st.data())
+async def test_sql_agrees_with_python(
+    engine: AsyncEngine, stored: _Stored, data: st.DataObject
+) -> None:
+    model_id = str(uuid.uuid4())
+    made = [
+        Made(str(n), at(n), [(k, t, v) for k, (t, v) in items.items()], model_id=model_id)
+        for n, items in enumerate(stored)
+    ]
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        seen = {key.name: key for key in await key_registry.keys(connection, model)}
+    for _ in range(12):
+        asked = _ask(data, made)
+        if asked.key not in seen:
+            continue
+        try:
+            condition = condition_of(asked, seen[asked.key])
+        except Invalid:
+            event("refused")
+            continue
+        assert isinstance(condition, Compared | Sent)
+        expected = {each.uid for each in made if holds(condition, asked.key, each.read)}
+        event(f"{asked.operator.name}: {'some' if expected else 'none'}")
+        scope = window(model, None, None)
+        by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))
+        assert by_walk == expected
+        assert by_index == expected
+        assert number == len(expected)
