@@ -5,6 +5,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import orjson
 from starlette.responses import Response
@@ -56,4 +57,6 @@ def _other(value: Any) -> Any:
         return instant(value)
     if isinstance(value, Decimal):
         return orjson.Fragment(str(value))
+    if isinstance(value, UUID):  # the driver's own kind of it
+        return str(value)
     raise TypeError(type(value).__name__)

@@ -44,6 +44,7 @@ class Patience:
     async def until_done(self, work: Callable[[], Awaitable[T]]) -> T:
         """The work's result. Raises Stopped, or any error that is not a server's absence."""
         wait = self._first
+        noted: set[str] = set()
         while True:
             try:
                 result = await work()
@@ -51,9 +52,12 @@ class Patience:
                 server = server_of(error)
                 if server is None:
                     raise
+                noted.add(server)
                 self._note(server, error, wait)
             else:
-                self.away.clear()
+                # Only our own: another may be waiting for a server that we do not need.
+                for server in noted:
+                    self.away.pop(server, None)
                 return result
             await self._pause(wait)
             wait = min(wait * 2, _LONGEST_SECONDS)

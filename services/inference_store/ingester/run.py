@@ -75,8 +75,8 @@ class _Ingester:
         self._admin = AdminApp(
             {
                 "kafka": self._kafka,
-                "postgres": lambda: self._patience.reason("postgres"),
-                "object store": lambda: self._patience.reason("object store"),
+                "postgres": lambda: self._away("postgres"),
+                "object store": lambda: self._away("object store"),
                 "dead letter limit": self._within_limit,
             },
             self._heartbeat,
@@ -144,6 +144,11 @@ class _Ingester:
                     await self._retry_patience.until_done(work)
                 except Stopped:
                     return
+
+    async def _away(self, server: str) -> str | None:
+        """Why the line or the retries wait for a server."""
+        of_line = await self._patience.reason(server)
+        return of_line or await self._retry_patience.reason(server)
 
     async def _kafka(self) -> str | None:
         away = await self._patience.reason("kafka")

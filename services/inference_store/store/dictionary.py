@@ -66,13 +66,23 @@ class Dictionary:
                 await self._make(names, missing)
 
     async def _make(self, names: Names, missing: Mapping[int, set[str]]) -> None:
-        async with self._engine.begin() as connection:
-            for model, wanted in missing.items():
-                await _load(connection, names, model, wanted)
-                unused = {name for name in wanted if names.number(model, name) is None}
-                room = names.most_per_model - len(names.by_model[model])
-                if unused and room > 0:
-                    await _add(connection, names, model, unused)
+        try:
+            async with self._engine.begin() as connection:
+                for model, wanted in missing.items():
+                    await _make_of_model(connection, names, model, wanted)
+        except BaseException:
+            names.forget()  # what was cached inside may have been rolled back
+            raise
+
+
+async def _make_of_model(
+    connection: AsyncConnection, names: Names, model: int, wanted: set[str]
+) -> None:
+    await _load(connection, names, model, wanted)
+    unused = {name for name in wanted if names.number(model, name) is None}
+    room = names.most_per_model - len(names.by_model[model])
+    if unused and room > 0:
+        await _add(connection, names, model, unused)
 
 
 async def _load(connection: AsyncConnection, names: Names, model: int, wanted: set[str]) -> None:

@@ -102,5 +102,7 @@ async def _predictions(
     )
     found: dict[UUID, list[Mapping[str, Any]]] = {}
     for row in (await connection.execute(query)).mappings():
-        found.setdefault(row["uid"], []).append(dict(row))
+        # the column "end" comes under a name that is not quite a str
+        items = {str(name): value for name, value in row.items() if name != "uid"}
+        found.setdefault(row["uid"], []).append(items)
     return found

@@ -1,0 +1,64 @@
+"""The api on a real database and a real object store, asked in this process."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api.app import create_app
+from inference_store.store.blobs import Blobs
+from inference_store.store.settings import ApiSettings
+from tests.servers.minio import S3
+
+MakeApp = Callable[..., FastAPI]
+
+
+@pytest.fixture
+def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiSettings]:
+    """A factory of the api's settings on this test's servers."""
+
+    def make(**changes: Any) -> ApiSettings:
+        return ApiSettings(
+            _env_file=None,  # type: ignore[call-arg]
+            postgres_dsn=database,
+            s3_endpoint=minio_server.endpoint,
+            s3_access_key=minio_server.access_key,
+            s3_secret_key=minio_server.secret_key,
+            s3_bucket=bucket,
+            **changes,
+        )
+
+    return make
+
+
+@pytest.fixture
+async def blobs(settings: Callable[..., ApiSettings]) -> AsyncIterator[Blobs]:
+    """The object store."""
+    with Blobs(settings()) as made:
+        yield made
+
+
+@pytest.fixture
+def make_app(settings: Callable[..., ApiSettings], engine: AsyncEngine, blobs: Blobs) -> MakeApp:
+    """A factory: `make_app(api_token="…")` with other settings."""
+
+    def make(**changes: Any) -> FastAPI:
+        return create_app(settings(**changes), engine, blobs)
+
+    return make
+
+
+def client_of(app: FastAPI) -> httpx.AsyncClient:
+    """A client of an app in this process."""
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://api")
+
+
+@pytest.fixture
+async def client(make_app: MakeApp) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the api."""
+    async with client_of(make_app()) as made:
+        yield made

@@ -1,0 +1,153 @@
+"""Inferences over HTTP: query, count, one, its blobs, erasure."""
+
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.events import StorageKey
+from inference_store.store.events.event import Extras
+from inference_store.store.tables import inference
+from tests.integration.stored import Made, at, store
+
+_QUERY = "/v1/models/model/inferences/query"
+
+
+def _made() -> list[Made]:
+    return [
+        Made(
+            f"id-{n}",
+            at(n * 40_000),
+            [("frame_number", "int", str(8_995 + n)), ("data_source", "string", "hallway")],
+            [("person", n / 10)],
+        )
+        for n in range(10)
+    ]
+
+
+async def _ids(client: httpx.AsyncClient, **body: Any) -> list[str]:
+    answer = await client.post(_QUERY, json=body)
+    assert answer.status_code == 200, answer.text
+    return [item["inference_id"] for item in answer.json()["items"]]
+
+
+async def test_the_reference_systems_filter(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_made())
+    asked = {"key": "frame_number", "type": "int", "operator": "GREATER_THAN", "value": "9000"}
+    assert await _ids(client, metadata_filter=[asked]) == ["id-9", "id-8", "id-7", "id-6"]
+    assert await _ids(client, metadata_filter=[asked], sort="received_at", limit=2) == [
+        "id-6",
+        "id-7",
+    ]
+    body = {"prediction": {"label": "person", "score": {"lt": 0.4}}, "metadata_filter": []}
+    assert (await client.post("/v1/models/model/inferences/count", json=body)).json() == {
+        "count": 4,
+        "warnings": [],
+    }
+
+
+async def test_numbers_are_exact(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    values = ["0.1", "0.1000000000000000055511151231257827", "98765432109876543210", "1e300"]
+    made = [Made(v, at(n), [("x", "float", v)]) for n, v in enumerate(values)]
+    await store(engine, *made)
+    for value in values:
+        raw = f'{{"metadata_filter": [{{"key": "x", "operator": "eq", "value": {value}}}]}}'
+        answer = await client.post(
+            _QUERY, content=raw, headers={"Content-Type": "application/json"}
+        )
+        assert [item["inference_id"] for item in answer.json()["items"]] == [value]
+
+
+async def test_pages_follow_their_cursor(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_made())
+    found, body = [], {"limit": 3, "cursor": None}
+    while True:
+        page = (await client.post(_QUERY, json=body)).json()
+        found += [item["inference_id"] for item in page["items"]]
+        if page["next"] is None:
+            break
+        body["cursor"] = page["next"]
+    assert found == [f"id-{n}" for n in reversed(range(10))]
+    other = {"limit": 3, "cursor": body["cursor"], "ok": True}
+    refused = await client.post(_QUERY, json=other)
+    assert (refused.status_code, refused.json()["type"]) == (422, "/docs/errors#invalid-cursor")
+
+
+async def test_a_window_is_half_open(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    made = _made()
+    await store(engine, *made)
+    window = {"from": made[2].received_at.isoformat(), "to": made[4].received_at.isoformat()}
+    assert await _ids(client, received_at=window) == ["id-3", "id-2"]
+    link = {"received_from": window["from"], "received_to": window["to"], "include": "metadata"}
+    answer = (await client.get("/v1/models/model/inferences", params=link)).json()
+    assert [item["inference_id"] for item in answer["items"]] == ["id-3", "id-2"]
+    assert answer["items"][0]["metadata"][0]["key"] == "frame_number"
+
+
+@pytest.mark.parametrize("inference_id", ["a/b", "a%2Fb", "ü", "query", "count", "%", "x y"])
+async def test_an_inference_has_any_id(
+    client: httpx.AsyncClient, engine: AsyncEngine, inference_id: str
+) -> None:
+    made = Made(inference_id, aliases=("other/id",))
+    await store(engine, made)
+    for name in (inference_id, "other/id", f"uid:{made.uid}"):
+        answer = await client.get(f"/v1/models/model/inferences/{quote(name, safe='')}")
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["inference_id"] == inference_id
+        assert answer.json()["aliases"] == ["other/id"]
+        assert answer.json()["count"] == 1
+
+
+async def test_times_and_latencies(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    made = Made("one", at(0.000001))
+    await store(engine, made)
+    answer = (await client.get("/v1/models/model/inferences/one")).json()
+    assert answer["received_at"] == "2026-11-01T00:00:00.000001Z"
+    assert (answer["pre_ms"], answer["ok"], answer["width"]) == (None, None, None)
+    async with engine.begin() as connection:
+        times = {"forwarded_at": made.received_at + timedelta(microseconds=1500)}
+        await connection.execute(update(inference).values(times))
+    assert (await client.get("/v1/models/model/inferences/one")).json()["pre_ms"] == 1.5
+
+
+async def test_blobs_stream_with_their_type(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, bucket: str
+) -> None:
+    keys = (f"{bucket}/d", f"{bucket}/r", None)
+    image = b"\xff\xd8" + b"x" * 1_000_000
+    blobs.put(StorageKey(bucket, "d"), image, content_type="image/jpeg")
+    made = Made("one", keys=keys, extras=Extras(data_content_type="image/png"))
+    await store(engine, made)
+    base = "/v1/models/model/inferences/one"
+    data = await client.get(f"{base}/data")
+    assert (data.content, data.headers["content-type"]) == (image, "image/png")
+    assert data.headers["x-content-type-options"] == "nosniff"
+    missing = await client.get(f"{base}/response")
+    assert (missing.status_code, "not in the bucket" in missing.text) == (404, True)
+    assert (await client.get(f"{base}/metadata")).status_code == 404
+    urls = (await client.get(base)).json()["urls"]
+    assert urls["metadata"] is None
+    async with httpx.AsyncClient() as anyone:
+        assert (await anyone.get(urls["data"])).content == image
+    async with engine.begin() as connection:
+        await connection.execute(update(inference).values(data_deleted_at=at(9)))
+    assert (await client.get(f"{base}/data")).status_code == 410
+    assert (await client.get(base)).json()["urls"]["data"] is None
+
+
+async def test_erasing(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, Made("one", at(1)), Made("one", at(2)), Made("two", at(3)))
+    base = "/v1/models/model/inferences"
+    answer = await client.delete(f"{base}/one")
+    assert answer.status_code == 202, answer.text
+    assert (answer.json()["state"], answer.json()["model_id"]) == ("pending", "model")
+    assert (await client.get(answer.headers["Location"])).json() == answer.json()
+    assert (await client.get("/v1/erasures")).json()["items"] == [answer.json()]
+    assert (await client.get(f"{base}/one")).status_code == 404
+    assert await _ids(client) == ["two"]
+    assert (await client.delete(f"{base}/one")).status_code == 404

@@ -1,0 +1,88 @@
+"""Registrations, retention policies, metadata keys, over HTTP."""
+
+from urllib.parse import quote
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.integration.stored import Made, at, store
+
+ODD_IDS = ["a/b", "a%2Fb", "ü", "query", "uid:x", " ", "a b?c#d", "..a", "%", "a//b", "\U0001f600"]
+
+
+@pytest.mark.parametrize("model_id", ODD_IDS)
+async def test_a_model_has_any_id(client: httpx.AsyncClient, model_id: str) -> None:
+    path = f"/v1/models/{quote(model_id, safe='')}"
+    body = {"name": "x", "task_type": "Object Detection", "class_labels": ["a", "b"]}
+    made = await client.put(path, json=body)
+    assert made.status_code == 201, made.text
+    assert made.json()["model_id"] == model_id
+    assert made.json()["task_type"] == "object_detection"
+    assert (await client.get(path)).json() == made.json()
+    again = await client.put(path, json={"name": "y"}, headers={"If-Match": made.headers["ETag"]})
+    assert (again.status_code, again.json()["revision"]) == (200, 2)
+    late = await client.put(path, json={}, headers={"If-Match": made.headers["ETag"]})
+    assert late.status_code == 412
+    assert [each["model_id"] for each in (await client.get("/v1/models")).json()["items"]] == [
+        model_id
+    ]
+    assert (await client.delete(path)).status_code == 204
+    assert (await client.get(path)).status_code == 404
+
+
+async def test_a_model_with_inferences_stays(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, Made())
+    refused = await client.delete("/v1/models/model")
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "/docs/errors#conflict"
+
+
+async def test_lists_are_paged(client: httpx.AsyncClient) -> None:
+    for name in "cab":
+        await client.put(f"/v1/models/{name}", json={})
+    found, cursor = [], None
+    while True:
+        asked = {"limit": 2} | ({"cursor": cursor} if cursor else {})
+        page = (await client.get("/v1/models", params=asked)).json()
+        found += [each["model_id"] for each in page["items"]]
+        if (cursor := page["next"]) is None:
+            break
+    assert found == ["a", "b", "c"]
+    assert (await client.get("/v1/models", params={"cursor": "x"})).status_code == 422
+
+
+async def test_metadata_keys(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, Made("1", at(1), [("k", "int", "5"), ("s", "string", "x")]))
+    await store(engine, Made("2", at(2), [("k", "string", "five")]))
+    answer = (await client.get("/v1/models/model/metadata-keys")).json()
+    k, s = answer["items"]
+    assert (k["name"], k["count"], k["conflict"]) == ("k", 2, True)
+    assert {each["type"]: each["examples"] for each in k["types"]} == {
+        "int": ["5"],
+        "string": ["five"],
+    }
+    assert (s["name"], s["compared_as"], s["conflict"]) == ("s", ["string"], False)
+    assert answer["capped"] is False
+
+
+async def test_retention_policy(client: httpx.AsyncClient) -> None:
+    await client.put("/v1/models/m", json={})
+    path = "/v1/models/m/retention-policy"
+    assert (await client.get(path)).status_code == 404
+    body = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+    made = await client.put(path, json=body)
+    assert made.status_code == 200, made.text
+    assert made.json()["rules"] == [{"name": None, **body["rules"][0]}]
+    assert (await client.get(path)).json() == made.json()
+    wrong = {"rules": [{"keep_input": "P2Y", "keep_inference": "P1Y"}]}
+    assert (await client.put(path, json=wrong)).status_code == 422
+    assert (await client.put(path, json=body, headers={"If-Match": '"7"'})).status_code == 412
+    run = await client.post(f"{path}/run")
+    assert (run.status_code, run.json()["state"], run.json()["model_id"]) == (202, "pending", "m")
+    assert (await client.get(run.headers["Location"])).json() == run.json()
+    assert (await client.get("/v1/retention/runs")).json()["items"] == [run.json()]
+    assert (await client.delete(path)).status_code == 204
+    assert (await client.delete(path)).status_code == 404

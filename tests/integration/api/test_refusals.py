@@ -1,0 +1,117 @@
+"""One shape for every refusal, which names what is wrong and what would be right."""
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from inference_store.api.app import create_app
+from inference_store.store.blobs import Blobs
+from tests.integration.stored import Made, store
+
+from .conftest import MakeApp, client_of
+
+_QUERY = "/v1/models/model/inferences/query"
+_JSON = {"Content-Type": "application/json"}
+_FILTER = '{"metadata_filter": [{"key": "k", "operator": "%s", "value": %s}]}'
+
+REFUSED = {
+    "no JSON": (b"{", 400, "not-json", ""),
+    "no UTF-8": (b'{"a": "\xff"}', 400, "not-json", ""),
+    "NaN": (b'{"limit": NaN}', 400, "not-json", ""),
+    "deep": (b"[" * 100_000, 400, "not-json", ""),
+    "too large": (b" " * 3_000_000, 413, "too-large", ""),
+    "unknown field": (b'{"limt": 3}', 422, "invalid-request", "limt"),
+    "limit": (b'{"limit": 1001}', 422, "invalid-request", "limit"),
+    "text for a number": (b'{"limit": "5"}', 422, "invalid-request", "limit"),
+    "time": (b'{"received_at": {"from": "now"}}', 422, "invalid-request", "received_at.from"),
+    "surrogate": (b'{"data_hash": "\\ud800"}', 422, "invalid-request", "data_hash.function"),
+    "unknown key": (
+        b'{"metadata_filter": [{"key": "kk", "operator": "eq", "value": 1}]}',
+        422,
+        "unknown-metadata-key",
+        "metadata_filter[0].key",
+    ),
+    "operator": (_FILTER % ("gtt", "1"), 422, "invalid-request", "metadata_filter[0].operator"),
+    "impossible": (
+        _FILTER % ("gt", '"abc"'),
+        422,
+        "impossible-comparison",
+        "metadata_filter[0].value",
+    ),
+    "like a number": (
+        _FILTER % ("like", '"1%"'),
+        422,
+        "impossible-comparison",
+        "metadata_filter[0].operator",
+    ),
+    "NUL": (_FILTER % ("eq", '"\\u0000"'), 422, "invalid-request", "metadata_filter[0].value"),
+    "huge": (_FILTER % ("eq", "1e500"), 422, "impossible-comparison", "metadata_filter[0].value"),
+    "no list": (_FILTER % ("in", "1"), 422, "invalid-request", "metadata_filter[0].value"),
+    "empty list": (_FILTER % ("in", "[]"), 422, "invalid-request", "metadata_filter[0].value"),
+    "three": (_FILTER % ("between", "[1,2,3]"), 422, "invalid-request", "metadata_filter[0].value"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_bodies(client: httpx.AsyncClient, engine: AsyncEngine, name: str) -> None:
+    await store(engine, Made(metadata=[("k", "int", "1")]))
+    body, status, kind, path = REFUSED[name]
+    answer = await client.post(_QUERY, content=body, headers=_JSON)
+    problem = answer.json()
+    assert (answer.status_code, problem["type"]) == (status, f"/docs/errors#{kind}"), problem
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert set(problem) == {"type", "title", "status", "detail", "errors"}
+    if path:
+        assert problem["errors"][0]["path"].startswith(path.split(".function")[0]), problem
+
+
+async def test_the_known_fields_are_named(client: httpx.AsyncClient) -> None:
+    body = {"prediction": {"score": {"less": 1}}}
+    fault = (await client.post(_QUERY, json=body)).json()["errors"][0]
+    assert fault["path"] == "prediction.score.less"
+    assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
+    assert (await client.get("/v1/models?x=1")).json()["errors"][0]["known"] == ["cursor", "limit"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nowhere", 404),
+        ("GET", "/v1/models/", 404),
+        ("PATCH", "/v1/models", 405),
+        ("GET", "/v1/models/%ff", 422),
+        ("GET", "/v1/models/%00", 422),
+        ("GET", f"/v1/models/{'x' * 257}", 422),
+        ("GET", "/v1/models/nobody", 404),
+        ("GET", "/v1/erasures/1", 422),
+        ("GET", "/v1/dead-letters/0", 422),
+        ("GET", "/v1/dead-letters/9223372036854775808", 422),
+        ("GET", "/v1/dead-letters/7", 404),
+    ],
+)
+async def test_paths(client: httpx.AsyncClient, method: str, path: str, status: int) -> None:
+    answer = await client.request(method, path)
+    assert (answer.status_code, answer.json()["status"]) == (status, status)
+    if status == 405:
+        assert answer.headers["allow"]
+
+
+async def test_the_token(make_app: MakeApp) -> None:
+    async with client_of(make_app(api_token="sesame")) as client:
+        refused = await client.get("/v1/models")
+        assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
+        wrong = {"Authorization": "Bearer sesam"}
+        assert (await client.get("/v1/models", headers=wrong)).status_code == 401
+        right = {"Authorization": "Bearer sesame"}
+        assert (await client.get("/v1/models", headers=right)).status_code == 200
+        assert (await client.get("/openapi.json")).status_code == 200
+        assert "unknown-metadata-key" in (await client.get("/docs/errors")).text
+
+
+async def test_postgres_away(make_app: MakeApp, blobs: Blobs) -> None:
+    settings = make_app().state.settings
+    away = create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/nothing")
+    async with client_of(create_app(settings, away, blobs)) as client:
+        answer = await client.get("/v1/models")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    await away.dispose()
