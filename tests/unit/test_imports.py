@@ -19,6 +19,7 @@ ALLOWED = {
 HOMES = {
     "aiokafka": {"ingester", "local/demo"},
     "fastapi": {"api"},
+    "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "cli/api.py"},
     "aiohttp": {"store/admin.py", "proxy"},

@@ -5,6 +5,7 @@ from importlib.metadata import version
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.responses import HTMLResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,7 +29,8 @@ Times are RFC 3339 in UTC. Every refusal is `application/problem+json`.
 
 def create_app(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> FastAPI:
     """The api on a database and an object store."""
-    app = FastAPI(
+    # Its documentation page comes with it: none of a page that an operator opens is fetched.
+    app = FastAPIOffline(
         title="Inference Store",
         description=_DESCRIPTION,
         version=version("inference-store"),

@@ -24,6 +24,8 @@ from .headers import headers_of
 from .shares import hash_of, share_of
 
 _FETCH_BYTES = 4 * 1024 * 1024
+# While nothing comes, how often a broker is asked for a sign of life.
+_ASK_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
@@ -49,6 +51,7 @@ class Topic:
         self._assigned: dict[TopicPartition, Assigned] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._committed_at = 0.0
+        self._heard_at = 0.0
 
     @property
     def assigned(self) -> Sequence[Assigned]:
@@ -122,8 +125,18 @@ class Topic:
             )
         except IllegalStateError:  # a rebalance in between
             return []
+        await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]
         return [share for share in shares if share is not None]
+
+    async def _listen(self, heard: bool) -> None:
+        """Raise KafkaError where no broker answers: aiokafka itself would stay silent for ever."""
+        now = asyncio.get_running_loop().time()
+        if not heard:
+            if now - self._heard_at < _ASK_SECONDS:
+                return
+            await self._kafka.topics()
+        self._heard_at = now
 
     async def _place(self, tp: TopicPartition, assigned: Assigned) -> None:
         """Find where reading goes on, and go there."""

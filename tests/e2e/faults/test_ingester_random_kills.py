@@ -1,0 +1,41 @@
+"""20 times kill -9 of the ingester at a random moment, while events keep coming."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.e2e.faults.books_close import check_ingested
+from tests.e2e.faults.traffic import Published, captures
+from tests.servers.fixtures import unique
+from tests.service import Service
+
+KILLS = 20
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_killed_at_random_moments(
+    seed: int,
+    environment: dict[str, str],
+    published: Published,
+    engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    moments = random.Random(seed)
+    coming = captures(range(10_000 * seed, 10_000 * seed + 1500))
+    service = Service("ingester", environment, tmp_path)
+    try:
+        load = asyncio.create_task(published.under_load(coming, pause=0.6))
+        for _ in range(KILLS // 2):
+            await asyncio.to_thread(service.wait_ready)
+            await asyncio.sleep(moments.uniform(0.0, 1.0))
+            await asyncio.to_thread(service.kill)
+            # A new group: in the old one the dead member would be waited for.
+            service.restart(KAFKA_GROUP=unique("group"))
+        await load
+        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+    finally:
+        service.stop()

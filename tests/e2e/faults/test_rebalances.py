@@ -1,0 +1,91 @@
+"""Two ingesters in one group: they come, go, are killed and are frozen while events keep coming."""
+
+import asyncio
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.e2e.faults.books_close import check_ingested, counted
+from tests.e2e.faults.traffic import Published, captures
+from tests.polling import until
+from tests.service import Service
+
+pytestmark = pytest.mark.real_kafka
+# The ingester's session timeout is 10 s; from then on another has its partitions.
+FROZEN_SECONDS = 13.0
+
+
+def two(environment: dict[str, str], folder: Path) -> list[Service]:
+    """Two ingesters of one group."""
+    folders = [folder / name for name in ("first", "second")]
+    for one in folders:
+        one.mkdir()
+    return [Service("ingester", environment, one) for one in folders]
+
+
+async def test_ingesters_join_leave_and_are_killed(
+    environment: dict[str, str],
+    published: Published,
+    engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    order = random.Random(3)
+    services = two(environment, tmp_path)
+    try:
+        for service in services:
+            await asyncio.to_thread(service.wait_ready)
+        load = asyncio.create_task(
+            published.under_load(captures(range(50_000, 52_000)), pause=0.7)
+        )
+        for turn in range(6):
+            service = services[turn % 2]
+            await asyncio.sleep(order.uniform(0.5, 2.0))
+            end = service.kill if turn in (2, 5) else service.stop
+            await asyncio.to_thread(end)
+            await asyncio.sleep(order.uniform(0.0, 1.0))
+            service.restart()
+            await asyncio.to_thread(service.wait_ready)
+        await load
+        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+    finally:
+        for service in services:
+            service.stop()
+
+
+async def test_an_ingester_that_was_fenced_comes_back(
+    environment: dict[str, str],
+    published: Published,
+    engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    services = two(environment, tmp_path)
+    frozen, other = services
+    try:
+        for service in services:
+            await asyncio.to_thread(service.wait_ready)
+        some = captures(range(60_000, 61_200))
+        await published.under_load(some[:300], pause=0.1)
+        load = asyncio.create_task(published.under_load(some[300:900], pause=0.2))
+        await asyncio.sleep(0.4)
+        frozen.process.send_signal(signal.SIGSTOP)
+        try:
+            await load
+            await asyncio.sleep(FROZEN_SECONDS)
+            # The other has taken over everything.
+            records = published.records
+            await until(lambda: counted(engine), lambda found: found.total() == records)
+        finally:
+            frozen.process.send_signal(signal.SIGCONT)
+        await published.under_load(some[900:], pause=0.2)
+        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+        for service in services:
+            assert service.process.running, service.text[-4000:]
+            await asyncio.to_thread(service.wait_ready)
+    finally:
+        for service in services:
+            service.stop()
