@@ -3,12 +3,13 @@
 import asyncio
 import json
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from obstore import put_async
+from obstore import put, put_async
 from obstore.store import S3Store
 
 from inference_store.store.events import encode
@@ -101,15 +102,24 @@ class Producer:
     def __init__(self, environment: dict[str, str], topic: str) -> None:
         self._environment = environment
         self._topic = topic
-        self._store = S3Store(
-            environment["INFERENCE_STORE_S3_BUCKET"],
+        self._store = self._store_of(environment["INFERENCE_STORE_S3_BUCKET"])
+        self._kafka: AIOKafkaProducer | None = None
+
+    def _store_of(self, bucket: str) -> S3Store:
+        environment = self._environment
+        return S3Store(
+            bucket,
             endpoint=environment["INFERENCE_STORE_S3_ENDPOINT"],
             access_key_id=environment["INFERENCE_STORE_S3_ACCESS_KEY"],
             secret_access_key=environment["INFERENCE_STORE_S3_SECRET_KEY"],
             region="us-east-1",
             client_options={"allow_http": True},
         )
-        self._kafka: AIOKafkaProducer | None = None
+
+    def of_bucket(self, bucket: str) -> "Producer":
+        """The same producer, which from now on writes into another bucket."""
+        self._store = self._store_of(bucket)
+        return self
 
     async def __aenter__(self) -> "Producer":
         servers = self._environment["INFERENCE_STORE_KAFKA_BOOTSTRAP_SERVERS"]
@@ -136,6 +146,13 @@ class Producer:
                 await self.put(one, *kinds)
 
         await asyncio.gather(*(work() for _ in range(16)))
+
+    def put_by_threads(self, captures: Iterable[Capture]) -> None:
+        """Write the objects of very many captures; a third of the CPU of `put_all`. Blocks."""
+        objects = [item for one in captures for item in one.blobs.items()]
+        with ThreadPoolExecutor(16) as threads:
+            for _ in threads.map(lambda item: put(self._store, *item), objects):
+                pass
 
     async def publish(self, payload: bytes, **place: Any) -> None:
         """Publish a message."""

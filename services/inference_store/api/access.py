@@ -23,13 +23,18 @@ class OpenToAll(ValueError):
 
 def refuse_open_address(settings: ApiSettings) -> None:
     """Raise OpenToAll where another address than loopback is served without a token."""
-    guarded = settings.auth == "off" or _token(settings) is not None
-    if not guarded and not is_loopback(settings.api_host):
+    allowed = settings.auth == "off" or is_guarded(settings)
+    if not allowed and not is_loopback(settings.api_host):
         raise OpenToAll(
             f"INFERENCE_STORE_API_HOST={settings.api_host} is open to other machines: set"
             " INFERENCE_STORE_API_TOKEN, or INFERENCE_STORE_AUTH=off to serve it without"
             " access control on purpose."
         )
+
+
+def is_guarded(settings: ApiSettings) -> bool:
+    """Whether requests must bear the token."""
+    return settings.auth == "on" and _token(settings) is not None
 
 
 def is_loopback(host: str) -> bool:
@@ -49,7 +54,7 @@ def check_token(
     """Raise Unauthorized unless the request bears the token, where there is one."""
     settings: ApiSettings = request.app.state.settings
     token = _token(settings)
-    if settings.auth == "off" or token is None:
+    if not is_guarded(settings) or token is None:
         return
     given = "" if sent is None else sent.credentials
     if not hmac.compare_digest(given.encode("utf-8", "replace"), token.encode()):

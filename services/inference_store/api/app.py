@@ -1,6 +1,8 @@
 """The api: routes, refusals, metrics. Built from parts that its caller opens and closes."""
 
 import time
+from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 
 from fastapi import APIRouter, Depends, FastAPI
@@ -16,9 +18,10 @@ from inference_store.store.metrics import REQUEST_SECONDS, REQUESTS
 from inference_store.store.settings import ApiSettings
 
 from . import problems
-from .access import check_token
+from .access import check_token, is_guarded
 from .paths import EscapedPaths
 from .routes import dead_letters, inferences, metadata, models, queries, retention
+from .templates import Templates
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
 
@@ -47,8 +50,10 @@ def create_app(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> Fast
     app.include_router(v1)
     app.add_api_route(problems.PAGE, _errors, include_in_schema=False)
     app.add_middleware(EscapedPaths)
-    app.add_middleware(Measured)
-    problems.document(app)
+    problems.document(app, guarded=is_guarded(settings))
+    templates = cache(lambda: Templates(app.openapi()["paths"]))
+    app.state.templates = templates
+    app.add_middleware(Measured, templates=templates)
     return app
 
 
@@ -63,8 +68,9 @@ async def _errors() -> HTMLResponse:
 class Measured:
     """ASGI: counts and times requests by their route, not by their path."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, templates: Callable[[], Templates]) -> None:
         self._app = app
+        self._templates = templates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -81,6 +87,6 @@ class Measured:
         try:
             await self._app(scope, receive, noted)
         finally:
-            route = getattr(scope.get("route"), "path", "none")
+            route = self._templates().of(scope["path"])
             REQUESTS.labels(scope["method"], route, str(status)).inc()
             REQUEST_SECONDS.labels(route).observe(time.monotonic() - began)

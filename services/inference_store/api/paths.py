@@ -22,7 +22,8 @@ class EscapedPaths:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             raw = scope.get("raw_path") or quote(scope["path"]).encode()
-            scope = {**scope, "path": raw.decode("latin-1")}
+            # In place: those outside see which route was taken in the same scope.
+            scope["path"] = raw.decode("latin-1")
         await self._app(scope, receive, send)
 
 

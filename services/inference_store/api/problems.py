@@ -115,8 +115,11 @@ def handle_problems(app: FastAPI) -> None:
         app.add_exception_handler(kind, _unexpected)
 
 
-def document(app: FastAPI) -> None:
-    """Put the shape of refusals into the OpenAPI, in the place of FastAPI's own."""
+def document(app: FastAPI, *, guarded: bool) -> None:
+    """Put the shape of refusals into the OpenAPI, in the place of FastAPI's own.
+
+    `guarded`: a token is asked for; else the OpenAPI asks for none either.
+    """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -125,12 +128,20 @@ def document(app: FastAPI) -> None:
             kinds = schema["components"]["schemas"]
             for name in ("HTTPValidationError", "ValidationError"):
                 kinds.pop(name, None)
-            kinds.update(
-                models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]["$defs"]
-            )
+            ours = models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]
+            kinds.update(ours["$defs"])
+            if not guarded:
+                _forget_security(schema)
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _forget_security(schema: dict[str, Any]) -> None:
+    schema["components"].pop("securitySchemes", None)
+    for item in schema["paths"].values():
+        for operation in item.values():
+            operation.pop("security", None)
 
 
 async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
@@ -225,13 +236,17 @@ def _model(kind: Any) -> type[BaseModel] | None:
     return None
 
 
-async def _http(_: Request, exc: Exception) -> ProblemAnswer:
+async def _http(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, HTTPException)
+    allowed = request.app.state.templates().methods(request.scope["path"])
     match exc.status_code:
         case 404:
             return problem(errors.NotFound("There is no such path; /openapi.json lists them all."))
         case 405:
-            return problem(MethodNotAllowed("The path does not take this method."), exc.headers)
+            return problem(
+                MethodNotAllowed("The path does not take this method."),
+                {"Allow": ", ".join(allowed)},
+            )
         case _:
             return problem(NotJson(f"The body cannot be read: {exc.detail}."))
 

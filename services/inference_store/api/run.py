@@ -1,6 +1,9 @@
 """Open what the api needs, serve until stopped, close it."""
 
 import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from socket import socket
 
 import structlog
@@ -23,7 +26,14 @@ _log = structlog.get_logger()
 
 
 class Server(uvicorn.Server):
-    """Says which port it has, once it listens."""
+    """Says which port it has, once it listens; when told to stop it returns, instead of dying."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for name in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(name, self.handle_exit, name, None)
+        yield
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)

@@ -41,7 +41,11 @@ async def sort_out(connection: AsyncConnection, reads: Sequence[Read]) -> Arriva
         if isinstance(read.result, Trouble):
             found.dead.append((read, read.result))
         elif isinstance(read.result, MissingBlob):
-            found.missing.append((read, read.result))
+            # Its blob may be missing because the inference was erased: looked up all the same.
+            if read.result.item is None:
+                found.missing.append((read, read.result))
+            else:
+                candidates.append((read, read.result.item))
         else:
             candidates.append((read, read.result))
     if candidates:
@@ -63,6 +67,8 @@ async def _sort_candidates(
     rules = await policies.by_model(connection, {item.registration.model for _, item in candidates})
     now = datetime.now(UTC)
     ages = {model: policies.cutoffs(policy, now) for model, policy in rules.items()}
+    waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
+    stored = await inferences.stored(connection, waiting) if waiting else set()
     expired: list[tuple[Read, Indexable]] = []
     again: list[Indexable] = []
     seen = set()
@@ -77,6 +83,12 @@ async def _sort_candidates(
             found.missing.append((read, _being_deleted(item, claimed)))
         elif age == "inference":
             expired.append((read, item))
+        elif isinstance(read.result, MissingBlob):
+            if item.identity in stored:
+                found.settled.append((read, Outcome.DUPLICATE))
+            else:
+                found.missing.append((read, read.result))
+                continue
         elif item.event.received_at in closed:
             found.missing.append((read, _no_span(item)))
         else:

@@ -16,6 +16,8 @@ class MissingBlob:
     model_id: str
     inference_id: str
     detail: str = ""
+    # what is known without the blob: it may be missing because the inference was erased
+    item: Indexable | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
 from .headers import headers_of
+from .repeats import say_less
 from .shares import hash_of, share_of
 
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -66,6 +67,7 @@ class Topic:
 
     async def start(self) -> None:
         """Connect and join the group. Raises KafkaError where no broker answers."""
+        say_less("aiokafka")
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._settings.kafka_bootstrap_servers,
             group_id=self._settings.kafka_group,
@@ -75,6 +77,7 @@ class Topic:
             heartbeat_interval_ms=500,
             session_timeout_ms=10_000,
             max_poll_interval_ms=600_000,
+            retry_backoff_ms=500,
             max_partition_fetch_bytes=_FETCH_BYTES,
         )
         consumer.subscribe([self._settings.kafka_topic], listener=_Listener(self))
@@ -118,13 +121,22 @@ class Topic:
         for tp, assigned in list(self._assigned.items()):
             if assigned.place is None:
                 await self._place(tp, assigned)
+        try:
+            return await self._shares()
+        except BaseException:
+            # What was fetched may be in nobody's hands now, and would look like a gap.
+            for assigned in self.assigned:
+                self.look_again(assigned)
+            raise
+
+    async def _shares(self) -> list[Share]:
         timeout = int(self._settings.ingester_poll_seconds * 1000)
         try:
             polled = await self._kafka.getmany(
                 timeout_ms=timeout, max_records=self._settings.ingester_batch_events
             )
-        except IllegalStateError:  # a rebalance in between
-            return []
+        except IllegalStateError as error:  # a rebalance in between
+            raise KafkaError(str(error)) from error
         await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]
         return [share for share in shares if share is not None]

@@ -17,7 +17,7 @@ from inference_store.store.errors import BlobMissing, BlobTooLarge, InvalidEvent
 from inference_store.store.events import InferenceEvent, StorageKey, decode
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable
-from inference_store.store.metadata import MetadataCaps, from_response, read_metadata
+from inference_store.store.metadata import Metadata, MetadataCaps, from_response, read_metadata
 from inference_store.store.records import Record, Trouble
 from inference_store.store.registrations import Registration
 from inference_store.store.settings import IngesterSettings
@@ -32,6 +32,7 @@ from .batch import MissingBlob, Read
 
 _T = TypeVar("_T")
 _SLICE = 50
+_NO_METADATA = Metadata(entries=(), leaves=(), presences=(), flags=(), problem=None)
 # Bytes of blobs in memory at once: what is over is fetched in the next round.
 _FETCH_BUDGET = 64 * 1024 * 1024
 
@@ -136,13 +137,14 @@ class Reader:
         return reads
 
     def _result(self, item: _Event) -> Indexable | MissingBlob:
-        event = item.event
+        event, registration = item.event, item.registration
+        if registration is None:
+            raise AssertionError("only events of known models are parsed")
         for blob, place in ((item.metadata, event.metadata), (item.response, event.response)):
             if isinstance(blob, BlobMissing):
-                return MissingBlob(str(place), event.model_id, event.inference_id)
-        if item.registration is None:
-            raise AssertionError("only events of known models are parsed")
-        return self._indexable(item, item.registration)
+                bare = Indexable(event, registration, _NO_METADATA, Predictions(items=None))
+                return MissingBlob(str(place), event.model_id, event.inference_id, item=bare)
+        return self._indexable(item, registration)
 
     def _indexable(self, item: _Event, registration: Registration) -> Indexable:
         flags: list[str] = []

@@ -114,9 +114,14 @@ class Retries:
         one_by_one: bool,
     ) -> None:
         if isinstance(read.result, MissingBlob):
+            # Erased or expired meanwhile: settled. Else the row stays: it cannot be parked twice.
+            outcome = await self._index(connection, read, one_by_one)
+            if outcome is not Outcome.PARKED:
+                await parked.remove(connection, event.id)
+                _move(changes, event.record, Outcome.PARKED, outcome)
+                return
             if datetime.now(UTC) - event.created_at < self._schedule.give_up:
                 await parked.postpone(connection, event, self._schedule)
-                PARKED_TRIES.labels("missing").inc()
                 return
             read = Read(read.record, _gave_up(read.result, event))
         # The row goes first: what is parked anew in here gets a row of its own.

@@ -32,6 +32,14 @@ class TypeSeen:
     last_seen: datetime
     examples: tuple[str, ...]
 
+    @property
+    def family(self) -> Family | None:
+        """What such values can be compared as: what is none of its type is text (`not_int`)."""
+        if self.flag.startswith("not_") and self.flag != "not_finite":
+            return "string"
+        entry = type_named(self.type)
+        return entry.family if entry is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class KeySeen:
@@ -43,8 +51,8 @@ class KeySeen:
 
     @property
     def families(self) -> frozenset[Family]:
-        named = (type_named(seen.type) for seen in self.types)
-        return frozenset(entry.family for entry in named if entry and entry.family)
+        found = (seen.family for seen in self.types)
+        return frozenset(family for family in found if family is not None)
 
     @property
     def many(self) -> bool:
@@ -183,7 +191,12 @@ async def fold(connection: AsyncConnection, *, most: int = 50_000) -> int:
 
 def types_of(seen: KeySeen) -> Sequence[str]:
     """The names of the types seen, for people."""
-    return sorted({each.type or "(none)" for each in seen.types})
+    return sorted({_type(each) for each in seen.types})
+
+
+def _type(seen: TypeSeen) -> str:
+    name = seen.type or "(none)"
+    return f"{name} ({seen.flag})" if seen.flag.startswith("not_") else name
 
 
 async def count(connection: AsyncConnection, model: int) -> int:

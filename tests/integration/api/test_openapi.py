@@ -9,6 +9,7 @@ import schemathesis
 import uvicorn
 from hypothesis import HealthCheck, given
 from hypothesis import settings as example_settings
+from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -68,6 +69,9 @@ class _Server:
         await engine.dispose()
 
 
+# What is there, half the time: a made-up id comes no further than a 404.
+_MODELS = st.sampled_from([None, "model"])
+_INFERENCES = st.sampled_from([None, "id-0", "id-1"])
 _CHECKS = [
     not_a_server_error,
     openapi_checks.status_code_conformance,
@@ -90,8 +94,12 @@ def _check(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
     @example_settings(
         max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
-    @given(case=operation.as_strategy(generation_mode=mode))
-    def check(case: schemathesis.Case) -> None:
+    @given(case=operation.as_strategy(generation_mode=mode), model=_MODELS, inference=_INFERENCES)
+    def check(case: schemathesis.Case, model: str | None, inference: str | None) -> None:
+        known = {"model_id": model, "inference_id": inference}
+        for name, value in known.items():
+            if value is not None and name in (case.path_parameters or {}):
+                case.path_parameters[name] = value
         case.call_and_validate(checks=_CHECKS)
 
     check()

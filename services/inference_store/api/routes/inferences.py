@@ -87,15 +87,11 @@ def _stream(blob: str) -> None:
         inference = await _read(connection, model, inference_id, same, ())
         return await _streamed(blobs, inference, blob)
 
-    stored = f"The {blob} as it was stored."
+    stored = {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}
     router.get(
         f"{_ONE}/{blob}",
         response_class=StreamingResponse,
-        responses=refusals(
-            404,
-            410,
-            also={200: {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}},
-        ),
+        responses=refusals(404, 410, also={200: stored}),
         summary=f"Read an inference's {blob}",
         operation_id=f"get_{blob}",
         description=f"The {blob} blob of the newest inference of that id, with its content type.",

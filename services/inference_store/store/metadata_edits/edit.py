@@ -166,8 +166,13 @@ async def _add_rows(
     connection: AsyncConnection, dictionary: Dictionary, model: int, uid: UUID, change: Change
 ) -> None:
     """Add the rows that the change makes, and tell the key registry."""
+    told: set[tuple[Any, ...]] = set()
     for table, values, delta in _rows(dictionary, model, uid, change):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
+        what = (delta["key"], delta["type"], delta["flag"])
+        if what in told:  # a text that is none of its type has a row of presence beside its own
+            continue
+        told.add(what)
         await connection.execute(
             insert(metadata_key_delta).values(
                 model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta

@@ -107,6 +107,15 @@ def _ask(data: st.DataObject, made: list[Made]) -> Asked:
     return Asked("metadata_filter[0]", key, data.draw(_TYPES), operator, value)
 
 
+def _refused_rightly(asked: Asked, made: list[Made]) -> None:
+    """What is compared with a value that it has is no mistake."""
+    event("refused")
+    comparable = asked.operator.name in {"eq", "neq"} and asked.type is None
+    if comparable and isinstance(asked.value, str):
+        leaves = [leaf for each in made for leaf in each.read.leaves if leaf.name == asked.key]
+        assert all(leaf.value != asked.value for leaf in leaves), asked
+
+
 async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
     async with engine.connect() as connection:
         by_walk = await connection.execute(walked(query, query.scope))
@@ -143,7 +152,7 @@ async def test_sql_agrees_with_python(
         try:
             condition = condition_of(asked, seen[asked.key])
         except Invalid:
-            event("refused")
+            _refused_rightly(asked, made)
             continue
         assert isinstance(condition, Compared | Sent)
         expected = {each.uid for each in made if holds(condition, asked.key, each.read)}

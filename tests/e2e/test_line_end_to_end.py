@@ -1,0 +1,202 @@
+"""10,000 events, three blobs each: every typed question agrees with a reading of the blobs."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.e2e.brute_force import Read, matches, read
+from tests.e2e.faults.books_close import drained
+from tests.producer import START, Capture, Producer, capture
+from tests.servers.ports import free_port
+from tests.service import Service
+
+EVENTS = 10_000
+TASKS = {
+    "detector": "Object Detection",
+    "classifier": "Image Classification",
+    "reviews": "Text Classification",
+    "captions": "Image-Text-to-Text",
+}
+MODELS = tuple(TASKS)
+
+
+def captured(number: int) -> Capture:
+    """One inference: its model, metadata of every type and the response go by its number."""
+    model_id = MODELS[number % len(MODELS)]
+    extras: dict[str, Any] = {
+        "task_type": TASKS[model_id],
+        "data_hash": hashlib.sha256(b"%d" % (number % 500)).hexdigest(),
+    }
+    if number % 5:
+        extras["ok"] = bool(number % 15)
+    return capture(
+        number,
+        model_id=model_id,
+        received_at=START - timedelta(days=number % 4, milliseconds=-number),
+        metadata=list(_metadata(number)),
+        predictions=_predictions(model_id, number),
+        extras=extras,
+    )
+
+
+def _metadata(number: int) -> Iterator[dict[str, Any]]:
+    yield {"key": "frame_number", "type": "int", "value": str(number)}
+    yield {"key": "data_source", "type": "string", "value": f"camera_{number % 13}"}
+    yield {"key": "exposure", "type": "float", "value": f"{number % 97}.{number % 7}"}
+    yield {"key": "night", "type": "bool", "value": "True" if number % 3 else "false"}
+    taken = START - timedelta(minutes=number % 1000)
+    yield {"key": "taken_at", "type": "timestamp", "value": taken.isoformat()}
+    yield {
+        "key": "camera_position",
+        "type": "json",
+        "value": f'{{"angle": "{number % 360}.5", "tilt": {number % 90}}}',
+    }
+    yield {"key": "seen", "type": "json", "value": f'{{"tags": ["a{number % 5}", "b", "b"]}}'}
+    if number % 4 == 0 or number % 11 == 0:
+        yield {"key": "operator_name", "type": "string", "value": "Zoë" if number % 2 else "ann"}
+    if number % 17 < 2:
+        yield {"key": "note", "type": "string", "value": None}
+
+
+def _predictions(model_id: str, number: int) -> list[dict[str, Any]]:
+    if model_id == "captions":
+        return [{"prompt": "what is it?", "answer": f"number {number}"}]
+    score = (number % 1000) / 1000
+    labels = ("person", "car", f"thing-{number % 7}")[: 1 + number % 3]
+    found = [{"label": label, "score": score / (1 + n)} for n, label in enumerate(labels)]
+    if model_id == "detector":
+        box = {"xmin": 1, "ymin": 2, "xmax": 11, "ymax": 22}
+        found = [one | box for one in found]
+    return found
+
+
+def compare(key: str, type: str, operator: str, value: Any = None) -> dict[str, Any]:
+    condition = {"key": key, "type": type, "operator": operator, "value": value}
+    return {"metadata_filter": [condition]}
+
+
+_ORDERED = ("eq", "neq", "gt", "gte", "lt", "lte")
+_HOUR_AGO = (START - timedelta(hours=3)).isoformat()
+BODIES: tuple[dict[str, Any], ...] = (
+    {},
+    *(compare("frame_number", "int", name, "5003") for name in _ORDERED),
+    *(compare("exposure", "float", name, "42.5") for name in _ORDERED),
+    *(compare("exposure", "int", name, "42") for name in ("gt", "eq")),
+    *(compare("data_source", "string", name, "camera_5") for name in _ORDERED),
+    *(compare("night", "bool", name, "true") for name in ("eq", "neq")),
+    *(compare("taken_at", "timestamp", name, _HOUR_AGO) for name in _ORDERED),
+    *(compare("camera_position.angle", "float", name, "10.5") for name in _ORDERED),
+    compare("camera_position.angle", "string", "eq", "10.5"),
+    *(compare("camera_position.tilt", "int", name, "45") for name in ("eq", "lt")),
+    *(compare("seen.tags[]", "string", name, "b") for name in _ORDERED),
+    *(compare("seen.tags[]", "string", name, ["a1", "a2"]) for name in ("in", "not_in")),
+    *(compare("frame_number", "int", name, ["7", "8", "11111"]) for name in ("in", "not_in")),
+    *(compare("operator_name", "string", name, ["ann"]) for name in ("in", "not_in")),
+    compare("frame_number", "int", "between", ["1000", "1999"]),
+    compare("exposure", "float", "between", ["10", "11.5"]),
+    compare("data_source", "string", "between", ["camera_1", "camera_2"]),
+    compare("taken_at", "timestamp", "between", [_HOUR_AGO, START.isoformat()]),
+    compare("data_source", "string", "like", "camera_1%"),
+    compare("operator_name", "string", "like", "Z_ë"),
+    *(
+        {"metadata_filter": [{"key": key, "operator": name}]}
+        for key in ("operator_name", "note", "frame_number", "camera_position")
+        for name in ("exists", "missing")
+    ),
+    {
+        "metadata_filter": [
+            *compare("frame_number", "int", "gt", "2000")["metadata_filter"],
+            *compare("data_source", "string", "eq", "camera_3")["metadata_filter"],
+            *compare("camera_position.angle", "float", "lt", "180")["metadata_filter"],
+        ],
+        "ok": True,
+        "received_at": {"from": (START - timedelta(days=2, hours=1)).isoformat()},
+    },
+    {"ok": True},
+    {"ok": False},
+    {"data_hash": hashlib.sha256(b"44").hexdigest()},
+    {"data_hash": [hashlib.sha256(b"%d" % n).hexdigest() for n in (1, 2, 3, 4)]},
+    {"inference_ids": ["inference-5", "inference-8", "inference-1002", "nobody"]},
+    {"received_at": {"from": (START - timedelta(days=1, hours=1)).isoformat()}},
+    {"received_at": {"to": (START - timedelta(days=2) + timedelta(seconds=5)).isoformat()}},
+    *({"prediction": {"label": "person", "score": {name: 0.4}}} for name in ("lt", "gte")),
+    {"prediction": {"label": ["car", "thing-3"], "score": {"gt": 0.1, "lte": 0.3}}},
+    {"prediction": {"score": {"gt": 0.9}}},
+    {
+        "prediction": {"label": "car", "score": {"lt": 0.2}},
+        **compare("night", "bool", "eq", "true"),
+    },
+)
+
+
+@pytest.fixture
+async def services(service_environment: Any, topic: Any, tmp_path: Path) -> AsyncIterator[Any]:
+    """A producer, the URL of an api, and the environment of both processes."""
+    name, port = topic(4), free_port()
+    environment = service_environment(KAFKA_TOPIC=name, API_PORT=str(port))
+    started = [Service("ingester", environment, tmp_path), Service("api", environment, tmp_path)]
+    try:
+        for service in started:
+            await asyncio.to_thread(service.wait_ready)
+        async with Producer(environment, name) as producer:
+            yield producer, f"http://127.0.0.1:{port}/v1"
+    finally:
+        for service in started:
+            service.stop()
+
+
+async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
+    async with http.post(url, json=body) as answer:
+        found = await answer.json()
+        assert answer.status == 200, (body, found)
+        return dict(found)
+
+
+async def every_page(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> list[str]:
+    """The ids of all pages, as they come."""
+    ids: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = await ask(http, f"{url}/query", {**body, "limit": 1000, **cursor})
+        ids += [item["inference_id"] for item in page["items"]]
+        if page["next"] is None:
+            return ids
+        cursor = {"cursor": page["next"]}
+
+
+@pytest.mark.timeout(600)
+async def test_every_question_agrees_with_the_blobs(services: Any, engine: AsyncEngine) -> None:
+    producer, url = services
+    captures = [captured(number) for number in range(EVENTS)]
+    for start in range(0, EVENTS, 1000):
+        piece = captures[start : start + 1000]
+        await asyncio.to_thread(producer.put_by_threads, piece)
+        await producer.publish_all(one.event for one in piece)
+    await drained(engine, records=EVENTS, seconds=200)
+    reads: dict[str, list[Read]] = {model_id: [] for model_id in MODELS}
+    for one in sorted(captures, key=lambda one: one.received_at or START):
+        reads[one.model_id].append(read(one.event, one.blobs))
+    async with aiohttp.ClientSession() as http:
+        for model_id in MODELS:
+            await check_model(http, f"{url}/models/{model_id}/inferences", reads[model_id])
+
+
+async def check_model(http: aiohttp.ClientSession, url: str, inferences: list[Read]) -> None:
+    """Every question, both ways round, and counted. `inferences` are the oldest first."""
+    for body in BODIES:
+        # What no inference of a model has is refused, unless the question says otherwise.
+        asked = {"unknown_keys": "empty", **body}
+        wanted = [one.inference_id for one in inferences if matches(one, body)]
+        counted = await ask(http, f"{url}/count", asked)
+        assert counted["count"] == len(wanted), (url, body)
+        newest_first = await every_page(http, url, asked)
+        assert newest_first == wanted[::-1], (url, body)
+    oldest_first = await every_page(http, url, {"sort": "received_at"})
+    assert oldest_first == [one.inference_id for one in inferences]
