@@ -101,7 +101,7 @@ class Producer:
 
     def __init__(self, environment: dict[str, str], topic: str) -> None:
         self._environment = environment
-        self._topic = topic
+        self.topic = topic
         self._store = self._store_of(environment["INFERENCE_STORE_S3_BUCKET"])
         self._kafka: AIOKafkaProducer | None = None
 
@@ -158,14 +158,14 @@ class Producer:
         """Publish a message."""
         if self._kafka is None:
             raise RuntimeError("not started")
-        await self._kafka.send_and_wait(self._topic, payload, **place)
+        await self._kafka.send_and_wait(self.topic, payload, **place)
 
     async def publish_all(self, payloads: Iterable[bytes]) -> None:
         """Publish many, and wait for all."""
         if self._kafka is None:
             raise RuntimeError("not started")
         for payload in payloads:
-            await self._kafka.send(self._topic, payload)
+            await self._kafka.send(self.topic, payload)
         await self._kafka.flush()
 
     async def produce(self, *captures: Capture) -> None:

@@ -142,8 +142,7 @@ def _predicted(one: Read, wanted: Mapping[str, Any]) -> bool:
     return any(
         (labels is None or has in labels)
         and all(
-            score is not None and MEANINGS[name]({score}, bound)
-            for name, bound in bounds.items()
+            score is not None and MEANINGS[name]({score}, bound) for name, bound in bounds.items()
         )
         for has, score in one.predictions
     )

@@ -17,7 +17,7 @@ from .json_text import storable
 from .metadata import Family, type_named
 from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
 
-_LOCK = 7_302_004
+_LOCK = 7_302_006
 MOST_EXAMPLES = 3
 
 

@@ -38,9 +38,7 @@ async def test_ingesters_join_leave_and_are_killed(
     try:
         for service in services:
             await asyncio.to_thread(service.wait_ready)
-        load = asyncio.create_task(
-            published.under_load(captures(range(50_000, 52_000)), pause=0.7)
-        )
+        load = asyncio.create_task(published.under_load(captures(range(50_000, 52_000)), pause=0.7))
         for turn in range(6):
             service = services[turn % 2]
             await asyncio.sleep(order.uniform(0.5, 2.0))
@@ -64,7 +62,7 @@ async def test_an_ingester_that_was_fenced_comes_back(
     tmp_path: Path,
 ) -> None:
     services = two(environment, tmp_path)
-    frozen, other = services
+    frozen = services[0]
     try:
         for service in services:
             await asyncio.to_thread(service.wait_ready)

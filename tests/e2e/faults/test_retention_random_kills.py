@@ -146,12 +146,13 @@ def listed(minio_server: S3, bucket: str) -> set[str]:
 
 async def check(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
     """What had to go is gone, all else is there, whole and once."""
+    inputs_gone = {uid_of(one, bucket) for one in captures if input_is_gone(one)}
     found = await counted(engine)
     assert (found[Outcome.DEAD], found[Outcome.PARKED], found[Outcome.LOST]) == (0, 0, 0)
     async with engine.connect() as connection:
         await check_nothing_waits(connection)
         await check_partitions(connection)
-        await check_rows(connection, {uid_of(one, bucket) for one in captures if survives(one)})
+        survivors = {uid_of(one, bucket) for one in captures if survives(one)}
+        await check_rows(connection, survivors, without_input=inputs_gone)
         query = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
-        without_input = set((await connection.execute(query)).scalars())
-    assert without_input == {uid_of(one, bucket) for one in captures if input_is_gone(one)}
+        assert set((await connection.execute(query)).scalars()) == inputs_gone

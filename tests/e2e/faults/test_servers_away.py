@@ -88,9 +88,7 @@ async def test_a_server_goes_and_comes_back(
             assert PARTS[name] in await said_to_be_away(service)
             await asyncio.to_thread(server.start)
             await later
-            await check_ingested(
-                own_engine, published.captures, bucket, records=published.records
-            )
+            await check_ingested(own_engine, published.captures, bucket, records=published.records)
         await asyncio.to_thread(service.wait_ready)
         assert service.metrics("ingester_trouble_total") <= MOST_TROUBLE
         assert service.text.count("\n") < 5 * MOST_TROUBLE

@@ -1,0 +1,215 @@
+"""Trouble that is not in the blobs: poison, gaps, topics made anew, codecs, limits, refusals."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from sqlalchemy import insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import books, dead_letters, parked, registrations
+from inference_store.store.books import Outcome
+from inference_store.store.dead_letters import Selection
+from inference_store.store.registrations import Details
+from inference_store.store.tables import inference, tombstone
+from tests.e2e.faults.books_close import counted, uid_of
+from tests.integration.ingester.conftest import Line, StartLine
+from tests.polling import until
+from tests.producer import capture
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3
+from tests.servers.postgres import Postgres
+from tests.service import Service
+
+MANY = [capture(number) for number in range(20)]
+
+
+async def reasons(engine: AsyncEngine) -> Counter[str]:
+    async with engine.connect() as connection:
+        letters = await dead_letters.find(connection, Selection(state="open"), limit=1000)
+    return Counter(letter.trouble.reason for letter in letters)
+
+
+async def redrive_all(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        await dead_letters.redrive(connection, Selection())
+    await until(lambda: counted(engine), lambda found: not found[Outcome.DEAD])
+
+
+async def test_a_poisonous_event_costs_itself_alone(running: Line, engine: AsyncEngine) -> None:
+    _, producer = running
+    async with engine.begin() as connection:
+        await connection.execute(
+            text(
+                "ALTER TABLE inference ADD CONSTRAINT poison"
+                " CHECK (inference_id NOT IN ('inference-7', 'inference-13'))"
+            )
+        )
+    await producer.produce(*MANY)
+    await until(lambda: counted(engine), lambda found: found.total() == 20)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 18, Outcome.DEAD: 2})
+    assert await reasons(engine) == {"unindexable": 2}
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE inference DROP CONSTRAINT poison"))
+    await redrive_all(engine)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 20})
+
+
+@pytest.mark.real_kafka
+async def test_aborted_transactions_are_not_delivered(
+    running: Line, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    _, producer = running
+    await producer.put_all(MANY)
+    kafka = AIOKafkaProducer(
+        bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=producer.topic
+    )
+    await kafka.start()
+    try:
+        for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
+            await kafka.begin_transaction()
+            for one in some:
+                await kafka.send_and_wait(producer.topic, one.event)
+            await (kafka.commit_transaction() if commits else kafka.abort_transaction())
+    finally:
+        await kafka.stop()
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 5)
+    # three events and their marker, and the marker before them; that of the last is not read yet
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 5, Outcome.NOT_DELIVERED: 5})
+
+
+@pytest.mark.real_kafka
+@pytest.mark.parametrize("events", [2, 8], ids=["shorter", "longer"])
+async def test_a_topic_made_anew_is_a_new_epoch(
+    running: Line, engine: AsyncEngine, kafka_server: Kafka, events: int
+) -> None:
+    service, producer = running
+    await producer.produce(*MANY[:4])
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 4)
+    service.stop()
+    await asyncio.to_thread(kafka_server.delete_topic, producer.topic)
+    await asyncio.to_thread(kafka_server.create_topic, producer.topic)
+    await producer.produce(*MANY[10 : 10 + events])
+    service.restart()
+    await until(lambda: counted(engine), lambda found: found.total() == 4 + events)
+    assert (await counted(engine))[Outcome.STORED] == 4 + events
+    async with engine.connect() as connection:
+        accounts = await books.accounts(connection)
+    assert [(one.place.epoch, one.began) for one in accounts] == [(0, "first"), (1, "anew")]
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+async def test_every_codec_is_read(
+    running: Line, engine: AsyncEngine, kafka_server: Kafka, codec: str
+) -> None:
+    _, producer = running
+    await producer.put_all(MANY)
+    kafka = AIOKafkaProducer(
+        bootstrap_servers=kafka_server.bootstrap_servers, compression_type=codec, linger_ms=50
+    )
+    await kafka.start()
+    try:
+        for one in MANY:
+            await kafka.send(producer.topic, one.event)
+        await kafka.flush()
+    finally:
+        await kafka.stop()
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
+
+
+async def test_many_bad_messages_halt_the_line(start_line: StartLine, engine: AsyncEngine) -> None:
+    service, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="5")
+    await producer.publish_all([b"bad"] * 20)
+    limit = await until(lambda: part(service, "dead letter limit"), lambda said: said != "ready")
+    assert "20 of the last 20 events" in limit
+    assert service.metrics("ingester_halted") == 1
+    assert (await counted(engine)).total() == 0
+    service.stop()
+    service.restart(INGESTER_DEAD_LETTER_LIMIT="50")
+    await producer.produce(*MANY)
+    await until(lambda: counted(engine), lambda found: found.total() == 40)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.DEAD: 20})
+
+
+async def part(service: Service, name: str) -> str:
+    """What /health/ready says of a part."""
+    return str((await asyncio.to_thread(service.health))["parts"][name])
+
+
+async def test_unknown_models_are_refused(start_line: StartLine, engine: AsyncEngine) -> None:
+    _, producer = await start_line(INGESTER_UNKNOWN_MODELS="refuse")
+    await producer.produce(*MANY)
+    await until(lambda: counted(engine), lambda found: found[Outcome.DEAD] == 20)
+    assert await reasons(engine) == {"unknown_model": 20}
+    async with engine.begin() as connection:
+        await registrations.put(connection, MANY[0].model_id, Details())
+    await redrive_all(engine)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 20})
+
+
+@pytest.mark.real_minio
+async def test_a_bucket_that_is_missing_is_waited_for(
+    running: Line, engine: AsyncEngine, minio_server: S3, bucket: str
+) -> None:
+    service, producer = running
+    minio_server.client().remove_bucket(bucket)
+    await producer.publish_all(one.event for one in MANY)
+    said = await until(lambda: part(service, "object store"), lambda said: said != "ready")
+    assert bucket in said
+    async with engine.connect() as connection:
+        assert await parked.waiting(connection) == 0
+    minio_server.create_bucket(bucket)
+    await producer.put_all(MANY)
+    # Those read between the two lines above are parked, and found soon after.
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
+    await until(lambda: part(service, "object store"), lambda said: said == "ready")
+
+
+async def test_a_read_only_database_is_waited_for(
+    running: Line, engine: AsyncEngine, postgres_server: Postgres
+) -> None:
+    service, producer = running
+    name = engine.url.database
+    cut_off = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        f" WHERE datname = '{name}' AND application_name = 'inference-store-ingester'"
+    )
+    read_only = f'ALTER DATABASE "{name}" SET default_transaction_read_only = on'
+    writable = f'ALTER DATABASE "{name}" RESET default_transaction_read_only'
+    await asyncio.to_thread(postgres_server.execute, read_only, cut_off)
+    await producer.produce(*MANY)
+    said = await until(lambda: part(service, "postgres"), lambda said: "read-only" in said)
+    assert "read-only" in said
+    assert service.process.running
+    await asyncio.to_thread(postgres_server.execute, writable, cut_off)
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
+    await until(lambda: part(service, "postgres"), lambda said: said == "ready")
+
+
+async def test_a_redelivery_of_what_was_erased_does_not_wait_for_its_blobs(
+    running: Line, engine: AsyncEngine, bucket: str
+) -> None:
+    _, producer = running
+    await producer.produce(MANY[0])
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    async with engine.begin() as connection:
+        model = await connection.scalar(select(inference.c.model))
+        row: dict[str, Any] = {"model": model, "uid": uid_of(MANY[1], bucket)}
+        await connection.execute(insert(tombstone), row)
+    await producer.publish(MANY[1].event)
+    await until(lambda: counted(engine), lambda found: found.total() == 2)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.ERASED_AGAIN: 1})
+
+
+async def test_a_redelivery_of_what_is_stored_does_not_wait_for_its_blobs(
+    running: Line, engine: AsyncEngine, minio_server: S3, bucket: str
+) -> None:
+    _, producer = running
+    await producer.produce(MANY[0])
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
+    minio_server.client().remove_object(bucket, MANY[0].key("response"))
+    await producer.publish(MANY[0].event)
+    await until(lambda: counted(engine), lambda found: found.total() == 2)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.DUPLICATE: 1})
