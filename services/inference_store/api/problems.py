@@ -17,7 +17,13 @@ from starlette.requests import Request
 
 from inference_store.store import errors
 from inference_store.store.database import is_trouble
-from inference_store.store.errors import BlobsAway, Fault, StoreError
+from inference_store.store.errors import (
+    BlobsAway,
+    Fault,
+    MethodNotAllowed,
+    NotJson,
+    StoreError,
+)
 from inference_store.store.queries.bounded import OutOfTime
 
 from .answer import PROBLEM, ProblemAnswer
@@ -25,22 +31,6 @@ from .answer import PROBLEM, ProblemAnswer
 PAGE = "/docs/errors"
 _REF = "#/components/schemas/{model}"
 _log = structlog.get_logger()
-
-
-class MethodNotAllowed(StoreError):
-    """The path exists, and does not take this method: `Allow` names those it takes."""
-
-    status = 405
-    type = "method-not-allowed"
-    title = "The path does not take this method"
-
-
-class NotJson(StoreError):
-    """The body is not JSON; the detail says what is wrong and where."""
-
-    status = 400
-    type = "not-json"
-    title = "The body is not JSON"
 
 
 class ProblemError(BaseModel):

@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import dead_letters
 from inference_store.store.metrics import HALTED
@@ -23,21 +23,24 @@ class DeadLetterLimit:
     """
 
     settings: IngesterSettings
-    engine: AsyncEngine
     reason: str | None = None
     _window: deque[tuple[float, int, int]] = field(default_factory=deque)
 
-    async def check(self, *, now: float, events: int, set_aside: int) -> None:
-        """Let a batch pass, or raise Halted. `now` is the loop's clock, in seconds."""
+    async def check(
+        self, connection: AsyncConnection, *, now: float, events: int, set_aside: int
+    ) -> None:
+        """Let a batch pass, or raise Halted, which rolls back. `now`: the loop's clock, seconds.
+
+        In the batch's transaction: what it sets aside is counted with the rest.
+        """
         if set_aside == 0:
             self._pass(now, events, 0)
             return
         length = self.settings.ingester_dead_letter_window_seconds
         while self._window and self._window[0][0] < now - length:
             self._window.popleft()
-        async with self.engine.connect() as connection:
-            before = await dead_letters.set_aside_since(connection, timedelta(seconds=length))
-        bad = before + set_aside
+        bad = await dead_letters.set_aside_since(connection, timedelta(seconds=length))
+        before = max(0, bad - set_aside)
         total = events + max(before, sum(count for _, count, _ in self._window))
         if bad > self.settings.ingester_dead_letter_limit and self._share_is_over(bad, total):
             self._halt(bad, total)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.admin import Heartbeat
 from inference_store.store.books import Fenced, Outcome
@@ -115,10 +116,13 @@ class Line:
 
     async def _attempt(self, batch: Batch) -> Outcomes:
         self._heartbeat.beat()
-        aside = sum(not isinstance(read.result, Indexable) for read in batch.reads)
-        now = asyncio.get_running_loop().time()
-        await self._limit.check(now=now, events=len(batch.reads), set_aside=aside)
-        return await self._writer.write(batch)
+        now, events = asyncio.get_running_loop().time(), len(batch.reads)
+
+        async def within_limit(connection: AsyncConnection, outcomes: Outcomes) -> None:
+            aside = sum(one[Outcome.DEAD] + one[Outcome.PARKED] for one in outcomes.values())
+            await self._limit.check(connection, now=now, events=events, set_aside=aside)
+
+        return await self._writer.write(batch, within_limit)
 
     def _look_again(self, batch: Batch) -> None:
         for share in batch.shares:

@@ -69,7 +69,7 @@ class _Ingester:
         # Its own patience: a retry that waits must not hide that the line runs.
         self._retry_patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
         self._heartbeat = Heartbeat(limit_seconds=120.0)
-        self._limit = DeadLetterLimit(settings, engine)
+        self._limit = DeadLetterLimit(settings)
         self._topic = Topic(settings, engine)
         self._joined = False
         self._admin = AdminApp(

@@ -36,6 +36,7 @@ from .arrivals import Arrivals, sort_out
 from .batch import Batch, MissingBlob, Read
 
 Outcomes = Mapping[Place, Counter[Outcome]]
+Check = Callable[[AsyncConnection, Outcomes], Awaitable[None]]
 T = TypeVar("T")
 _MOST_LOOKS = 5
 # SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
@@ -85,11 +86,14 @@ class Writer:
         if missing:
             self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
 
-    async def write(self, batch: Batch) -> Outcomes:
-        """Write a batch. Raises Fenced; RegistrationGone; the database's trouble."""
+    async def write(self, batch: Batch, within_limit: Check) -> Outcomes:
+        """Write a batch. Raises Fenced; RegistrationGone; the database's trouble.
+
+        `within_limit` sees the outcomes before the commit; what it raises rolls back.
+        """
         await self.prepare(batch.reads)
         failpoint("ingester.write.before")
-        outcomes = await self.attempt(partial(self._commit, batch))
+        outcomes = await self.attempt(partial(self._commit, batch, within_limit))
         failpoint("ingester.commit.after")
         return outcomes
 
@@ -106,11 +110,12 @@ class Writer:
                 return await work(True)
         raise ErasedMeanwhile
 
-    async def _commit(self, batch: Batch, one_by_one: bool) -> Outcomes:
+    async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Outcomes:
         async with self._engine.begin() as connection:
             for share in sorted(batch.shares, key=lambda share: share.place):
                 await books.hold(connection, share.place, share.lo)
             outcomes = await self.index(connection, batch.reads, one_by_one=one_by_one)
+            await within_limit(connection, outcomes)
             for share in sorted(batch.shares, key=lambda share: share.place):
                 counts = outcomes.setdefault(share.place, Counter())
                 counts[Outcome.LOST] += share.lost

@@ -3,9 +3,12 @@
 StoreError
 ├── Invalid            422  what was asked makes no sense
 │   ├── UnknownKey, ImpossibleComparison, UnknownField …  (`errors` names path and remedy)
+├── NotJson            400
 ├── Unauthorized       401
 ├── NotFound           404
+├── MethodNotAllowed   405
 ├── Conflict           409  someone was faster, or it is still in use
+├── Gone               410
 ├── PreconditionFailed 412
 ├── TooLarge           413
 ├── QueryTimeout       503
@@ -76,6 +79,22 @@ class Unauthorized(StoreError):
     status = 401
     type = "unauthorized"
     title = "A bearer token is needed"
+
+
+class MethodNotAllowed(StoreError):
+    """The path exists, and does not take this method: `Allow` names those it takes."""
+
+    status = 405
+    type = "method-not-allowed"
+    title = "The path does not take this method"
+
+
+class NotJson(StoreError):
+    """The body is not JSON; the detail says what is wrong and where."""
+
+    status = 400
+    type = "not-json"
+    title = "The body is not JSON"
 
 
 class NotFound(StoreError):

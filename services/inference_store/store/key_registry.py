@@ -61,10 +61,14 @@ class KeySeen:
 
     @property
     def conflict(self) -> bool:
-        """Whether its values came as things that cannot be compared with each other."""
-        return len(self.families) > 1
+        """Whether its values came as things that cannot be compared with each other.
+
+        A text that is a number as well is found as both, on purpose.
+        """
+        return len({seen.family for seen in self.types if seen.flag != FROM_TEXT} - {None}) > 1
 
 
+FROM_TEXT = "from_text"
 _COLUMNS = ("model", "key", "type", "flag", "count", "first_seen", "last_seen", "examples")
 
 

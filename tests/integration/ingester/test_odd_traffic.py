@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -189,18 +188,19 @@ async def test_a_read_only_database_is_waited_for(
 
 
 async def test_a_redelivery_of_what_was_erased_does_not_wait_for_its_blobs(
-    running: Line, engine: AsyncEngine, bucket: str
+    start_line: StartLine, engine: AsyncEngine, bucket: str
 ) -> None:
-    _, producer = running
+    """Nor do many of them count as trouble."""
+    _, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="1")
     await producer.produce(MANY[0])
     await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
     async with engine.begin() as connection:
         model = await connection.scalar(select(inference.c.model))
-        row: dict[str, Any] = {"model": model, "uid": uid_of(MANY[1], bucket)}
-        await connection.execute(insert(tombstone), row)
-    await producer.publish(MANY[1].event)
-    await until(lambda: counted(engine), lambda found: found.total() == 2)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.ERASED_AGAIN: 1})
+        rows = [{"model": model, "uid": uid_of(one, bucket)} for one in MANY[1:]]
+        await connection.execute(insert(tombstone), rows)
+    await producer.publish_all(one.event for one in MANY[1:])
+    await until(lambda: counted(engine), lambda found: found.total() == 20)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.ERASED_AGAIN: 19})
 
 
 async def test_a_redelivery_of_what_is_stored_does_not_wait_for_its_blobs(

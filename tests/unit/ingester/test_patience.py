@@ -1,48 +1,53 @@
+"""Waiting for servers: each waiter clears only what it waited for itself."""
+
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
-from aiokafka.errors import KafkaConnectionError
 
 from inference_store.ingester.patience import Patience, Stopped
 from inference_store.store.errors import BlobsAway
 
 
-async def test_work_is_tried_until_its_server_is_back() -> None:
-    patience = Patience(asyncio.Event(), first_seconds=0.001)
-    failures: list[Exception] = [BlobsAway("gone"), KafkaConnectionError(), OSError("refused")]
-    seen = []
+def failing(times: int) -> Callable[[], Awaitable[str]]:
+    """Work that fails so many times because the object store is away."""
+    left = [times]
 
     async def work() -> str:
-        seen.append(dict(patience.away))
-        if failures:
-            raise failures.pop(0)
+        if left[0] > 0:
+            left[0] -= 1
+            raise BlobsAway("gone")
         return "done"
 
-    assert await patience.until_done(work) == "done"
-    assert [sorted(away) for away in seen] == [
-        [],
-        ["object store"],
-        ["kafka", "object store"],
-        ["kafka", "object store", "postgres"],
-    ]
+    return work
+
+
+async def test_it_tries_until_the_server_is_back() -> None:
+    patience = Patience(asyncio.Event(), first_seconds=0.001)
+    assert await patience.until_done(failing(3)) == "done"
     assert patience.away == {}
 
 
-async def test_a_stop_ends_the_wait() -> None:
+async def test_the_success_of_one_does_not_hide_that_another_waits() -> None:
+    patience = Patience(asyncio.Event(), first_seconds=60)
+    waiting = asyncio.create_task(patience.until_done(failing(1)))
+    while not patience.away:
+        await asyncio.sleep(0)
+    await patience.until_done(failing(0))
+    assert list(patience.away) == ["object store"]
+    waiting.cancel()
+
+
+async def test_it_stops_when_asked_to() -> None:
     stop = asyncio.Event()
-    patience = Patience(stop, first_seconds=60)
-
-    async def work() -> None:
-        stop.set()
-        raise BlobsAway("gone")
-
+    stop.set()
     with pytest.raises(Stopped):
-        await patience.until_done(work)
+        await Patience(stop, first_seconds=60).until_done(failing(1))
 
 
-async def test_what_is_no_servers_fault_goes_up_at_once() -> None:
-    async def work() -> None:
-        raise ZeroDivisionError
+async def test_an_error_of_another_kind_goes_up() -> None:
+    async def broken() -> None:
+        raise KeyError
 
-    with pytest.raises(ZeroDivisionError):
-        await Patience(asyncio.Event(), first_seconds=60).until_done(work)
+    with pytest.raises(KeyError):
+        await Patience(asyncio.Event(), first_seconds=0.001).until_done(broken)

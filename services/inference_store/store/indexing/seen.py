@@ -48,7 +48,11 @@ def deltas(items: Iterable[Indexable], dictionary: Dictionary) -> list[tuple[Any
             found.add(at)
             if len(found.examples) < MOST_EXAMPLES:
                 found.examples[str(leaf.value)[:_LONGEST_EXAMPLE]] = None
+        # A value that is none of its type has both a leaf (as text) and a presence.
+        flagged = {leaf.name for leaf in item.metadata.leaves if leaf.flags}
         for presence in item.metadata.presences:
+            if presence.name in flagged and presence.flags:
+                continue
             place = (model, presence.name, presence.type, _flag(presence))
             (seen.get(place) or seen.setdefault(place, _Seen(at, at))).add(at)
     return [
