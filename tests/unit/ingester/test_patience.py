@@ -7,6 +7,7 @@ import pytest
 
 from inference_store.ingester.patience import Patience, Stopped
 from inference_store.store.errors import BlobsAway
+from tests.polling import until
 
 
 def failing(times: int) -> Callable[[], Awaitable[str]]:
@@ -31,8 +32,7 @@ async def test_it_tries_until_the_server_is_back() -> None:
 async def test_the_success_of_one_does_not_hide_that_another_waits() -> None:
     patience = Patience(asyncio.Event(), first_seconds=60)
     waiting = asyncio.create_task(patience.until_done(failing(1)))
-    while not patience.away:
-        await asyncio.sleep(0)
+    await until(lambda: patience.reason("object store"), lambda said: said is not None)
     await patience.until_done(failing(0))
     assert list(patience.away) == ["object store"]
     waiting.cancel()
