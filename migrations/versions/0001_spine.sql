@@ -278,7 +278,7 @@ CREATE TABLE prediction (
     uid UUID NOT NULL,
     ordinal INTEGER NOT NULL,
     rank INTEGER NOT NULL,
-    output SMALLINT NOT NULL,
+    output INTEGER NOT NULL,
     output_name TEXT COLLATE "C",
     label INTEGER,
     score DOUBLE PRECISION,

@@ -6,7 +6,7 @@ assignment a partition is first looked up there; until then nothing of it is rea
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
@@ -27,6 +27,8 @@ from .shares import hash_of, share_of
 _FETCH_BYTES = 4 * 1024 * 1024
 # While nothing comes, how often a broker is asked for a sign of life.
 _ASK_SECONDS = 5.0
+# No clock is so far ahead: a time beyond it is the producer's mistake.
+_AHEAD = timedelta(hours=24)
 _log = structlog.get_logger()
 
 
@@ -135,8 +137,10 @@ class Topic:
             polled = await self._kafka.getmany(
                 timeout_ms=timeout, max_records=self._settings.ingester_batch_events
             )
-        except IllegalStateError as error:  # a rebalance in between
-            raise KafkaError(str(error)) from error
+        except (IllegalStateError, ValueError) as error:
+            # A rebalance in between; or a record that aiokafka cannot read (a header's name
+            # that is not UTF-8): the line waits and says so, for nothing of it can be kept.
+            raise KafkaError(f"{type(error).__name__}: {error}") from error
         await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]
         return [share for share in shares if share is not None]
@@ -264,10 +268,17 @@ class Topic:
 
 
 def _record(place: Place, record: ConsumerRecord) -> Record:
-    at = (
-        datetime.fromtimestamp(record.timestamp / 1000, UTC)
-        if record.timestamp and record.timestamp > 0
-        else datetime.now(UTC)
-    )
     headers = headers_of(record.headers)
+    at = _time_of(record.timestamp)
     return Record(place, record.offset, at, record.key, record.value or b"", headers)
+
+
+def _time_of(milliseconds: int | None) -> datetime:
+    """The record's time; now where the producer gave none, or one that cannot be."""
+    now = datetime.now(UTC)
+    if milliseconds is None or milliseconds <= 0:
+        return now
+    try:
+        return min(datetime.fromtimestamp(milliseconds / 1000, UTC), now + _AHEAD)
+    except (ValueError, OverflowError, OSError):
+        return now

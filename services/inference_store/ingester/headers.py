@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 _MOST = 32
 _LONGEST = 1024
+_LONGEST_PRODUCER = 256
 Headers = Sequence[tuple[str, str]]
 
 
@@ -16,7 +17,9 @@ def sequence_of(headers: Headers) -> tuple[str, int] | None:
     """The producer and its sequence number, where both are there and sound."""
     found = dict(headers)
     producer, number = found.get("producer"), found.get("sequence", "")
-    if not producer or not number.isascii() or not number.isdigit() or len(number) > 18:
+    if not producer or len(producer) > _LONGEST_PRODUCER:
+        return None
+    if not number.isascii() or not number.isdigit() or len(number) > 18:
         return None
     return producer, int(number)
 

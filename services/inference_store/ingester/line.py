@@ -3,7 +3,8 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from functools import partial
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -21,7 +22,7 @@ from .consumer import Topic
 from .limit import DeadLetterLimit, Halted
 from .patience import Patience, Stopped
 from .reading import Reader
-from .shares import cut
+from .shares import SMALLEST_SLICE, Gathering, slice_after
 from .write import Outcomes, RegistrationGone, Writer
 
 _log = structlog.get_logger()
@@ -51,6 +52,7 @@ class Line:
         self._heartbeat = heartbeat
         self._stop = stop
         # One batch ahead: the reader waits here while the writer is behind.
+        self._slice = SMALLEST_SLICE
         self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
 
     async def run(self) -> None:
@@ -69,17 +71,30 @@ class Line:
             if not shares:
                 continue
             failpoint("ingester.poll.after")
-            for batch in await self._batches(shares):
+            async for batch in self._batches(shares):
                 await self._ahead.put(batch)
         await self._ahead.put(None)
 
-    async def _batches(self, shares: list[Share]) -> list[Batch]:
-        batch = Batch(shares)
-        started = time.perf_counter()
-        records = [record for share in shares for record in share.records]
-        batch.reads = await self._patience.until_done(lambda: self._reader.read(records))
-        BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
-        return list(cut(batch, most_rows=self._settings.ingester_batch_rows))
+    async def _batches(self, shares: list[Share]) -> AsyncIterator[Batch]:
+        """What was polled, read slice by slice: a batch is full by its rows, if not by its events.
+
+        Only what is in it is in memory, so slices are small while events are large.
+        """
+        batch = Gathering()
+        for share in shares:
+            remaining = list(share.records)
+            batch.begin(share)
+            while remaining:
+                some, remaining = remaining[: self._slice], remaining[self._slice :]
+                started = time.perf_counter()
+                reads = await self._patience.until_done(partial(self._reader.read, some))
+                BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
+                batch.add(some, reads)
+                self._slice = slice_after(self._slice, reads)
+                if batch.rows >= self._settings.ingester_batch_rows:
+                    yield batch.taken()
+        if batch.reads:
+            yield batch.taken()
 
     async def _write(self) -> None:
         while (batch := await self._ahead.get()) is not None:
@@ -116,11 +131,11 @@ class Line:
 
     async def _attempt(self, batch: Batch) -> Outcomes:
         self._heartbeat.beat()
-        now, events = asyncio.get_running_loop().time(), len(batch.reads)
+        events = len(batch.reads)
 
         async def within_limit(connection: AsyncConnection, outcomes: Outcomes) -> None:
             aside = sum(one[Outcome.DEAD] + one[Outcome.PARKED] for one in outcomes.values())
-            await self._limit.check(connection, now=now, events=events, set_aside=aside)
+            await self._limit.check(connection, events=events, aside=aside)
 
         return await self._writer.write(batch, within_limit)
 

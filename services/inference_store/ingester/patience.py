@@ -7,6 +7,7 @@ from typing import TypeVar
 import structlog
 from aiokafka.errors import KafkaError
 
+from inference_store.store.admin import Heartbeat
 from inference_store.store.database import is_trouble
 from inference_store.store.errors import BlobsAway
 from inference_store.store.metrics import TROUBLE
@@ -32,9 +33,12 @@ class Stopped(Exception):
 class Patience:
     """Runs work until it succeeds, as long as only a server's absence stands against it."""
 
-    def __init__(self, stop: asyncio.Event, *, first_seconds: float) -> None:
+    def __init__(
+        self, stop: asyncio.Event, *, first_seconds: float, heartbeat: Heartbeat | None = None
+    ) -> None:
         self._stop = stop
         self._first = first_seconds
+        self._heartbeat = heartbeat or Heartbeat()
         self.away: dict[str, str] = {}
 
     async def reason(self, server: str) -> str | None:
@@ -46,6 +50,8 @@ class Patience:
         wait = self._first
         noted: set[str] = set()
         while True:
+            # One who waits for a server is alive: restarting it would not bring the server back.
+            self._heartbeat.beat()
             try:
                 result = await work()
             except Exception as error:  # sorted out by its kind: anything else goes up

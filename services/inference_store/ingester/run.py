@@ -65,10 +65,12 @@ class _Ingester:
         self._engine = engine
         self._blobs = blobs
         self._stop = stop
-        self._patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
+        self._heartbeat = Heartbeat(limit_seconds=120.0)
+        self._patience = Patience(
+            stop, first_seconds=settings.ingester_retry_seconds, heartbeat=self._heartbeat
+        )
         # Its own patience: a retry that waits must not hide that the line runs.
         self._retry_patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
-        self._heartbeat = Heartbeat(limit_seconds=120.0)
         self._limit = DeadLetterLimit(settings)
         self._topic = Topic(settings, engine)
         self._joined = False

@@ -1,6 +1,6 @@
 """Accounting for offsets: a share of a batch covers [lo, hi) without a hole."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from hashlib import blake2b
 
 from inference_store.store.books import Place
@@ -9,6 +9,11 @@ from inference_store.store.records import Record
 
 from .batch import Assigned, Batch, Read, Share
 from .headers import sequence_of
+
+SMALLEST_SLICE = 50
+LARGEST_SLICE = 400
+# Rows of one slice above which the next is smaller: 650 bytes each while they are objects.
+_MANY_ROWS = 50_000
 
 
 def hash_of(record: Record) -> bytes:
@@ -45,36 +50,49 @@ def share_of(
     )
 
 
-def cut(batch: Batch, *, most_rows: int) -> Iterator[Batch]:
-    """The batch in parts of at most so many rows, one event at the least; usually itself."""
-    if sum(_rows(read) for read in batch.reads) <= most_rows:
-        yield batch
-        return
-    for share in batch.shares:
-        lo, lost = share.lo, share.lost
-        for part in _parts([r for r in batch.reads if r.record.place == share.place], most_rows):
-            records = [read.record for read in part]
-            piece = share_of(share.assigned, share.place, lo=lo, lost=lost, records=records)
-            yield Batch([piece], part)
-            lo, lost = piece.hi, 0
+class Gathering:
+    """A batch while it is being read: parts of shares, and what was read of them."""
+
+    def __init__(self) -> None:
+        self.reads: list[Read] = []
+        self.rows = 0
+        # the share that is being read, and its parts that this batch has so far
+        self._shares: list[tuple[Share, int, int, list[Record]]] = []
+
+    def begin(self, share: Share) -> None:
+        """What is added from now on is of this share."""
+        self._shares.append((share, share.lo, share.lost, []))
+
+    def add(self, records: Sequence[Record], reads: Sequence[Read]) -> None:
+        """The next records of the share."""
+        self._shares[-1][3].extend(records)
+        self.reads.extend(reads)
+        self.rows += sum(map(rows_of, reads))
+
+    def taken(self) -> Batch:
+        """The batch so far; the rest of the share that is being read goes into the next."""
+        parts = [
+            share_of(share.assigned, share.place, lo=lo, lost=lost, records=records)
+            for share, lo, lost, records in self._shares
+            if records
+        ]
+        batch = Batch(parts, self.reads)
+        share = self._shares[-1][0]
+        self._shares = [(share, parts[-1].hi, 0, [])]
+        self.reads, self.rows = [], 0
+        return batch
 
 
-def _parts(reads: Sequence[Read], most_rows: int) -> Iterator[list[Read]]:
-    part: list[Read] = []
-    rows = 0
-    for read in reads:
-        if part and rows + _rows(read) > most_rows:
-            yield part
-            part, rows = [], 0
-        part.append(read)
-        rows += _rows(read)
-    if part:
-        yield part
-
-
-def _rows(read: Read) -> int:
+def rows_of(read: Read) -> int:
     """How many rows a record will be, near enough."""
     item = read.result
     if not isinstance(item, Indexable):
         return 1
     return 1 + len(item.metadata.leaves) + len(item.predictions.items or ())
+
+
+def slice_after(size: int, reads: Sequence[Read]) -> int:
+    """How many records to read at once, after the last ones turned out to be so large."""
+    if sum(map(rows_of, reads)) > _MANY_ROWS:
+        return max(SMALLEST_SLICE // 10, size // 4)
+    return min(LARGEST_SLICE, size * 2)

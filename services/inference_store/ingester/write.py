@@ -25,7 +25,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import books, dead_letters, indexing, parked, partitions, registrations
 from inference_store.store.books import Outcome, Place
-from inference_store.store.database import cause_of, is_rows_fault
+from inference_store.store.database import cause_of, is_partition_missing, is_rows_fault
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable, Rows, rows_of
@@ -99,15 +99,18 @@ class Writer:
 
     async def attempt(self, work: Callable[[bool], Awaitable[T]]) -> T:
         """Run a transaction; again one event by one where Postgres refuses a value of some."""
+        one_by_one = False
         for _ in range(_MOST_LOOKS):
             try:
-                return await work(False)
+                return await work(one_by_one)
             except ErasedMeanwhile:
                 continue
             except _REFUSALS as error:
-                if not is_rows_fault(error):
+                if is_partition_missing(error):
+                    self._spans = partitions.Spans()
+                if one_by_one or not is_rows_fault(error):
                     raise
-                return await work(True)
+                one_by_one = True
         raise ErasedMeanwhile
 
     async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Outcomes:
@@ -167,10 +170,11 @@ class Writer:
         else:
             written = (await indexing.write(connection, [rows for _, rows in pairs])).new
         await _refuse_erased(connection, arrivals.fresh, written)
+        refused = {id(read) for read, _ in arrivals.dead}
         stored = [
             (read, Outcome.STORED if (rows.model, rows.uid) in written else Outcome.DUPLICATE)
             for read, rows in pairs
-            if not any(read is dead for dead, _ in arrivals.dead)
+            if id(read) not in refused
         ]
         fresh = [_item(read) for read, outcome in stored if outcome is Outcome.STORED]
         await indexing.write_deltas(connection, indexing.deltas(fresh, self._dictionary))

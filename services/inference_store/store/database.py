@@ -1,7 +1,7 @@
 """Connections to Postgres, and what its errors mean."""
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from asyncpg.exceptions import (
     DeadlockDetectedError,
@@ -15,6 +15,7 @@ from asyncpg.exceptions import (
     SerializationError,
 )
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 # The database's own trouble: worth another try, never the fault of what was written.
@@ -26,6 +27,7 @@ _TROUBLE = (
     ReadOnlySQLTransactionError,
     DiskFullError,
     QueryCanceledError,
+    PoolTimeout,
     OSError,
     TimeoutError,
 )
@@ -41,6 +43,7 @@ def create_engine(
     """An engine for `postgresql://…`; it connects when first used.
 
     Plans are made for the values at hand: partitions are pruned while planning.
+    Raises ValueError for a parameter of the DSN that is not known.
     """
     parts = urlsplit(dsn)
     settings = {
@@ -52,8 +55,15 @@ def create_engine(
     if statement_timeout_seconds is not None:
         settings["statement_timeout"] = str(int(statement_timeout_seconds * 1000))
     arguments: dict[str, Any] = {"server_settings": settings, "timeout": 10}
+    for name, value in parse_qsl(parts.query):
+        if name in {"sslmode", "ssl"}:
+            arguments["ssl"] = value
+        elif name in {"application_name", "options", "search_path"}:
+            settings[name] = value
+        else:
+            raise ValueError(f"the DSN's {name!r} is not known; sslmode and application_name are")
     return create_async_engine(
-        parts._replace(scheme="postgresql+asyncpg").geturl(),
+        parts._replace(scheme="postgresql+asyncpg", query="").geturl(),
         pool_size=pool_size,
         max_overflow=0,
         pool_pre_ping=True,
@@ -77,13 +87,22 @@ def is_trouble(error: BaseException) -> bool:
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     if isinstance(cause, InterfaceError) and not isinstance(cause, ValueError):
+        return "connection" in str(cause)
+    if is_partition_missing(error):
         return True
     return isinstance(cause, _TROUBLE)
+
+
+def is_partition_missing(error: BaseException) -> bool:
+    """Whether a row found no partition: it was dropped since, and is to be made again."""
+    return "no partition of relation" in str(cause_of(error))
 
 
 def is_rows_fault(error: BaseException) -> bool:
     """Whether a row was refused for what is in it (SQLSTATE class 22 or 23, or its encoding)."""
     cause = cause_of(error)
+    if is_partition_missing(error):
+        return False
     if isinstance(cause, PostgresError):
         return str(cause.sqlstate)[:2] in {"22", "23", "54"}
     # asyncpg's own refusal to encode a value is a ValueError

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, func, select, true, update
@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .errors import Conflict, NotFound
 from .records import Record, Trouble, record_of
-from .tables import dead_letter, parked_event
+from .tables import dead_letter
 
 # 'redrive' is asked for and not yet done; 'stored' and the like are what a redrive made of it.
 STATES = (
@@ -190,13 +190,3 @@ async def reopen(connection: AsyncConnection, id: int, trouble: Trouble) -> None
             **trouble.values,
         )
     )
-
-
-async def set_aside_since(connection: AsyncConnection, window: timedelta) -> int:
-    """Events that became dead letters or were parked within the window; parked ones count."""
-    since = func.now() - window
-    total = 0
-    for table in (dead_letter, parked_event):
-        query = select(func.count()).select_from(table).where(table.c.created_at >= since)
-        total += int(await connection.scalar(query) or 0)
-    return total

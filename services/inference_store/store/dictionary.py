@@ -8,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Table, func, insert, select
+from sqlalchemy import TEXT, Table, any_, func, insert, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -95,7 +96,9 @@ async def _load(connection: AsyncConnection, names: Names, model: int, wanted: s
 
 async def _numbers(connection: AsyncConnection, names: Names, wanted: Iterable[str]) -> None:
     table = names.table
-    query = select(table.c.name, table.c[names.column]).where(table.c.name.in_(sorted(wanted)))
+    query = select(table.c.name, table.c[names.column]).where(
+        table.c.name == any_(literal(sorted(wanted), ARRAY(TEXT)))
+    )
     names.numbers.update({row[0]: row[1] for row in await connection.execute(query)})
 
 

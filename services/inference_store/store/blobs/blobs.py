@@ -94,8 +94,9 @@ class Blobs:
             try:
                 return self._minio.stat_object(key.bucket, key.key).size or 0
             except S3Error as exc:
-                # the answer to a HEAD has no body, so the bucket has to be asked for
-                if exc.response.status == 404 and self._minio.bucket_exists(key.bucket):
+                # 400: a key that this server cannot hold. The answer to a HEAD has no body,
+                # so the bucket has to be asked for.
+                if exc.response.status in {400, 404} and self._minio.bucket_exists(key.bucket):
                     raise BlobMissing(f"{key} is not there") from exc
                 raise
 

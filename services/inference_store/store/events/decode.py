@@ -12,7 +12,7 @@ from inference_store.store.errors import InvalidEvent
 
 from .event import Extras, InferenceEvent
 from .instants import parse_instant
-from .spans import member_texts
+from .spans import integer, member_texts
 from .storage_key import Buckets, StorageKey
 from .uid import LOWEST, uid_of
 from .wire import EXTRAS, IDS, NINE, WireEvent
@@ -48,6 +48,7 @@ def _event(
 ) -> InferenceEvent:
     data = _place(wire.data_storage_key, "data_storage_key", buckets)
     response = _place(wire.inference_storage_key, "inference_storage_key", buckets)
+    metadata, result = inline.text_of("metadata"), inline.text_of("response")
     return InferenceEvent(
         uid=uid_of(received_at, wire.model_id, wire.inference_id, *_parts(data), *_parts(response)),
         model_id=wire.model_id,
@@ -61,9 +62,9 @@ def _event(
         metadata=_place(wire.metadata_storage_key, "metadata_storage_key", buckets),
         aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
         extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
-        inline_metadata=inline.text_of("metadata"),
-        inline_response=inline.text_of("response"),
-        flags=flags,
+        inline_metadata=metadata,
+        inline_response=result,
+        flags=flags + inline.flags,
     )
 
 
@@ -80,7 +81,7 @@ def _document(payload: bytes) -> dict[str, Any]:
 def _tolerant(payload: bytes) -> Any:
     """What strict JSON refuses somewhere in the message may be in a field we never read."""
     try:
-        return json.loads(payload.decode("utf-8"))
+        return json.loads(payload.decode("utf-8"), parse_int=integer)
     except UnicodeDecodeError as wrong:
         raise InvalidEvent("not_json", f"the message is not UTF-8: {wrong}") from None
     except RecursionError:
@@ -157,6 +158,7 @@ class _Inline:
         self._payload = payload
         self._document = document
         self._texts: dict[str, str] | None = None
+        self.flags: tuple[str, ...] = ()
 
     def text_of(self, name: str) -> bytes | None:
         value = self._document.get(name)
@@ -171,7 +173,11 @@ class _Inline:
         # Numbers may have lost digits: only what stands in the message word for word is exact.
         return written if written and written in self._payload else self._verbatim(name)
 
-    def _verbatim(self, name: str) -> bytes:
-        if self._texts is None:
-            self._texts = member_texts(self._payload.decode("utf-8"))
-        return self._texts[name].encode("utf-8", "surrogatepass")
+    def _verbatim(self, name: str) -> bytes | None:
+        try:
+            if self._texts is None:
+                self._texts = member_texts(self._payload.decode("utf-8"))
+            return self._texts[name].encode("utf-8", "surrogatepass")
+        except (RecursionError, ValueError, IndexError, KeyError):
+            self.flags += (f"inline_unreadable:{name}",)
+            return None

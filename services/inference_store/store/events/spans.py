@@ -2,7 +2,14 @@
 
 import json
 
-_DECODER = json.JSONDecoder()
+
+def integer(digits: str) -> int | str:
+    """A JSON integer; as its digits where Python would refuse to convert so many."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
+
+
+_MOST_DIGITS = 4000
+_DECODER = json.JSONDecoder(parse_int=integer)
 _BLANK = " \t\n\r"
 
 

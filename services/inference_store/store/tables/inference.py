@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     Integer,
     Numeric,
-    SmallInteger,
     Table,
     text,
 )
@@ -142,7 +141,7 @@ prediction = Table(
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Column("ordinal", Integer, primary_key=True, autoincrement=False),
     Column("rank", Integer, nullable=False),
-    Column("output", SmallInteger, nullable=False),
+    Column("output", Integer, nullable=False),
     Column("output_name", CODE_POINTS),
     Column("label", Integer),
     Column("score", Double),

@@ -122,6 +122,19 @@ def test_inline_values_are_kept_word_for_word(text: str) -> None:
     assert event.inline_metadata == text.encode()
 
 
+def test_an_inline_blob_that_nobody_can_read_is_left_out_and_flagged() -> None:
+    deep = b"[" * 1010 + b"1 " + b"]" * 1010
+    payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata":' + deep)
+    event = decode(payload, record_time=NOW, buckets=BUCKETS)
+    assert event.inline_metadata is None
+    assert event.flags == ("inline_unreadable:metadata",)
+
+
+def test_a_number_of_ten_thousand_digits_anywhere_is_no_error() -> None:
+    payload = make_payload(novelty=0).replace(b'"novelty":0', b'"novelty":' + b"9" * 10_000)
+    assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
+
+
 def test_an_inline_string_is_the_blob_itself() -> None:
     assert make_event(response='{"outputs": []}').inline_response == b'{"outputs": []}'
 
