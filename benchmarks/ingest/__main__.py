@@ -15,7 +15,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 
-from . import floor, stage
+from . import floor, stage, steps
 from .events import made
 from .measure import Measured, ingest
 
@@ -138,6 +138,9 @@ def report(results: Sequence[Measured], arguments: argparse.Namespace) -> None:
         resident = ", ".join(f"{size:.0f}" for size in one.resident)
         print(f"\n{one.name}: ingester's memory, MiB, over the run: {resident}")
         print(f"{one.name}: the line's two halves, side by side: {one.steps}")
+    spent = ", ".join(f"{step} {cost:.0f}" for step, cost in steps.measure().items())
+    print(f"\nOf the ingester's µs an event with inline blobs: {spent};")
+    print("the rest is Kafka's protocol, encoding COPY, and waiting on the event loop.")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,6 @@ def downgrade() -> None:
         " kafka_partition, prediction, metadata_presence, metadata_timestamp, metadata_bool,"
         " metadata_string, metadata_number, inference_alias, inference, partition_span,"
         " metadata_key_delta, metadata_key_seen, model_key, model_label, label, metadata_key,"
-        " registration"
+        " registration, former_model"
     )
     op.execute(text(f"DROP TABLE {tables} CASCADE"))

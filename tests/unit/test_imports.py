@@ -39,8 +39,8 @@ LINES = (
     {"errors", "settings", "logs", "metrics", "failpoints", "json_text", "long_text", "times"},
     {"tables", "events", "layout", "database", "admin"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"},
-    {"registrations", "key_registry", "books", "records", "inferences", "set_aside"},
-    {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits"},
+    {"registrations", "key_registry", "books", "records", "set_aside"},
+    {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},
 )
 
 

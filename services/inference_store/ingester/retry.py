@@ -1,7 +1,8 @@
 """Parked events whose time has come, and dead letters that someone asked to redrive.
 
 No new offset: the record is read again from Postgres, and its state in the books moves. Fetching
-is done before the transaction; the transaction then takes only what is still there and unlocked.
+is done before the transactions, which are small, for they hold the gate and the books: each takes
+only what is still there and unlocked.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from inference_store.store import books, dead_letters, parked
 from inference_store.store.books import Outcome, Place
 from inference_store.store.dead_letters import DeadLetter
 from inference_store.store.failpoints import failpoint
+from inference_store.store.indexing import Indexable
 from inference_store.store.metrics import PARKED_TRIES
 from inference_store.store.parked import Parked
 from inference_store.store.records import Record, Trouble
@@ -28,8 +30,11 @@ from .reading import Reader
 from .write import RegistrationGone, Writer
 
 _EVERY_SECONDS = 1.0
+# In one transaction.
+_MOST_EVENTS = 20
 _log = structlog.get_logger()
 _Changes = dict[Place, Counter[Outcome]]
+_Event = Parked | DeadLetter
 
 
 class Retries:
@@ -74,24 +79,29 @@ class Retries:
             letters = await dead_letters.to_redrive(connection, limit=limit)
         if not waiting and not letters:
             return 0
-        records = [*(event.record for event in waiting), *(letter.record for letter in letters)]
-        reads = await self._reader.read(records)
+        events: list[_Event] = sorted([*waiting, *letters], key=lambda event: event.record.place)
+        reads = await self._reader.read([event.record for event in events])
         results = {(read.record.place, read.record.offset): read for read in reads}
         await self._writer.prepare(reads)
         failpoint("ingester.retry.before")
-        await self._writer.attempt(partial(self._settle, waiting, letters, results))
-        failpoint("ingester.retry.commit.after")
-        return len(waiting) + len(letters)
+        for start in range(0, len(events), _MOST_EVENTS):
+            some = events[start : start + _MOST_EVENTS]
+            await self._writer.attempt(partial(self._settle, some, results))
+            failpoint("ingester.retry.commit.after")
+        return len(events)
 
     async def _settle(
         self,
-        waiting: Sequence[Parked],
-        letters: Sequence[DeadLetter],
+        events: Sequence[_Event],
         results: Mapping[tuple[Place, int], Read],
         one_by_one: bool,
     ) -> None:
         changes: _Changes = {}
+        waiting = [event for event in events if isinstance(event, Parked)]
+        letters = [event for event in events if isinstance(event, DeadLetter)]
         async with self._engine.begin() as connection:
+            # The books first, as the line does: neither then holds what the other waits for.
+            await books.lock(connection, {event.record.place for event in events})
             ours = await parked.lock(connection, [event.id for event in waiting])
             for event in waiting:
                 if event.id in ours:
@@ -113,20 +123,17 @@ class Retries:
         changes: _Changes,
         one_by_one: bool,
     ) -> None:
-        if isinstance(read.result, MissingBlob):
-            # Erased or expired meanwhile: settled. Else the row stays: it cannot be parked twice.
-            outcome = await self._index(connection, read, one_by_one)
-            if outcome is not Outcome.PARKED:
-                await parked.remove(connection, event.id)
-                _move(changes, event.record, Outcome.PARKED, outcome)
-                return
+        # The row is still there: what is parked again keeps it, with its age and its tries.
+        outcome = await self._index(connection, read, one_by_one)
+        if outcome is Outcome.PARKED:
             if datetime.now(UTC) - event.created_at < self._schedule.give_up:
                 await parked.postpone(connection, event, self._schedule)
                 return
-            read = Read(read.record, _gave_up(read.result, event))
-        # The row goes first: what is parked anew in here gets a row of its own.
+            gave_up = Read(read.record, _gave_up(read.result, event))
+            outcome = await self._index(connection, gave_up, one_by_one)
         await parked.remove(connection, event.id)
-        outcome = await self._index(connection, read, one_by_one)
+        if outcome is not Outcome.DEAD:
+            await dead_letters.settle_parked(connection, event.record, outcome.value)
         _move(changes, event.record, Outcome.PARKED, outcome)
 
     async def _settle_letter(
@@ -160,9 +167,13 @@ def _ids(letter: DeadLetter) -> tuple[str | None, str | None]:
     return letter.trouble.model_id, letter.trouble.inference_id
 
 
-def _gave_up(missing: MissingBlob, event: Parked) -> Trouble:
-    detail = f"{missing.storage_key} did not come within {event.attempts + 1} tries"
-    return Trouble("blob_missing", detail, missing.model_id, missing.inference_id)
+def _gave_up(result: Indexable | Trouble | MissingBlob, event: Parked) -> Trouble:
+    tries = f"within {event.attempts + 1} tries"
+    if isinstance(result, MissingBlob):
+        detail = f"{result.storage_key} did not come {tries}"
+    else:
+        detail = f"what it needs was being deleted, and did not come free {tries}"
+    return Trouble("blob_missing", detail, event.trouble.model_id, event.trouble.inference_id)
 
 
 def _move(changes: _Changes, record: Record, old: Outcome, new: Outcome) -> None:

@@ -67,6 +67,7 @@ class Writer:
         self._schedule = schedule
         self._target = partition_target
         self._spans = partitions.Spans()
+        self._registered: dict[int, datetime] = {}
 
     async def prepare(self, reads: Sequence[Read]) -> None:
         """Make every name and span that the rows need."""
@@ -75,6 +76,11 @@ class Writer:
         labels: dict[int, set[str]] = {}
         for item in items:
             model = item.registration.model
+            registered = item.registration.registered_at
+            if self._registered.setdefault(model, registered) != registered:
+                # Removed and registered anew, with the same integer: its names went with it.
+                self._dictionary.forget(model)
+                self._registered[model] = registered
             names = keys.setdefault(model, set())
             names.update(leaf.name for leaf in item.metadata.leaves)
             names.update(presence.name for presence in item.metadata.presences)

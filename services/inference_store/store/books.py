@@ -5,16 +5,21 @@ The next offset moves in the transaction that writes the rows, and only from whe
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from itertools import islice
 
 from sqlalchemy import ColumnElement, Row, and_, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .tables import dead_letter, kafka_partition, lost_offsets
+
+# Sequence numbers in one row, and producers heard in one batch of a partition.
+_BLOCK = 10_000
+_MOST_PRODUCERS = 100
 
 
 class Outcome(StrEnum):
@@ -96,9 +101,17 @@ async def begin(connection: AsyncConnection, place: Place, *, first: int, began:
 
 async def hold(connection: AsyncConnection, place: Place, lo: int) -> None:
     """Lock a partition's row; raises Fenced where its next offset is not `lo`."""
-    query = select(kafka_partition.c.next).where(_at(place)).with_for_update()
+    # not FOR UPDATE: that would wait for everyone who adds a dead letter or a parked event
+    query = select(kafka_partition.c.next).where(_at(place)).with_for_update(key_share=True)
     if await connection.scalar(query) != lo:
         raise Fenced(f"{place} is not at {lo} any more")
+
+
+async def lock(connection: AsyncConnection, places: Iterable[Place]) -> None:
+    """Lock partitions' rows, wherever they are; one order everywhere, the books before all else."""
+    for place in sorted(set(places)):
+        query = select(kafka_partition.c.next).where(_at(place)).with_for_update(key_share=True)
+        await connection.execute(query)
 
 
 async def move(
@@ -155,17 +168,28 @@ async def name_lost(connection: AsyncConnection, place: Place, *, lo: int, hi: i
 async def cover(
     connection: AsyncConnection, place: Place, sequences: Mapping[str, Sequence[int]]
 ) -> None:
-    """Add the sequence numbers that came through a partition to what each producer's cover."""
+    """Add the sequence numbers that came through a partition to what each producer's cover.
+
+    Only the first 100 producers are heard: a header is anyone's to fill.
+    """
     statement = text(
         "INSERT INTO producer_sequence AS seen"
-        " (producer, cluster, topic, epoch, partition, covered)"
-        " SELECT :producer, :cluster, :topic, :epoch, :partition,"
-        " range_agg(int8range(n, n + 1)) FROM unnest(CAST(:numbers AS bigint[])) AS n"
-        " ON CONFLICT (producer, cluster, topic, epoch, partition) DO UPDATE"
+        " (producer, cluster, topic, epoch, partition, block, covered)"
+        " SELECT producer, :cluster, :topic, :epoch, :partition, n / :block,"
+        " range_agg(int8range(n, n + 1))"
+        " FROM unnest(CAST(:producers AS text[]), CAST(:numbers AS bigint[])) AS came (producer, n)"
+        " GROUP BY producer, n / :block"
+        " ON CONFLICT (producer, cluster, topic, epoch, partition, block) DO UPDATE"
         " SET covered = seen.covered + excluded.covered, updated_at = now()"
     )
-    for producer, numbers in sorted(sequences.items()):
-        values = {**place.values, "producer": producer, "numbers": list(numbers)}
+    came = [
+        (producer, number)
+        for producer, numbers in islice(sequences.items(), _MOST_PRODUCERS)
+        for number in numbers
+    ]
+    if came:
+        producers, numbers = (list(column) for column in zip(*came, strict=True))
+        values = {**place.values, "producers": producers, "numbers": numbers, "block": _BLOCK}
         await connection.execute(statement, values)
 
 

@@ -24,6 +24,8 @@ STATES = (
     "erased_again",
     "parked",
 )
+_PLACE = ("cluster", "topic", "epoch", "partition", "offset")
+_TROUBLE = ("reason", "detail", "model_id", "inference_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,23 @@ def _letter(row: Any) -> DeadLetter:
 
 
 async def add(connection: AsyncConnection, letters: Sequence[tuple[Record, Trouble]]) -> None:
-    """Keep events that could not be indexed; one that is kept already stays as it is."""
+    """Keep events that could not be indexed; one that is kept already stays as it is.
+
+    Except one that a redrive had parked: its blob never came, so that it is open again.
+    """
     if letters:
         rows = [{**record.values, **trouble.values} for record, trouble in letters]
-        await connection.execute(upsert(dead_letter).on_conflict_do_nothing(), rows)
+        new = upsert(dead_letter)
+        statement = new.on_conflict_do_update(
+            index_elements=_PLACE,
+            set_={
+                "state": "open",
+                "updated_at": func.now(),
+                **{name: new.excluded[name] for name in _TROUBLE},
+            },
+            where=dead_letter.c.state == "parked",
+        )
+        await connection.execute(statement, rows)
 
 
 async def find(
@@ -175,6 +190,16 @@ async def settle(connection: AsyncConnection, id: int, state: str) -> None:
         update(dead_letter)
         .where(dead_letter.c.id == id)
         .values(state=state, attempts=dead_letter.c.attempts + 1, updated_at=func.now())
+    )
+
+
+async def settle_parked(connection: AsyncConnection, record: Record, state: str) -> None:
+    """An event is parked no longer: the dead letter that it was before, if it was one, says so."""
+    here = (dead_letter.c[name] == value for name, value in record.values.items() if name in _PLACE)
+    await connection.execute(
+        update(dead_letter)
+        .where(*here, dead_letter.c.state == "parked")
+        .values(state=state, updated_at=func.now())
     )
 
 

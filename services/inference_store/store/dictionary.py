@@ -51,6 +51,11 @@ class Dictionary:
         self.keys = Names(metadata_key, model_key, "key", most_keys)
         self.labels = Names(label, model_label, "label", most_labels)
 
+    def forget(self, model: int) -> None:
+        """Drop what is cached of a model; nothing but a read is lost."""
+        self.keys.by_model.pop(model, None)
+        self.labels.by_model.pop(model, None)
+
     async def resolve(
         self, keys: Mapping[int, Iterable[str]], labels: Mapping[int, Iterable[str]]
     ) -> None:

@@ -6,6 +6,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .retention.identities import among, by_model
 from .tables import inference
 
 
@@ -13,12 +14,9 @@ async def stored(
     connection: AsyncConnection, identities: Iterable[tuple[int, UUID]]
 ) -> set[tuple[int, UUID]]:
     """Those of the given (model, uid) that are stored."""
-    by_model: dict[int, list[UUID]] = {}
-    for model, uid in identities:
-        by_model.setdefault(model, []).append(uid)
     found: set[tuple[int, UUID]] = set()
-    for model, uids in sorted(by_model.items()):
-        query = select(inference.c.uid).where(inference.c.model == model)
-        rows = await connection.execute(query.where(inference.c.uid.in_(uids)))
+    for model, uids in by_model(identities):
+        query = select(inference.c.uid).where(among(inference, model, uids))
+        rows = await connection.execute(query)
         found |= {(model, uid) for uid in rows.scalars()}
     return found

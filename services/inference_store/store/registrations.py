@@ -13,6 +13,7 @@ from .errors import Conflict, NotFound, PreconditionFailed
 from .events import InferenceEvent
 from .tables import (
     erasing,
+    former_model,
     inference,
     metadata_key_delta,
     metadata_key_seen,
@@ -83,9 +84,19 @@ async def register_missing(
         }
         for model_id in sorted(missing)
     ]
-    if rows:
-        await connection.execute(upsert(registration).on_conflict_do_nothing(), rows)
+    former = await _former(connection, missing)
+    for row in rows:
+        values = row | former.get(str(row["model_id"]), {})
+        await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
     return await known(connection, events)
+
+
+async def _former(
+    connection: AsyncConnection, model_ids: Collection[str]
+) -> dict[str, dict[str, int]]:
+    """The integers that models had before their registration was removed."""
+    query = select(former_model).where(former_model.c.model_id.in_(sorted(model_ids)))
+    return {row.model_id: {"model": row.model} for row in await connection.execute(query)}
 
 
 async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
@@ -150,7 +161,9 @@ async def put(
     query = select(registration).where(registration.c.model_id == model_id)
     row = (await connection.execute(query.with_for_update())).first()
     if row is None and revision in (None, 0):
-        new = upsert(registration).values(model_id=model_id, registered_by="api", **details.values)
+        former = (await _former(connection, [model_id])).get(model_id, {})
+        values = {"model_id": model_id, "registered_by": "api", **details.values, **former}
+        new = upsert(registration).values(values)
         made = new.on_conflict_do_nothing().returning(registration)
         row = (await connection.execute(made)).first()
         if row is not None:
@@ -179,6 +192,8 @@ async def delete(connection: AsyncConnection, model_id: str) -> None:
         some = select(table.c.model).where(table.c.model == found.model).limit(1)
         if (await connection.scalar(some)) is not None:
             raise Conflict(f"The model {model_id!r} still has {what}: delete them first.")
+    values = {"model_id": model_id, "model": found.model}
+    await connection.execute(upsert(former_model).values(values).on_conflict_do_nothing())
     for table in _OF_A_MODEL:
         await connection.execute(table.delete().where(table.c.model == found.model))
 

@@ -4,8 +4,10 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store.tables import registration
 from tests.integration.stored import Made, at, store
 
 ODD_IDS = ["a/b", "a%2Fb", "ü", "query", "uid:x", " ", "a b?c#d", "..a", "%", "a//b", "\U0001f600"]
@@ -86,3 +88,21 @@ async def test_retention_policy(client: httpx.AsyncClient) -> None:
     assert (await client.get("/v1/retention/runs")).json()["items"] == [run.json()]
     assert (await client.delete(path)).status_code == 204
     assert (await client.delete(path)).status_code == 404
+
+
+async def test_a_model_of_the_same_id_is_known_by_what_was_erased_of_it(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    async def integer() -> int | None:
+        query = select(registration.c.model).where(registration.c.model_id == "again")
+        async with engine.connect() as connection:
+            found: int | None = await connection.scalar(query)
+        return found
+
+    await client.put("/v1/models/again", json={"name": "one"})
+    first = await integer()
+    assert (await client.delete("/v1/models/again")).status_code == 204
+    assert await integer() is None
+    await client.put("/v1/models/other", json={})
+    await client.put("/v1/models/again", json={"name": "two"})
+    assert await integer() == first

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import partitions
 from inference_store.store.events import uid_of
-from inference_store.store.tables import PARTITIONED, inference
+from inference_store.store.tables import PARTITIONED, inference, partition_span
 
 NOW = datetime.now(UTC)
 
@@ -89,3 +89,77 @@ async def test_small_old_spans_become_one_with_all_rows_and_indexes(engine: Asyn
     # the place is still there for late events
     known = await partitions.make_missing(engine, instants, target=5_000_000)
     assert len({known.find(at) for at in instants}) == 1
+
+
+async def test_a_new_span_has_every_index_of_its_parents(engine: AsyncEngine) -> None:
+    await partitions.make_missing(engine, [NOW], target=1000)
+    names = [table.name for table in PARTITIONED]
+    own = text(
+        "SELECT relname, count(*), count(*) FILTER (WHERE indisprimary) FROM pg_index"
+        " JOIN pg_class ON oid = indrelid WHERE relname = ANY(:names) AND indisvalid"
+        " GROUP BY relname"
+    )
+    attached = text(
+        "SELECT tables.relname, count(*), count(*) FILTER (WHERE parents.indisprimary"
+        " AND children.indisprimary) FROM pg_inherits"
+        " JOIN pg_index children ON children.indexrelid = inhrelid AND children.indisvalid"
+        " JOIN pg_index parents ON parents.indexrelid = inhparent AND parents.indisvalid"
+        " JOIN pg_class tables ON tables.oid = parents.indrelid GROUP BY tables.relname"
+    )
+    async with engine.connect() as connection:
+        wanted = {tuple(row) for row in await connection.execute(own, {"names": names})}
+        found = {tuple(row) for row in await connection.execute(attached)}
+        leaf_indexes = await connection.scalar(
+            text(
+                "SELECT count(*) FROM pg_index JOIN pg_inherits ON inhrelid = indrelid"
+                " WHERE NOT indrelid::regclass::text = ANY(:names)"
+            ),
+            {"names": names},
+        )
+    assert found == wanted
+    assert {row[0] for row in wanted} == set(names)
+    assert all(row[2] == 1 for row in wanted)
+    assert leaf_indexes == sum(row[1] for row in wanted)
+
+
+async def test_a_span_is_made_while_others_read(engine: AsyncEngine) -> None:
+    await partitions.make_missing(engine, [NOW], target=1000)
+    async with engine.begin() as reader:
+        for table in PARTITIONED:
+            await reader.execute(select(table))
+        old = NOW - timedelta(days=100)
+        known = await partitions.make_missing(engine, [old], target=1000)
+    assert known.find(old) is not None
+
+
+async def test_statistics_leave_out_spans_that_are_closed_dropped_or_busy(
+    engine: AsyncEngine,
+) -> None:
+    instants = [NOW - timedelta(days=days) for days in (300, 200, 100, 0)]
+    known = await partitions.make_missing(engine, instants, target=5_000_000)
+    closed, dropped, busy, sound = (known.find(at) for at in instants)
+    assert closed is not None
+    assert dropped is not None
+    assert busy is not None
+    assert sound is not None
+    rows = [
+        {"model": 1, "uid": uid_of(at, str(n)), "received_at": at, "inference_id": str(n)}
+        for at in instants
+        for n in range(1000)
+    ]
+    async with engine.begin() as connection:
+        await connection.execute(inference.insert(), rows)
+    async with engine.begin() as connection:
+        await connection.execute(text("ANALYZE inference"))
+        closing = partition_span.update().where(partition_span.c.name == closed.name)
+        await connection.execute(closing.values(state="closing"))
+        await connection.execute(text(f"DROP TABLE {dropped.tables[0]}"))
+    analysed = select(partition_span.c.name).where(partition_span.c.analysed_rows > 0)
+    async with engine.begin() as connection:
+        await connection.execute(text(f"LOCK TABLE {busy.tables[0]}"))
+        assert await partitions.analyse(engine) == 1
+        assert (await connection.execute(analysed)).scalars().all() == [sound.name]
+    await partitions.analyse(engine)
+    async with engine.connect() as connection:
+        names = set((await connection.execute(analysed)).scalars())
+    assert names == {sound.name, busy.name}

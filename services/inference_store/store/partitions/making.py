@@ -47,13 +47,19 @@ async def _make(connection: AsyncConnection, known: Spans, at: datetime, target:
 
 
 async def create(connection: AsyncConnection, span: Span) -> None:
-    """One partition of every table, and the catalogue's row. The caller has the lock."""
-    bounds = bounds_of(span)
+    """One partition of every table, and the catalogue's row. The caller has the lock.
+
+    Made apart and attached: `CREATE TABLE … PARTITION OF` would lock the parents against their
+    readers, and deadlock with them. Raises the database's trouble after waiting 5 s for a lock.
+    """
+    await connection.execute(text("SET LOCAL lock_timeout = '5s'"))
     for table in PARTITIONED:
-        name = f"{table.name}_{span.name}"
-        await connection.execute(
-            text(f"CREATE TABLE {name} PARTITION OF {table.name} FOR VALUES {bounds}")
-        )
+        parent, name = table.name, f"{table.name}_{span.name}"
+        for statement in (
+            f"CREATE TABLE {name} ({like(parent)})",
+            f"ALTER TABLE {parent} ATTACH PARTITION {name} FOR VALUES {bounds_of(span)}",
+        ):
+            await connection.execute(text(statement))
     values = {"name": span.name, "lo": span.lo, "hi": span.hi}
     await connection.execute(partition_span.insert().values(values))
 
@@ -72,6 +78,12 @@ async def _width(connection: AsyncConnection, at: datetime, target: int) -> time
     lo, hi, rows = row
     wanted = (min(hi, datetime.now(UTC)) - lo) * (target / rows)
     return max((width for width in _WIDTHS if width <= wanted), default=_WIDTHS[0])
+
+
+def like(parent: str) -> str:
+    """A table's columns and all that a partition must share with it, as DDL spells them."""
+    shared = ("DEFAULTS", "CONSTRAINTS", "INDEXES", "STORAGE", "COMPRESSION")
+    return " ".join([f"LIKE {parent}", *(f"INCLUDING {what}" for what in shared)])
 
 
 def bounds_of(span: Span) -> str:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import func, literal, select, tuple_, union
+from sqlalchemy import ARRAY, Text, any_, func, literal, select, tuple_, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -79,11 +79,13 @@ async def claimed(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
     wanted = list(keys)
     if not wanted or not await connection.scalar(select(select(erasing).exists())):
         return set()
+    # one array: a statement has at most 32,767 parameters
+    listed = any_(literal(wanted, ARRAY(Text())))
     whole = erasing.c.scope == "inference"
     found = union(
-        select(erasing.c.data_storage_key).where(erasing.c.data_storage_key.in_(wanted)),
+        select(erasing.c.data_storage_key).where(erasing.c.data_storage_key == listed),
         *(
-            select(column).where(whole, column.in_(wanted))
+            select(column).where(whole, column == listed)
             for column in (erasing.c.response_storage_key, erasing.c.metadata_storage_key)
         ),
     )

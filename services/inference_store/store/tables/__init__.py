@@ -12,6 +12,7 @@ from .deletion import (
     tombstone,
 )
 from .dictionary import (
+    former_model,
     label,
     metadata_key,
     metadata_key_delta,
@@ -45,6 +46,7 @@ __all__ = [
     "erased_span",
     "erasing",
     "erasure",
+    "former_model",
     "inference",
     "inference_alias",
     "kafka_partition",

@@ -69,12 +69,15 @@ lost_offsets = Table(
     Column("noticed_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )
 
-# What a producer's sequence numbers cover, by the partition they came through.
+# What a producer's sequence numbers cover, by the partition they came through and in blocks:
+# a partition sees every so-many-th number, so its ranges hardly ever merge within a row.
 producer_sequence = Table(
     "producer_sequence",
     METADATA,
     Column("producer", CODE_POINTS, primary_key=True),
     *_place(),
+    # number // 10,000
+    Column("block", BigInteger, primary_key=True, autoincrement=False),
     Column("covered", INT8MULTIRANGE, nullable=False),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
 )

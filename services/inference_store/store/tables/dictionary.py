@@ -18,7 +18,7 @@ from .metadata import CODE_POINTS, METADATA
 registration = Table(
     "registration",
     METADATA,
-    Column("model", Integer, Identity(always=True), primary_key=True),
+    Column("model", Integer, Identity(), primary_key=True),
     Column("model_id", CODE_POINTS, nullable=False, unique=True),
     Column("project_id", CODE_POINTS),
     Column("name", CODE_POINTS),
@@ -30,6 +30,15 @@ registration = Table(
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# The integers of models whose registration was removed: what was erased of them is remembered by
+# it, so that a model of the same id gets the same one again.
+former_model = Table(
+    "former_model",
+    METADATA,
+    Column("model_id", CODE_POINTS, primary_key=True),
+    Column("model", Integer, nullable=False),
 )
 
 metadata_key = Table(

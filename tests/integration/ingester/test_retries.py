@@ -1,0 +1,206 @@
+"""Parked events and redriven dead letters, tried again in this process."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import event, func, select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.patience import Patience
+from inference_store.ingester.reading import Reader
+from inference_store.ingester.retry import Retries
+from inference_store.ingester.write import Writer
+from inference_store.store import books, dead_letters, parked, registrations
+from inference_store.store.books import Outcome, Place
+from inference_store.store.dead_letters import DeadLetter, Selection
+from inference_store.store.dictionary import Dictionary
+from inference_store.store.events import InferenceEvent, StorageKey
+from inference_store.store.events.uid import uid_of
+from inference_store.store.indexing import Indexable
+from inference_store.store.metadata import read_metadata
+from inference_store.store.parked import Parked, Schedule
+from inference_store.store.records import Record, Trouble
+from inference_store.store.registrations import Details
+from inference_store.store.retention import marks
+from inference_store.store.settings import IngesterSettings
+from inference_store.store.tables import parked_event
+from inference_store.store.task_types import Predictions
+
+NOW = datetime.now(UTC)
+PLACE = Place("default", "events", 0, 0)
+SCHEDULE = Schedule(timedelta(), timedelta(), give_up=timedelta(hours=1))
+RESPONSE = StorageKey("bucket", "answer")
+WAITS = Trouble("blob_missing", "it is not there yet", "model", "0")
+
+
+class Prepared(Reader):
+    """Reads what it was told to."""
+
+    def __init__(self, registration: registrations.Registration) -> None:
+        self._registration = registration
+        self.missing = False
+
+    async def read(self, records: Sequence[Record]) -> list[Read]:
+        return [Read(record, self._found(str(record.offset))) for record in records]
+
+    def _found(self, id: str) -> Indexable | MissingBlob:
+        found = InferenceEvent(
+            uid=uid_of(NOW, "model", id),
+            model_id="model",
+            inference_id=id,
+            received_at=NOW,
+            response=RESPONSE,
+        )
+        item = Indexable(found, self._registration, read_metadata(b"[]"), Predictions((), (), None))
+        return MissingBlob(str(RESPONSE), "model", id, item=item) if self.missing else item
+
+
+class Trial:
+    """Events of one partition in the books, and what tries them again."""
+
+    def __init__(self, engine: AsyncEngine, database: str) -> None:
+        self.engine = engine
+        self._settings = IngesterSettings.model_validate({"postgres_dsn": database})
+
+    async def begin(self) -> "Trial":
+        async with self.engine.begin() as connection:
+            registration, _ = await registrations.put(connection, "model", Details())
+            await books.begin(connection, PLACE, first=0, began="first")
+        stop = asyncio.Event()
+        self.reader = Prepared(registration)
+        self.retries = Retries(
+            self._settings,
+            self.engine,
+            self.reader,
+            Writer(self.engine, Dictionary(self.engine), SCHEDULE),
+            schedule=SCHEDULE,
+            patience=Patience(stop, first_seconds=0.1),
+            stop=stop,
+        )
+        return self
+
+    async def park(self, many: int = 1) -> None:
+        records = [Record(PLACE, n, NOW, None, b"{}") for n in range(many)]
+        async with self.engine.begin() as connection:
+            await parked.add(connection, [(r, WAITS, str(RESPONSE)) for r in records], SCHEDULE)
+            counts = {Outcome.PARKED: many}
+            await books.move(connection, PLACE, lo=0, hi=many, outcomes=counts, last=None)
+
+    async def bury(self) -> None:
+        """A dead letter that somebody asked to redrive."""
+        record, why = Record(PLACE, 0, NOW, None, b"{}"), Trouble("unknown_model", "why")
+        async with self.engine.begin() as connection:
+            await dead_letters.add(connection, [(record, why)])
+            await dead_letters.redrive(connection, Selection())
+            counts = {Outcome.DEAD: 1}
+            await books.move(connection, PLACE, lo=0, hi=1, outcomes=counts, last=None)
+
+    async def claim(self) -> UUID:
+        """An eraser is deleting the answer that the events point to."""
+        erasure = uuid4()
+        async with self.engine.begin() as connection:
+            arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None)
+            await marks.add(connection, erasure, [arrival])
+        return erasure
+
+    async def age(self) -> None:
+        """All that is parked has been for a day."""
+        async with self.engine.begin() as connection:
+            long_ago = func.now() - timedelta(days=1)
+            await connection.execute(update(parked_event).values(created_at=long_ago))
+
+    async def waiting(self) -> list[Parked]:
+        async with self.engine.connect() as connection:
+            return await parked.due(connection, limit=1000)
+
+    async def letters(self) -> list[DeadLetter]:
+        async with self.engine.connect() as connection:
+            return await dead_letters.find(connection, Selection(), limit=10)
+
+    async def outcomes(self) -> Counter[Outcome]:
+        async with self.engine.connect() as connection:
+            (account,) = await books.accounts(connection)
+        assert account.closes
+        return +Counter(account.counts)
+
+
+@pytest.fixture
+async def trial(engine: AsyncEngine, database: str) -> Trial:
+    return await Trial(engine, database).begin()
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["blob missing", "claimed by an eraser"])
+async def test_what_is_parked_again_keeps_its_row_until_it_gives_up(
+    trial: Trial, missing: bool
+) -> None:
+    trial.reader.missing = missing
+    if not missing:
+        await trial.claim()
+    await trial.park()
+    (before,) = await trial.waiting()
+    for _ in range(2):
+        await trial.retries.once()
+    (after,) = await trial.waiting()
+    assert (after.id, after.created_at, after.attempts) == (before.id, before.created_at, 2)
+    assert await trial.outcomes() == {Outcome.PARKED: 1}
+    await trial.age()
+    await trial.retries.once()
+    assert await trial.waiting() == []
+    (letter,) = await trial.letters()
+    assert (letter.state, letter.trouble.reason) == ("open", "blob_missing")
+    assert "within 3 tries" in letter.trouble.detail
+    assert await trial.outcomes() == {Outcome.DEAD: 1}
+
+
+async def test_a_redriven_letter_that_was_parked_is_settled_when_it_is_stored(
+    trial: Trial,
+) -> None:
+    await trial.bury()
+    trial.reader.missing = True
+    await trial.retries.once()
+    assert [letter.state for letter in await trial.letters()] == ["parked"]
+    assert await trial.outcomes() == {Outcome.PARKED: 1}
+    trial.reader.missing = False
+    await trial.retries.once()
+    assert [letter.state for letter in await trial.letters()] == ["stored"]
+    assert await trial.outcomes() == {Outcome.STORED: 1}
+
+
+async def test_a_redriven_letter_that_was_parked_is_open_again_when_it_gives_up(
+    trial: Trial,
+) -> None:
+    await trial.bury()
+    trial.reader.missing = True
+    await trial.retries.once()
+    await trial.age()
+    await trial.retries.once()
+    assert await trial.waiting() == []
+    assert [letter.state for letter in await trial.letters()] == ["open"]
+    assert await trial.outcomes() == {Outcome.DEAD: 1}
+    async with trial.engine.begin() as connection:
+        assert await dead_letters.redrive(connection, Selection()) == 1
+
+
+async def test_many_are_settled_in_small_transactions_that_take_the_books_first(
+    trial: Trial,
+) -> None:
+    await trial.park(50)
+    locks: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *_more: Any) -> None:
+        if "FOR " in statement and "UPDATE" in statement:
+            locks.append("books" if "kafka_partition" in statement else "events")
+
+    event.listen(trial.engine.sync_engine, "before_cursor_execute", note)
+    assert await trial.retries.once() == 50
+    taken = [one for one, before in zip(locks, [None, *locks], strict=False) if one != before]
+    assert taken == ["books", "events"] * 3
+    assert await trial.outcomes() == {Outcome.STORED: 50}
+    async with trial.engine.connect() as connection:
+        assert await connection.scalar(select(func.count()).select_from(parked_event)) == 0
