@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from inference_store.store.blobs import Blobs
@@ -108,7 +108,7 @@ def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
 def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
     if start is None or end is None:
         return None
-    return (end - start).total_seconds() * 1000
+    return (end - start) / timedelta(microseconds=1) / 1000
 
 
 def _entry(entry: Entry) -> dict[str, Any]:
