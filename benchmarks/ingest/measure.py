@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from tests.service import Service
+from tests.service_process import Service
 
 from inference_store.store import books
 from inference_store.store.books import Outcome

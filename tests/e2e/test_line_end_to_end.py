@@ -15,7 +15,7 @@ from tests.e2e.brute_force import Read, matches, read
 from tests.e2e.faults.books_close import drained
 from tests.producer import START, Capture, Producer, capture
 from tests.servers.ports import free_port
-from tests.service import Service
+from tests.service_process import Service
 
 EVENTS = 10_000
 TASKS = {

@@ -73,7 +73,8 @@ async def _sort_candidates(
     again: list[Indexable] = []
     seen = set()
     for read, item in candidates:
-        age = _age(ages.get(item.registration.model), item.event.received_at)
+        cutoffs = ages.get(item.registration.model)
+        age = cutoffs.expired(item.event.received_at) if cutoffs is not None else None
         if item.identity in seen:
             found.settled.append((read, Outcome.DUPLICATE))
         elif item.identity in erased:
@@ -120,17 +121,6 @@ async def _enqueue(
     arrivals = [(*item.identity, "inference", *item.storage_keys) for item in items]
     if arrivals:
         await erasures.enqueue_arrivals(connection, arrivals, cause=cause)
-
-
-def _age(cutoffs: policies.Cutoffs | None, received_at: datetime) -> policies.Scope | None:
-    """What has outlived its policy: the whole inference, its input, or nothing."""
-    if cutoffs is None:
-        return None
-    if cutoffs.inference is not None and received_at < cutoffs.inference:
-        return "inference"
-    if cutoffs.input is not None and received_at < cutoffs.input:
-        return "input"
-    return None
 
 
 def _no_span(item: Indexable) -> MissingBlob:

@@ -164,10 +164,10 @@ class Topic:
             await self._kafka.topics()
         self._heard_at = now
 
-    async def commit(self, shares: Iterable[Share], *, force: bool = False) -> None:
+    async def commit(self, shares: Iterable[Share]) -> None:
         """Tell Kafka how far we are, at most once a second: lag tools look there."""
         now = asyncio.get_running_loop().time()
-        if not force and now - self._committed_at < 1.0:
+        if now - self._committed_at < 1.0:
             return
         topic = self._settings.kafka_topic
         offsets = {TopicPartition(topic, s.assigned.partition): s.hi for s in shares}

@@ -108,9 +108,9 @@ class _Ingester:
     async def _work(self) -> None:
         settings, schedule = self._settings, schedule_of(self._settings)
         reader = Reader(settings, self._engine, self._blobs)
-        writer = Writer(self._engine, _dictionary(settings, self._engine), schedule)
+        writer = self._writer(schedule)
         # The retries have caches of their own: both may resolve names at the same time.
-        retry_writer = Writer(self._engine, _dictionary(settings, self._engine), schedule)
+        retry_writer = self._writer(schedule)
         line = Line(
             settings,
             self._topic,
@@ -152,15 +152,19 @@ class _Ingester:
         of_line = await self._patience.reason(server)
         return of_line or await self._retry_patience.reason(server)
 
+    def _writer(self, schedule: parked.Schedule) -> Writer:
+        settings = self._settings
+        dictionary = Dictionary(
+            self._engine,
+            most_keys=settings.max_keys_per_model,
+            most_labels=settings.max_labels_per_model,
+        )
+        target = settings.partition_inferences
+        return Writer(self._engine, dictionary, schedule, partition_target=target)
+
     async def _kafka(self) -> str | None:
         away = await self._patience.reason("kafka")
         return away or (None if self._joined else "not connected yet")
 
     async def _within_limit(self) -> str | None:
         return self._limit.reason
-
-
-def _dictionary(settings: IngesterSettings, engine: AsyncEngine) -> Dictionary:
-    return Dictionary(
-        engine, most_keys=settings.max_keys_per_model, most_labels=settings.max_labels_per_model
-    )

@@ -60,7 +60,7 @@ class Writer:
         dictionary: Dictionary,
         schedule: parked.Schedule,
         *,
-        partition_target: int = 5_000_000,
+        partition_target: int,
     ) -> None:
         self._engine = engine
         self._dictionary = dictionary

@@ -110,12 +110,6 @@ async def find(
     return [_letter(row) for row in rows]
 
 
-async def count(connection: AsyncConnection, selection: Selection) -> int:
-    """How many are selected."""
-    query = select(func.count()).select_from(dead_letter).where(selection.where())
-    return int(await connection.scalar(query) or 0)
-
-
 async def get(connection: AsyncConnection, id: int) -> DeadLetter:
     """One dead letter. Raises NotFound."""
     row = (await connection.execute(select(dead_letter).where(dead_letter.c.id == id))).first()

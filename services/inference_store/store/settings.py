@@ -44,6 +44,8 @@ class PostgresSettings(_Settings):
     """Where Postgres is: `postgresql://user:password@host:port/database`."""
     postgres_pool_size: Count = 10
     """Most connections one process opens."""
+    partition_inferences: Count = 5_000_000
+    """Inferences that one partition should hold; spans of new ones adapt to it."""
 
 
 class KafkaSettings(_Settings):
@@ -182,8 +184,6 @@ class RetentionSettings(LogSettings, PostgresSettings, BlobSettings):
     """Most inferences marked, deleted and forgotten in one step."""
     tombstone_seconds: Seconds = 30 * 24 * 3600.0
     """How long an erased inference is remembered: longer than an event can still arrive."""
-    partition_inferences: Count = 5_000_000
-    """Inferences that one partition should hold; spans of new ones adapt to it."""
 
 
 GROUPS: tuple[type[_Settings], ...] = (IngesterSettings, ApiSettings, RetentionSettings)

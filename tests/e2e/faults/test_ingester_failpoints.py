@@ -15,7 +15,7 @@ from tests.e2e.faults.traffic import Published, captures
 from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import unique
-from tests.service import Service
+from tests.service_process import Service
 
 _SIGKILL = 137
 _FIRST_OR_LATER = ("1", "2")

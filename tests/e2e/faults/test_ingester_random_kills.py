@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.e2e.faults.books_close import check_ingested
 from tests.e2e.faults.traffic import Published, captures
 from tests.servers.fixtures import unique
-from tests.service import Service
+from tests.service_process import Service
 
 KILLS = 20
 

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.e2e.faults.books_close import check_ingested, counted
 from tests.e2e.faults.traffic import Published, captures
 from tests.polling import until
-from tests.service import Service
+from tests.service_process import Service
 
 pytestmark = pytest.mark.real_kafka
 # The ingester's session timeout is 10 s; from then on another has its partitions.

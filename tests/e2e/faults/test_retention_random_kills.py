@@ -29,7 +29,7 @@ from tests.e2e.faults.traffic import Published
 from tests.polling import until
 from tests.producer import START, Capture, capture
 from tests.servers.minio import S3
-from tests.service import Service
+from tests.service_process import Service
 
 KILLS = 20
 DAYS = 5

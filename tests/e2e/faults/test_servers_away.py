@@ -18,7 +18,7 @@ from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 from tests.servers.server import Server
-from tests.service import Service
+from tests.service_process import Service
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 AWAY_SECONDS = 4.0

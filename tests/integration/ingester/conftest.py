@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.producer import Producer
-from tests.service import Service
+from tests.service_process import Service
 
 Line = tuple[Service, Producer]
 StartLine = Callable[..., Awaitable[Line]]

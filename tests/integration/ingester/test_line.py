@@ -12,7 +12,7 @@ from inference_store.store.books import Outcome
 from inference_store.store.tables import inference, metadata_number, prediction
 from tests.polling import until
 from tests.producer import Producer, capture
-from tests.service import Service
+from tests.service_process import Service
 
 
 @pytest.fixture

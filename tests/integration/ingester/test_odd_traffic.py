@@ -20,7 +20,7 @@ from tests.producer import capture
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.servers.postgres import Postgres
-from tests.service import Service
+from tests.service_process import Service
 
 MANY = [capture(number) for number in range(20)]
 

@@ -78,7 +78,7 @@ class Trial:
             self._settings,
             self.engine,
             self.reader,
-            Writer(self.engine, Dictionary(self.engine), SCHEDULE),
+            Writer(self.engine, Dictionary(self.engine), SCHEDULE, partition_target=1000),
             schedule=SCHEDULE,
             patience=Patience(stop, first_seconds=0.1),
             stop=stop,

@@ -6,7 +6,7 @@ from signal import SIGKILL
 import pytest
 
 from inference_store.store.failpoints import FAILPOINTS
-from tests.service import Service
+from tests.service_process import Service
 
 from .stored import Stored, Storing, ago
 

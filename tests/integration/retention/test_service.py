@@ -7,7 +7,7 @@ import pytest
 from inference_store.store.retention import runs
 from tests.polling import until
 from tests.servers.minio import MinioServer
-from tests.service import Service
+from tests.service_process import Service
 
 from .stored import Storing, ago
 

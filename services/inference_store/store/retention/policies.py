@@ -95,23 +95,19 @@ class Cutoffs:
     input: datetime | None
     inference: datetime | None
 
+    def expired(self, received_at: datetime) -> Scope | None:
+        """What of an inference has expired: all of it, its input, or nothing."""
+        if self.inference is not None and received_at < self.inference:
+            return "inference"
+        if self.input is not None and received_at < self.input:
+            return "input"
+        return None
+
 
 def cutoffs(policy: RetentionPolicy, now: datetime) -> Cutoffs:
     """The cutoffs at an instant."""
     (rule,) = policy.rules
     return Cutoffs(_before(rule.keep_input, now), _before(rule.keep_inference, now))
-
-
-def expired(policy: RetentionPolicy | None, received_at: datetime, now: datetime) -> Scope | None:
-    """What of an inference has expired: all of it, its input, or None; None without a policy."""
-    if policy is None:
-        return None
-    at = cutoffs(policy, now)
-    if at.inference is not None and received_at < at.inference:
-        return "inference"
-    if at.input is not None and received_at < at.input:
-        return "input"
-    return None
 
 
 def _before(keep: str, now: datetime) -> datetime | None:

@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from inference_store.store.retention.policies import Cutoffs, RetentionPolicy, cutoffs, expired
+from inference_store.store.retention.policies import Cutoffs, RetentionPolicy, cutoffs
 
 NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
@@ -28,11 +28,11 @@ def test_cutoffs_are_instants() -> None:
     ],
 )
 def test_what_has_expired_of_an_inference(age: timedelta, scope: str | None) -> None:
-    assert expired(policy("P1D", "P2D"), NOW - age, NOW) == scope
+    assert cutoffs(policy("P1D", "P2D"), NOW).expired(NOW - age) == scope
 
 
 def test_without_a_policy_nothing_expires() -> None:
-    assert expired(None, datetime(2000, 1, 1, tzinfo=UTC), NOW) is None
+    assert Cutoffs(None, None).expired(datetime(2000, 1, 1, tzinfo=UTC)) is None
 
 
 @pytest.mark.parametrize(
