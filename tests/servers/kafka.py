@@ -8,7 +8,7 @@ from base64 import urlsafe_b64encode
 from collections.abc import Mapping
 from pathlib import Path
 
-from confluent_kafka import KafkaException
+from confluent_kafka import OFFSET_END, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -61,6 +61,11 @@ class Kafka:
         admin = self._admin()
         admin.delete_topics([name])[name].result(30)
         wait_until(lambda: self._led(admin, name) == 0, seconds=30, what=f"{name} deleted")
+
+    def delete_records(self, topic: str, partition: int = 0) -> None:
+        """Delete every record of a partition, as a log's own retention would."""
+        admin, everything = self._admin(), TopicPartition(topic, partition, OFFSET_END)
+        admin.delete_records([everything])[everything].result(30)
 
     def _admin(self) -> AdminClient:
         # log_level 0: a broker that is not up yet is expected here, not worth a line.

@@ -38,18 +38,24 @@ class Assigned:
     # the last record that was read: the topic is still the same if it is still there
     verify: tuple[int, bytes] | None = None
     gone: bool = False
+    # when offsets that hold no event were last moved past (the loop's time)
+    passed_at: float = 0.0
 
 
 @dataclass(slots=True)
 class Share:
-    """One partition's share of a batch: the offsets [lo, hi) and what is in them."""
+    """One partition's share of a batch: the offsets [lo, hi) and what is in them.
+
+    Without records: offsets at the log's end that hold markers and aborted records only.
+    """
 
     assigned: Assigned
     place: Place
     lo: int
     hi: int
     records: Sequence[Record]
-    last: tuple[int, bytes]
+    # None where the share holds no record
+    last: tuple[int, bytes] | None
     lost: int = 0
     not_delivered: int = 0
     # producer → sequence numbers

@@ -143,6 +143,8 @@ class Topic:
             raise KafkaError(f"{type(error).__name__}: {error}") from error
         await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]
+        idle = [(tp, one) for tp, one in self._assigned.items() if tp not in polled]
+        shares += [await self._positions.passed(tp, assigned) for tp, assigned in idle]
         return [share for share in shares if share is not None]
 
     async def _share(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> Share | None:

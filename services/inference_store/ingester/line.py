@@ -93,7 +93,7 @@ class Line:
                 self._slice = slice_after(self._slice, reads)
                 if batch.rows >= self._settings.ingester_batch_rows:
                     yield batch.taken()
-        if batch.reads:
+        if batch.has_begun:
             yield batch.taken()
 
     async def _write(self) -> None:

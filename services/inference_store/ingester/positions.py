@@ -4,6 +4,7 @@ Kafka's own commits only serve lag tools: the books are asked after every assign
 record read tells whether the topic is still the same.
 """
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -20,10 +21,13 @@ from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
 from .headers import headers_of
-from .shares import hash_of, share_of
+from .shares import hash_of, passed_share, share_of
 
 # No clock is so far ahead: a time beyond it is the producer's mistake.
 _AHEAD = timedelta(hours=24)
+# How often offsets without an event are moved past, at most: each time is a transaction.
+_PASS_SECONDS = 5.0
+_ASK_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
@@ -100,15 +104,39 @@ class Positions:
         """
         if assigned.place is None or not records:
             return None
-        if assigned.verify is not None and not await self._verified(tp, assigned, records[0]):
+        known = None if assigned.verify is None else assigned.verify[0]
+        if known is not None and not await self._verified(tp, assigned, records[0]):
             return None
         fresh = [record for record in records if record.offset >= assigned.next]
         if not fresh:
             # Only the record that was verified, or offsets went back: the topic is new.
-            if records[0].offset < assigned.next - 1:
+            if records[0].offset != known and records[0].offset < assigned.next - 1:
                 raise OffsetsWentBack
             return None
         return await self._accounted(tp, assigned, assigned.place, fresh)
+
+    async def passed(self, tp: TopicPartition, assigned: Assigned) -> Share | None:
+        """The share of offsets that the consumer has passed without an event; None: there are none.
+
+        Markers and aborted records at the log's end. No later record would account for them
+        before they age out, and then they would look lost.
+        """
+        now = asyncio.get_running_loop().time()
+        place = assigned.place
+        if place is None or assigned.verify is not None or now - assigned.passed_at < _PASS_SECONDS:
+            return None
+        try:
+            async with asyncio.timeout(_ASK_SECONDS):
+                hi = int(await self._kafka.position(tp))
+        except (IllegalStateError, TimeoutError):  # taken from us, or being placed
+            return None
+        lo = assigned.next
+        if hi <= lo or assigned.gone:
+            return None
+        # Where the log was cut in between, the consumer was sent to its new start.
+        begins, _ = await self._bounds(tp)
+        assigned.next, assigned.passed_at = hi, now
+        return passed_share(assigned, place, lo=lo, hi=hi, lost=max(0, min(begins, hi) - lo))
 
     async def _verified(
         self, tp: TopicPartition, assigned: Assigned, record: ConsumerRecord

@@ -50,6 +50,20 @@ def share_of(
     )
 
 
+def passed_share(assigned: Assigned, place: Place, *, lo: int, hi: int, lost: int) -> Share:
+    """The share of offsets that were passed over: no record of them will ever be delivered."""
+    return Share(
+        assigned=assigned,
+        place=place,
+        lo=lo,
+        hi=hi,
+        records=(),
+        last=None,
+        lost=lost,
+        not_delivered=hi - lo - lost,
+    )
+
+
 class Gathering:
     """A batch while it is being read: parts of shares, and what was read of them."""
 
@@ -63,6 +77,11 @@ class Gathering:
         """What is added from now on is of this share."""
         self._shares.append((share, share.lo, share.lost, []))
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is something to write."""
+        return any(records or not share.records for share, _, _, records in self._shares)
+
     def add(self, records: Sequence[Record], reads: Sequence[Read]) -> None:
         """The next records of the share."""
         self._shares[-1][3].extend(records)
@@ -73,8 +92,10 @@ class Gathering:
         """The batch so far; the rest of the share that is being read goes into the next."""
         parts = [
             share_of(share.assigned, share.place, lo=lo, lost=lost, records=records)
-            for share, lo, lost, records in self._shares
             if records
+            else share
+            for share, lo, lost, records in self._shares
+            if records or not share.records
         ]
         batch = Batch(parts, self.reads)
         share = self._shares[-1][0]

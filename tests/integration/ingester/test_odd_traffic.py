@@ -2,6 +2,8 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -16,7 +18,8 @@ from inference_store.store.tables import inference, tombstone
 from tests.e2e.faults.books_close import counted, uid_of
 from tests.integration.ingester.conftest import Line, StartLine
 from tests.polling import until
-from tests.producer import capture
+from tests.producer import Capture, capture
+from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 from tests.servers.postgres import Postgres
@@ -62,21 +65,84 @@ async def test_aborted_transactions_are_not_delivered(
 ) -> None:
     _, producer = running
     await producer.put_all(MANY)
+    async with transactional(kafka_server, producer.topic) as kafka:
+        for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
+            await transaction(kafka, producer.topic, some, commits=commits)
+    # three events and their marker, the marker before them, and the last one, behind everything
+    wanted = Counter({Outcome.STORED: 5, Outcome.NOT_DELIVERED: 6})
+    await until(lambda: counted(engine), lambda found: +found == wanted)
+
+
+@pytest.mark.real_kafka
+async def test_markers_at_the_logs_end_are_not_lost_when_they_age_out(
+    running: Line, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    service, producer = running
+    await producer.put_all(MANY)
+    async with transactional(kafka_server, producer.topic) as kafka:
+        await transaction(kafka, producer.topic, MANY[:3])
+        await transaction(kafka, producer.topic, MANY[3:5], commits=False)
+    # the events, the marker behind them, the two aborted ones and theirs
+    wanted = Counter({Outcome.STORED: 3, Outcome.NOT_DELIVERED: 4})
+    await until(lambda: counted(engine), lambda found: +found == wanted)
+    # found again behind its last event, with the markers in between
+    service.stop()
+    service.restart(KAFKA_GROUP=unique("group"))
+    await producer.publish_all([MANY[5].event])
+    wanted += Counter({Outcome.STORED: 1})
+    await until(lambda: counted(engine), lambda found: +found == wanted)
+    async with transactional(kafka_server, producer.topic) as kafka:
+        await transaction(kafka, producer.topic, MANY[6:7], commits=False)
+    wanted += Counter({Outcome.NOT_DELIVERED: 2})
+    await until(lambda: counted(engine), lambda found: +found == wanted)
+    service.stop()
+    await asyncio.to_thread(kafka_server.delete_records, producer.topic)
+    await producer.publish_all([MANY[7].event])
+    service.restart(KAFKA_GROUP=unique("group"))
+    wanted += Counter({Outcome.STORED: 1})
+    await until(lambda: counted(engine), lambda found: +found == wanted)
+    async with engine.connect() as connection:
+        [account] = await books.accounts(connection)
+    assert (account.place.epoch, account.lost, account.closes) == (0, (), True)
+
+
+@pytest.mark.real_kafka
+async def test_what_was_cut_off_unread_is_lost_and_named(
+    running: Line, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    service, producer = running
+    await producer.produce(*MANY[:2])
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 2)
+    service.stop()
+    await producer.produce(*MANY[2:5])
+    await asyncio.to_thread(kafka_server.delete_records, producer.topic)
+    service.restart(KAFKA_GROUP=unique("group"))
+    wanted = Counter({Outcome.STORED: 2, Outcome.LOST: 3})
+    await until(lambda: counted(engine), lambda found: +found == wanted)
+    async with engine.connect() as connection:
+        [account] = await books.accounts(connection)
+    assert account.lost == [(2, 5)]
+
+
+@asynccontextmanager
+async def transactional(kafka_server: Kafka, topic: str) -> AsyncIterator[AIOKafkaProducer]:
     kafka = AIOKafkaProducer(
-        bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=producer.topic
+        bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=topic
     )
     await kafka.start()
     try:
-        for some, commits in ((MANY[:3], True), (MANY[3:6], False), (MANY[6:8], True)):
-            await kafka.begin_transaction()
-            for one in some:
-                await kafka.send_and_wait(producer.topic, one.event)
-            await (kafka.commit_transaction() if commits else kafka.abort_transaction())
+        yield kafka
     finally:
         await kafka.stop()
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 5)
-    # three events and their marker, and the marker before them; that of the last is not read yet
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 5, Outcome.NOT_DELIVERED: 5})
+
+
+async def transaction(
+    kafka: AIOKafkaProducer, topic: str, some: Sequence[Capture], *, commits: bool = True
+) -> None:
+    await kafka.begin_transaction()
+    for one in some:
+        await kafka.send_and_wait(topic, one.event)
+    await (kafka.commit_transaction() if commits else kafka.abort_transaction())
 
 
 @pytest.mark.real_kafka

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from inference_store.ingester.batch import Assigned, Read
 from inference_store.ingester.headers import headers_of, sequence_of
-from inference_store.ingester.shares import Gathering, share_of
+from inference_store.ingester.shares import Gathering, passed_share, share_of
 from inference_store.store.books import Place
 from inference_store.store.records import Record, Trouble
 
@@ -81,3 +81,13 @@ def test_odd_headers_are_no_sequence() -> None:
 def test_headers_become_text_that_postgres_keeps() -> None:
     assert headers_of([("a\0", b"\xff\0"), ("b", None)]) == (("a\ufffd", "\ufffd\ufffd"), ("b", ""))
     assert len(headers_of([("a", b"1")] * 100)) == 32
+
+
+def test_offsets_that_were_passed_over_are_a_batch_of_their_own() -> None:
+    share = passed_share(Assigned(0), PLACE, lo=3, hi=7, lost=1)
+    gathering = Gathering()
+    assert not gathering.has_begun
+    gathering.begin(share)
+    assert gathering.has_begun
+    [part] = gathering.taken().shares
+    assert (part.lo, part.hi, part.lost, part.not_delivered, part.last) == (3, 7, 1, 3, None)
