@@ -23,7 +23,7 @@ HOMES = {
     "starlette": {"api"},
     "uvicorn": {"api", "cli/api.py"},
     "aiohttp": {"store/admin.py", "proxy"},
-    "asyncpg": {"store", "ingester/write.py"},
+    "asyncpg": {"store", "ingester/write"},
     "sqlalchemy": {"store", "api", "ingester", "retention"},
     "alembic": {"store/migration.py"},
     "obstore": {"store/blobs", "local/demo"},
@@ -39,7 +39,7 @@ LINES = (
     {"errors", "settings", "logs", "metrics", "failpoints", "json_text", "long_text", "times"},
     {"tables", "events", "layout", "database", "admin"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"},
-    {"registrations", "key_registry", "books", "records", "set_aside"},
+    {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},
 )
 

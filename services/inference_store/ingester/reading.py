@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
+from inference_store.store import registrations, sidecars
 from inference_store.store.blobs import OVER_BUDGET, Blobs, Fetched
 from inference_store.store.errors import BlobMissing, BlobTooLarge, InvalidEvent
 from inference_store.store.events import InferenceEvent, StorageKey, decode
@@ -21,6 +21,7 @@ from inference_store.store.metadata import Metadata, MetadataCaps, from_response
 from inference_store.store.records import Record, Trouble
 from inference_store.store.registrations import Registration
 from inference_store.store.settings import IngesterSettings
+from inference_store.store.sidecars import Sidecar
 from inference_store.store.task_types import (
     PredictionCaps,
     Predictions,
@@ -142,7 +143,10 @@ class Reader:
             raise AssertionError("only events of known models are parsed")
         for blob, place in ((item.metadata, event.metadata), (item.response, event.response)):
             if isinstance(blob, BlobMissing):
-                bare = Indexable(event, registration, _NO_METADATA, Predictions(items=None))
+                nothing = Predictions(items=None)
+                bare = Indexable(
+                    event, registration, _NO_METADATA, nothing, sidecar=self._sidecar(item)
+                )
                 return MissingBlob(str(place), event.model_id, event.inference_id, item=bare)
         return self._indexable(item, registration)
 
@@ -158,7 +162,16 @@ class Reader:
             metadata=read_metadata(metadata, caps=self._metadata_caps, response=response),
             predictions=self._predictions(item.event, registration, response, flags),
             flags=tuple(flags),
+            sidecar=self._sidecar(item),
         )
+
+    def _sidecar(self, item: _Event) -> Sidecar | None:
+        """What keeps the event in the bucket, where that is asked for and its producer does not."""
+        if self._settings.ingester_sidecars == "off" or not sidecars.is_wanted(item.event):
+            return None
+        found = item.metadata if isinstance(item.metadata, bytes) else None
+        content = sidecars.encode(sidecars.contents_of(item.record, found))
+        return Sidecar(sidecars.place_of(self._blobs.buckets.default, item.event), content)
 
     def _predictions(
         self,

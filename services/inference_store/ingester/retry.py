@@ -23,6 +23,7 @@ from inference_store.store.metrics import PARKED_TRIES
 from inference_store.store.parked import Parked
 from inference_store.store.records import Record, Trouble
 from inference_store.store.settings import IngesterSettings
+from inference_store.store.sidecars import Sidecar
 
 from .batch import MissingBlob, Read
 from .patience import Patience, Stopped
@@ -157,7 +158,11 @@ class Retries:
         _move(changes, letter.record, Outcome.DEAD, outcome)
 
     async def _index(self, connection: AsyncConnection, read: Read, one_by_one: bool) -> Outcome:
-        outcomes = await self._writer.index(connection, [read], one_by_one=one_by_one)
+        sidecars: list[Sidecar] = []
+        outcomes = await self._writer.index(
+            connection, [read], sidecars=sidecars, one_by_one=one_by_one
+        )
+        await self._writer.put(sidecars)
         (outcome,) = outcomes[read.record.place].elements()
         PARKED_TRIES.labels(outcome.value).inc()
         return outcome

@@ -160,7 +160,7 @@ class _Ingester:
             most_labels=settings.max_labels_per_model,
         )
         target = settings.partition_inferences
-        return Writer(self._engine, dictionary, schedule, partition_target=target)
+        return Writer(self._engine, dictionary, schedule, self._blobs, partition_target=target)
 
     async def _kafka(self) -> str | None:
         away = await self._patience.reason("kafka")

@@ -12,8 +12,10 @@ from .headers import sequence_of
 
 SMALLEST_SLICE = 50
 LARGEST_SLICE = 400
-# Rows of one slice above which the next is smaller: 650 bytes each while they are objects.
+# Rows of one slice above which the next is smaller.
 _MANY_ROWS = 50_000
+# Of one row, while it is objects: so much of a sidecar counts as one.
+_ROW_BYTES = 650
 
 
 def hash_of(record: Record) -> bytes:
@@ -109,7 +111,8 @@ def rows_of(read: Read) -> int:
     item = read.result
     if not isinstance(item, Indexable):
         return 1
-    return 1 + len(item.metadata.leaves) + len(item.predictions.items or ())
+    sidecar = 0 if item.sidecar is None else len(item.sidecar.content) // _ROW_BYTES
+    return 1 + len(item.metadata.leaves) + len(item.predictions.items or ()) + sidecar
 
 
 def slice_after(size: int, reads: Sequence[Read]) -> int:

@@ -1,7 +1,7 @@
 """Erases what is marked, batch by batch. The order makes every crash harmless:
 
 1. claim    which objects nobody else points to; in the gate, in one short transaction
-2. delete   the objects, in every version (scope input: also the request in the metadata blob)
+2. delete   the objects, in every version (scope input: also the request in metadata and sidecar)
 3. verify   by listing again that they are gone
 4. forget   rows, marks, tombstones and counts, in one transaction
 
@@ -111,7 +111,9 @@ class Eraser:
 
 def _objects(mark: Mark) -> list[StorageKey]:
     """Every object of a mark: one that could not be dealt with keeps the mark."""
-    keys = {*mark.doomed, mark.metadata} if mark.scope == "input" else set(mark.doomed)
+    keys: set[str | None] = set(mark.doomed)
+    if mark.scope == "input":
+        keys |= {mark.metadata, mark.sidecar}
     return [parse_stored(key) for key in keys if key is not None]
 
 

@@ -1,56 +1,68 @@
-"""Forgetting the rest of a request: it lies in the metadata blob of our own producers.
+"""Forgetting the rest of a request: it lies in the metadata blob of our own producers, and in
+sidecars.
 
-Such a blob is a JSON object with a member `request`; it is written again without. Only keys that
-name the inference's own capture are touched: other blobs may be shared, and hold no request.
+Such a metadata blob is a JSON object with a member `request`; it is written again without. Only
+keys that name the inference's own capture are touched: other blobs may be shared, and hold no
+request. A sidecar holds the event as it came, with whatever its producer put into it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from inference_store.store import sidecars
 from inference_store.store.blobs import Blobs, DeleteFault
 from inference_store.store.errors import BlobMissing, BlobTooLarge
-from inference_store.store.events import StorageKey, parse_stored
-from inference_store.store.json_text import UnreadableJson, read_exactly, write_json
+from inference_store.store.events import FIELDS, StorageKey, parse_stored
 from inference_store.store.layout import belongs_to
 from inference_store.store.retention.marks import Mark
+from inference_store.store.sidecars import CONTENT_TYPE, without_request
 
-MEMBER = "request"
 _LIMIT_BYTES = 64 * 1024 * 1024
 _THREADS = 8
+# A blob afterwards; None: nothing of it may stay.
+_Rest = Callable[[bytes], bytes | None]
 
 
 def forget_requests(blobs: Blobs, page: Sequence[Mark]) -> list[DeleteFault]:
-    """Rewrite the metadata blobs of these marks. Repeatable; blocks. Raises BlobsAway."""
-    keys = [
-        key
-        for key, mark in ((parse_stored(mark.metadata), mark) for mark in page if mark.metadata)
-        if belongs_to(key.key, mark.capture_id)
-    ]
+    """Rewrite metadata blobs and sidecars of these marks. Repeatable; blocks. Raises BlobsAway."""
+    rests = [(key, rest) for mark in page for key, rest in _rewritten(mark)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="rewrite") as executor:
-        found = executor.map(lambda key: _forget(blobs, key), keys)
+        found = executor.map(lambda pair: _forget(blobs, *pair), rests)
         return [fault for faults in found for fault in faults]
 
 
-def _forget(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
+def _rewritten(mark: Mark) -> list[tuple[StorageKey, _Rest]]:
+    found: list[tuple[StorageKey, _Rest]] = []
+    if mark.metadata is not None and belongs_to(parse_stored(mark.metadata).key, mark.capture_id):
+        found.append((parse_stored(mark.metadata), _of_metadata))
+    if mark.sidecar is not None:
+        found.append((parse_stored(mark.sidecar), _of_sidecar))
+    return found
+
+
+def _forget(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
     try:
         blob = blobs.get(key, limit=_LIMIT_BYTES)
     except BlobMissing:
         return []
     except BlobTooLarge as exc:
         return [DeleteFault(key, "TooLarge", str(exc))]
-    rest = without_request(blob)
+    rest = rest_of(blob)
+    if rest is None:
+        return blobs.delete_objects([key])
     # Also when it has no request any more: a crash may have left the older version.
-    return blobs.replace(key, blob if rest is None else rest, content_type="application/json")
+    return blobs.replace(key, rest, content_type=CONTENT_TYPE)
 
 
-def without_request(blob: bytes) -> bytes | None:
-    """The blob without its request, all else as it was written; None: it has none."""
+def _of_metadata(blob: bytes) -> bytes:
+    rest = without_request(blob)
+    return blob if rest is None else rest
+
+
+def _of_sidecar(blob: bytes) -> bytes | None:
+    """What cannot be read may hold the request: it goes whole."""
     try:
-        found = read_exactly(blob)
-    except UnreadableJson:
+        contents = sidecars.without_input(sidecars.decode(blob), known=FIELDS)
+    except ValueError:
         return None
-    if not isinstance(found, dict) or MEMBER not in found:
-        return None
-    rest = {name: value for name, value in found.items() if name != MEMBER}
-    # Lone surrogates lie inside strings only, where `\ud800` is JSON; also what was no UTF-8.
-    return write_json(rest).encode("utf-8", "backslashreplace")
+    return sidecars.encode(contents)

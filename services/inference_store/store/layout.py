@@ -1,17 +1,23 @@
-"""The object keys that our own producers use, and whether a key is one of them.
+"""The object keys that our own producers use, whether a key is one of them, and those of the
+store itself.
 
 `<prefix>/<model>/<yyyy>/<mm>/<dd>/<hh>/<capture_id>/{data,metadata,response}`: the capture id
 is new for every capture, so such a key belongs to one inference only. A client's ids are
 never in a key, for they repeat and hold `/`.
+
+What the store adds is named by the inference's uid: `sidecars/…` and `metadata/…`.
 """
 
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Literal
 from urllib.parse import quote
 from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
 _KINDS = frozenset({"data", "metadata", "response"})
+# Servers that keep objects as files allow 255 bytes between two slashes.
+_LONGEST_SEGMENT = 200
 
 
 def key_of(prefix: str, model_id: str, at: datetime, capture_id: UUID, kind: Kind) -> str:
@@ -32,3 +38,24 @@ def belongs_to(key: str, capture_id: UUID | None) -> bool:
         and len(hours) == len("yyyymmddhh")
         and hours.isdigit()
     )
+
+
+def sidecar_key(model_id: str, at: datetime, uid: UUID) -> str:
+    """The key of an inference's sidecar."""
+    return f"sidecars/{segment_of(model_id)}/{at.astimezone(UTC):%Y/%m/%d/%H}/{uid}"
+
+
+def edited_key(model_id: str, uid: UUID) -> str:
+    """The key of the metadata blob that an edit makes."""
+    return f"metadata/{segment_of(model_id)}/{uid}"
+
+
+def segment_of(model_id: str) -> str:
+    """A model as one segment of a key: escaped, and hashed where that is too long."""
+    escaped = quote(model_id, safe="")
+    if escaped in {".", ".."}:  # no client can address them
+        return escaped.replace(".", "%2E")
+    if len(escaped) <= _LONGEST_SEGMENT:
+        return escaped
+    digest = blake2b(model_id.encode(), digest_size=16).hexdigest()
+    return f"{escaped[: _LONGEST_SEGMENT - 33]}~{digest}"

@@ -124,6 +124,8 @@ class IngesterSettings(LogSettings, PostgresSettings, KafkaSettings, BlobSetting
     """Most rows written in one transaction; a batch with more is cut."""
     ingester_fetch_threads: Count = 16
     """Threads that fetch blobs."""
+    ingester_sidecars: Literal["on", "off"] = "off"
+    """`on`: other producers' events are kept in the bucket too: it alone can rebuild the index."""
     ingester_poll_seconds: Seconds = 0.5
     """Longest wait for new messages."""
     ingester_retry_seconds: Seconds = 1.0

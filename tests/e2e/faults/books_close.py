@@ -62,22 +62,34 @@ async def drained(engine: AsyncEngine, *, records: int, seconds: float = 60) -> 
 
 
 async def check_ingested(
-    engine: AsyncEngine, captures: Collection[Capture], bucket: str, *, records: int
+    engine: AsyncEngine,
+    captures: Collection[Capture],
+    bucket: str,
+    *,
+    records: int,
+    sidecars: bool = False,
 ) -> None:
-    """Wait until all is read; then every capture is there once, whole, and nothing else is."""
+    """Wait until all is read; then every capture is there once, whole, and nothing else is.
+
+    With `sidecars` each points to a fourth object.
+    """
     found = await drained(engine, records=records)
     distinct = {uid_of(capture, bucket) for capture in captures}
     expected = {Outcome.STORED: len(distinct), Outcome.DUPLICATE: records - len(distinct)}
     assert {k: v for k, v in found.items() if v} == {k: v for k, v in expected.items() if v}
     async with engine.connect() as connection:
-        await check_rows(connection, distinct)
+        await check_rows(connection, distinct, referenced=4 if sidecars else 3)
         await check_nothing_waits(connection)
         await check_registry(connection, len(distinct))
         await check_partitions(connection)
 
 
 async def check_rows(
-    connection: AsyncConnection, uids: Collection[UUID], *, without_input: Collection[UUID] = ()
+    connection: AsyncConnection,
+    uids: Collection[UUID],
+    *,
+    without_input: Collection[UUID] = (),
+    referenced: int = ROWS["blob_reference"],
 ) -> None:
     """Exactly the rows of these inferences: none missing, none twice, none without a parent.
 
@@ -86,7 +98,8 @@ async def check_rows(
     for table in _TABLES:
         wanted = dict.fromkeys(uids, ROWS[table.name]) if table.name in ROWS else {}
         if table is blob_reference:
-            wanted |= dict.fromkeys(without_input, ROWS[table.name] - 1)
+            wanted = dict.fromkeys(uids, referenced)
+            wanted |= dict.fromkeys(without_input, referenced - 1)
         assert_same(await _rows(connection, table), wanted, table.name)
 
 

@@ -4,17 +4,20 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import dead_letters, parked, registrations
 from inference_store.store.books import Outcome
 from inference_store.store.failpoints import FAILPOINTS
 from inference_store.store.registrations import Details
+from inference_store.store.tables import inference
 from tests.e2e.faults.books_close import check_ingested, counted
 from tests.e2e.faults.traffic import Published, captures
 from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import unique
+from tests.servers.minio import S3
 from tests.service_process import Service
 
 _SIGKILL = 137
@@ -22,13 +25,35 @@ _FIRST_OR_LATER = ("1", "2")
 PLACES = [name for name in FAILPOINTS if name.startswith(("ingester.", "partitions.create"))]
 RETRY_PLACES = [name for name in PLACES if name.startswith("ingester.retry")]
 # Names that a parked event or a redriven dead letter passes as well.
-REDRIVE_PLACES = [*RETRY_PLACES, "ingester.write.children"]
+REDRIVE_PLACES = [*RETRY_PLACES, "ingester.write.children", "ingester.sidecar.after"]
 
 
 async def killed(service: Service) -> None:
     """Wait until the failpoint has killed it."""
     code = await asyncio.to_thread(service.process.wait, 40)
     assert code == _SIGKILL, service.text[-4000:]
+
+
+def with_sidecars(place: str, environment: dict[str, str]) -> bool:
+    """Whether the place is about them; then they are written."""
+    if ".sidecar." not in place:
+        return False
+    environment["INFERENCE_STORE_INGESTER_SIDECARS"] = "on"
+    return True
+
+
+async def check_sidecars(engine: AsyncEngine, s3: S3, bucket: str) -> None:
+    """Every stored inference has its sidecar, and there is no other."""
+    async with engine.connect() as connection:
+        keys = set((await connection.execute(select(inference.c.sidecar_storage_key))).scalars())
+    listed = s3.client().list_objects(bucket, prefix="sidecars/", recursive=True)
+    assert {f"s3://{bucket}/{found.object_name}" for found in listed} == keys
+
+
+def forget_sidecars(s3: S3, bucket: str) -> None:
+    """The bucket is the module's, and its captures are those of every test."""
+    for found in s3.client().list_objects(bucket, prefix="sidecars/", recursive=True):
+        s3.client().remove_object(bucket, str(found.object_name))
 
 
 def start_again(service: Service) -> None:
@@ -46,9 +71,11 @@ async def test_killed_at(
     many: list[Capture],
     engine: AsyncEngine,
     shared_bucket: str,
+    minio_server: S3,
     tmp_path: Path,
 ) -> None:
     environment["INFERENCE_STORE_FAILPOINT"] = f"{place}:{nth}"
+    sidecars = with_sidecars(place, environment)
     late = captures(range(5), prefix=unique("late"))
     await published.producer.put_all(late, "data", "metadata")
     await published.publish(late)
@@ -60,9 +87,15 @@ async def test_killed_at(
         await published.producer.put_all(late, "response")
         await killed(service)
         start_again(service)
-        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+        records = published.records
+        await check_ingested(
+            engine, published.captures, shared_bucket, records=records, sidecars=sidecars
+        )
+        if sidecars:
+            await check_sidecars(engine, minio_server, shared_bucket)
     finally:
         service.stop()
+        forget_sidecars(minio_server, shared_bucket)
 
 
 async def _parked(engine: AsyncEngine) -> int:
@@ -80,8 +113,10 @@ async def test_killed_while_redriving_dead_letters(
     many: list[Capture],
     engine: AsyncEngine,
     shared_bucket: str,
+    minio_server: S3,
     tmp_path: Path,
 ) -> None:
+    sidecars = with_sidecars(place, environment)
     await published.publish(many[:12], again=3)
     environment["INFERENCE_STORE_INGESTER_UNKNOWN_MODELS"] = "refuse"
     service = Service("ingester", environment, tmp_path)
@@ -95,6 +130,12 @@ async def test_killed_while_redriving_dead_letters(
         await killed(service)
         start_again(service)
         await until(lambda: counted(engine), lambda found: not found[Outcome.DEAD])
-        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+        records = published.records
+        await check_ingested(
+            engine, published.captures, shared_bucket, records=records, sidecars=sidecars
+        )
+        if sidecars:
+            await check_sidecars(engine, minio_server, shared_bucket)
     finally:
         service.stop()
+        forget_sidecars(minio_server, shared_bucket)

@@ -17,6 +17,7 @@ from inference_store.ingester.reading import Reader
 from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
 from inference_store.store import books, dead_letters, parked, registrations
+from inference_store.store.blobs import Blobs
 from inference_store.store.books import Outcome, Place
 from inference_store.store.dead_letters import DeadLetter, Selection
 from inference_store.store.dictionary import Dictionary
@@ -78,7 +79,13 @@ class Trial:
             self._settings,
             self.engine,
             self.reader,
-            Writer(self.engine, Dictionary(self.engine), SCHEDULE, partition_target=1000),
+            Writer(
+                self.engine,
+                Dictionary(self.engine),
+                SCHEDULE,
+                Blobs(self._settings),
+                partition_target=1000,
+            ),
             schedule=SCHEDULE,
             patience=Patience(stop, first_seconds=0.1),
             stop=stop,
@@ -105,7 +112,7 @@ class Trial:
         """An eraser is deleting the answer that the events point to."""
         erasure = uuid4()
         async with self.engine.begin() as connection:
-            arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None)
+            arrival = (1, uid_of(NOW, "model", "x"), "inference", None, str(RESPONSE), None, None)
             await marks.add(connection, erasure, [arrival])
         return erasure
 

@@ -31,8 +31,8 @@ async def test_a_request_marks_at_once_and_is_worked_off(
     (kept,) = await storing.inferences(model, 1, NOW)
     asked = await request(engine, *doomed)
     async with engine.connect() as connection:
-        assert await marks.marked(connection, model, doomed[0].uid)
-        assert not await marks.marked(connection, model, kept.uid)
+        assert await marks.scopes(connection, model, doomed[0].uid) == {"inference"}
+        assert await marks.scopes(connection, model, kept.uid) == set()
         assert [one.id for one in await erasures.unfinished(connection, failed=False)] == [asked.id]
     assert asked.state == "pending"
     assert await eraser.finish(asked) == "deleted"
@@ -102,7 +102,7 @@ async def test_what_arrived_too_late_is_erased_without_ever_being_stored(
         data, response, metadata = (str(key) for key in late.objects)
         for table in await storing.rows():
             await connection.exec_driver_sql(f"DELETE FROM {table}")
-        arrival = (model, late.uid, "inference", data, response, metadata)
+        arrival = (model, late.uid, "inference", data, response, metadata, None)
         await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
         # the same once more: redelivered before it was worked off
         await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")

@@ -1,10 +1,16 @@
+import asyncio
+from datetime import timedelta
+
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store import partitions
+from inference_store.store.database import create_engine
 from inference_store.store.migration import downgrade, upgrade
 from inference_store.store.tables import METADATA
+from tests.integration.stored import START, Made, store
 from tests.servers.fixtures import migrate, unique
 from tests.servers.postgres import Postgres
 
@@ -26,6 +32,27 @@ def test_down_and_up_again(postgres_server: Postgres) -> None:
     downgrade(dsn)
     upgrade(dsn)
     upgrade(dsn)
+    postgres_server.drop_database(name)
+
+
+async def test_the_sidecars_column_reaches_partitions_that_are_there(
+    postgres_server: Postgres,
+) -> None:
+    name = unique()
+    dsn = postgres_server.create_database(name)
+    await asyncio.to_thread(upgrade, dsn, "0001")
+    engine = create_engine(dsn)
+    two_days = [START, START + timedelta(days=1)]
+    await partitions.make_missing(engine, two_days, target=5_000_000)
+    await asyncio.to_thread(upgrade, dsn)
+    # written to the old partitions, and copied by position to one that is made anew
+    await store(engine, Made("one", START), Made("two", two_days[1]))
+    await partitions.analyse(engine)
+    assert await partitions.merge(engine, target=5_000_000, older_than=timedelta()) == 1
+    async with engine.connect() as connection:
+        rows = await connection.execute(text("SELECT sidecar_storage_key FROM inference"))
+        assert list(rows.scalars()) == [None, None]
+    await engine.dispose()
     postgres_server.drop_database(name)
 
 

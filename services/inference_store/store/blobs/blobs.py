@@ -24,6 +24,7 @@ from .deletion import DeleteFault, Deletion
 from .keys import is_addressable, is_plain
 from .reading import Fetched, get_many, get_plain, refuse_size, translated
 from .streaming import BlobStream, stream_plain, stream_whole
+from .writing import put_many
 
 _NO_LIMIT = 1 << 62
 _NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
@@ -111,6 +112,14 @@ class Blobs:
             obstore.put(self._store(key.bucket), key.key, data, attributes=attributes)
         except (FileNotFoundError, BaseError) as exc:
             raise BlobsAway(str(translated(key, exc))) from exc
+
+    def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
+        """Write objects, by threads; when it returns or raises none is on its way any more.
+
+        Raises BlobsAway; some of them may be there then.
+        """
+        one = partial(self.put, content_type=content_type)
+        put_many(self._executor, one, objects, threads=self._threads)
 
     def replace(self, key: StorageKey, data: bytes, *, content_type: str) -> list[DeleteFault]:
         """Write an object and delete what it was before, in every version. Raises BlobsAway."""

@@ -7,9 +7,11 @@ from .instants import parse_instant
 from .reasons import DEAD_LETTER_REASONS
 from .storage_key import Buckets, StorageKey, parse_stored
 from .uid import received_at_of, uid_floor, uid_of
+from .wire import FIELDS
 
 __all__ = [
     "DEAD_LETTER_REASONS",
+    "FIELDS",
     "Buckets",
     "Extras",
     "InferenceEvent",

@@ -77,3 +77,4 @@ class WireEvent(BaseModel):
 NINE = tuple(WireEvent.model_fields)[:9]
 IDS = ("model_id", "inference_id")
 EXTRAS = tuple(WireEvent.model_fields)[13:]
+FIELDS = frozenset(WireEvent.model_fields)

@@ -8,6 +8,7 @@ from inference_store.store.events import InferenceEvent, StorageKey
 from inference_store.store.layout import belongs_to
 from inference_store.store.metadata import Metadata
 from inference_store.store.registrations import Registration
+from inference_store.store.sidecars import Sidecar
 from inference_store.store.task_types import Predictions
 
 
@@ -20,6 +21,7 @@ class Indexable:
     metadata: Metadata
     predictions: Predictions
     flags: tuple[str, ...] = ()
+    sidecar: Sidecar | None = None
 
     @property
     def identity(self) -> tuple[int, UUID]:
@@ -27,16 +29,19 @@ class Indexable:
         return self.registration.model, self.event.uid
 
     @cached_property
-    def storage_keys(self) -> tuple[str | None, str | None, str | None]:
-        """Where data, response and metadata are, as the index keeps it."""
+    def storage_keys(self) -> tuple[str | None, str | None, str | None, str | None]:
+        """Where data, response, metadata and sidecar are, as the index keeps it."""
         event = self.event
-        return _text(event.data), _text(event.response), _text(event.metadata)
+        sidecar = None if self.sidecar is None else self.sidecar.place
+        return _text(event.data), _text(event.response), _text(event.metadata), _text(sidecar)
 
     @cached_property
     def shared_keys(self) -> tuple[str, ...]:
         """The storage keys that other inferences may point to as well."""
         event = self.event
-        places = (event.data, event.response, event.metadata)
+        places: tuple[StorageKey | None, ...] = (event.data, event.response, event.metadata)
+        if self.sidecar is not None:  # ours, but a stranger's event may name it
+            places = (*places, self.sidecar.place)
         foreign = (p for p in places if p and not belongs_to(p.key, event.extras.capture_id))
         return tuple(dict.fromkeys(str(place) for place in foreign))
 

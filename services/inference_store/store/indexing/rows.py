@@ -157,5 +157,6 @@ def _parent(
     flags = list(dict.fromkeys(rows.flags))
     problem = item.metadata.problem or item.predictions.problem
     entries = encode_entries(item.metadata.entries) if item.metadata.entries else None
-    head = (rows.model, rows.uid, event.inference_id, *times, indexed_at, *item.storage_keys)
-    return (*head, *_extras_of(event.extras), *top, count, flags, problem, entries)
+    *keys, sidecar = item.storage_keys
+    head = (rows.model, rows.uid, event.inference_id, *times, indexed_at, *keys)
+    return (*head, *_extras_of(event.extras), *top, count, flags, problem, entries, sidecar)

@@ -72,7 +72,7 @@ async def request(
 async def enqueue_arrivals(
     connection: AsyncConnection, arrivals: Iterable[Arrival], *, cause: Cause
 ) -> None:
-    """Queue what arrived and may not stay: (model, uid, scope, data, response, metadata keys).
+    """Queue what arrived and may not stay: model, uid, scope and the keys of its objects.
 
     In the batch's own transaction. Each batch makes erasures of its own, one a model and scope:
     a row that every ingester adds to would be a row that all of them wait for.
@@ -104,7 +104,7 @@ async def create(
 
 def _arrival(row: Any, scope: Scope) -> Arrival:
     keys = (row.data_storage_key, row.response_storage_key, row.metadata_storage_key)
-    return row.model, row.uid, scope, *keys
+    return row.model, row.uid, scope, *keys, row.sidecar_storage_key
 
 
 async def find(connection: AsyncConnection, id: UUID) -> Erasure | None:

@@ -14,8 +14,12 @@ mark is gone, finds K missing, and waits or becomes a dead letter: never a row w
 vanishes. What is read after the gate is read by a statement of its own: a statement that
 waited for the gate would look at a snapshot from before.
 
-The gate is held for the length of one short transaction, never while S3 is asked. A claim is
+The gate is held for the length of one short transaction, never while S3 is asked; but for an
+ingester that writes sidecars, whose transaction waits for them (store/sidecars.py). A claim is
 not stored: after a crash the marks are still there, and the eraser looks again.
+
+What else an inference points to (`blob_reference`) goes with it: the blob of a metadata edit that
+was begun, and the one that an edit left behind.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +33,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events import received_at_of
 from inference_store.store.partitions import Span, Spans, spans
-from inference_store.store.tables import erasing, inference
+from inference_store.store.tables import blob_reference, erasing, inference
 
 from .identities import Identity, among, by_model
 
@@ -37,8 +41,8 @@ GATE: Final = 7_302_003
 _ROWS = 1000
 _SPANS = 8
 
-# model, uid, scope, and the storage keys of data, response and metadata
-Arrival: TypeAlias = tuple[int, UUID, str, str | None, str | None, str | None]
+# model, uid, scope, and the storage keys of data, response, metadata and sidecar
+Arrival: TypeAlias = tuple[int, UUID, str, str | None, str | None, str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,11 @@ class Mark:
     data: str | None
     response: str | None
     metadata: str | None
+    sidecar: str | None
     # of the stored inference; None where there is none, or its producer gave none
     capture_id: UUID | None
+    # storage keys that the stored inference points to
+    references: tuple[str, ...] = ()
 
     @property
     def doomed(self) -> tuple[str, ...]:
@@ -61,6 +68,8 @@ class Mark:
         if self.scope == "input":
             # an object that is the answer as well as the datum stays with the answer
             keys = [] if self.data in keys[1:] else keys[:1]
+        else:
+            keys += [self.sidecar, *self.references]
         return tuple(dict.fromkeys(key for key in keys if key is not None))
 
 
@@ -81,24 +90,35 @@ async def claimed(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
         return set()
     # one array: a statement has at most 32,767 parameters
     listed = any_(literal(wanted, ARRAY(Text())))
+    listed_references = any_(literal(wanted, ARRAY(Text(collation="C"))))
     whole = erasing.c.scope == "inference"
     found = union(
         select(erasing.c.data_storage_key).where(erasing.c.data_storage_key == listed),
         *(
             select(column).where(whole, column == listed)
-            for column in (erasing.c.response_storage_key, erasing.c.metadata_storage_key)
+            for column in (
+                erasing.c.response_storage_key,
+                erasing.c.metadata_storage_key,
+                erasing.c.sidecar_storage_key,
+            )
         ),
+        select(blob_reference.c.storage_key)
+        .join(
+            erasing,
+            (erasing.c.model == blob_reference.c.model) & (erasing.c.uid == blob_reference.c.uid),
+        )
+        .where(whole, blob_reference.c.storage_key == listed_references),
     )
     return set((await connection.execute(found)).scalars())
 
 
-async def marked(connection: AsyncConnection, model: int, uid: UUID) -> bool:
-    """Whether anything of an inference is being erased.
+async def scopes(connection: AsyncConnection, model: int, uid: UUID) -> set[str]:
+    """What of an inference is being erased.
 
     An edit asks this after it has locked the inference's row: an eraser leaves locked rows out.
     """
-    query = select(erasing.c.uid).where(erasing.c.model == model, erasing.c.uid == uid).limit(1)
-    return (await connection.scalar(query)) is not None
+    query = select(erasing.c.scope).where(erasing.c.model == model, erasing.c.uid == uid)
+    return set((await connection.execute(query)).scalars())
 
 
 async def add(connection: AsyncConnection, erasure: UUID, arrivals: Iterable[Arrival]) -> int:
@@ -129,8 +149,13 @@ async def page(
         place = tuple_(erasing.c.model, erasing.c.uid)
         query = query.where(place > tuple_(literal(after[0]), literal(after[1])))
     found = await _in_few_spans(connection, list(await connection.execute(query)))
-    captures = await _captures(connection, [(row.model, row.uid) for row in found])
-    return [_mark(row, captures.get((row.model, row.uid))) for row in found]
+    identities = [(row.model, row.uid) for row in found]
+    captures = await _captures(connection, identities)
+    references = await _references(connection, identities)
+    return [
+        _mark(row, captures.get(identity), references.get(identity, ()))
+        for row, identity in zip(found, identities, strict=True)
+    ]
 
 
 async def remaining(connection: AsyncConnection, erasure: UUID) -> int:
@@ -174,7 +199,20 @@ async def _captures(
     return found
 
 
-def _mark(row: Any, capture_id: UUID | None) -> Mark:
+async def _references(
+    connection: AsyncConnection, identities: Sequence[Identity]
+) -> dict[Identity, tuple[str, ...]]:
+    """What inferences point to. Nothing is added once they are marked: see `scopes`."""
+    found: dict[Identity, tuple[str, ...]] = {}
+    for model, uids in by_model(identities):
+        query = select(blob_reference.c.uid, blob_reference.c.storage_key)
+        query = query.where(among(blob_reference, model, uids))
+        for uid, key in await connection.execute(query.order_by(blob_reference.c.storage_key)):
+            found[model, uid] = (*found.get((model, uid), ()), key)
+    return found
+
+
+def _mark(row: Any, capture_id: UUID | None, references: tuple[str, ...]) -> Mark:
     return Mark(
         model=row.model,
         uid=row.uid,
@@ -182,5 +220,7 @@ def _mark(row: Any, capture_id: UUID | None) -> Mark:
         data=row.data_storage_key,
         response=row.response_storage_key,
         metadata=row.metadata_storage_key,
+        sidecar=row.sidecar_storage_key,
         capture_id=capture_id,
+        references=references,
     )

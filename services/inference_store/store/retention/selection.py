@@ -55,4 +55,6 @@ def _marks(scope: Scope, erasure: UUID) -> list[Any]:
     """The columns of `erasing`, in its order."""
     here = inference.c
     keys = [here.data_storage_key, here.response_storage_key, here.metadata_storage_key]
-    return [here.model, here.uid, literal(scope), literal(erasure), *keys]
+    return [
+        *(here.model, here.uid, literal(scope), literal(erasure), *keys, here.sidecar_storage_key)
+    ]

@@ -83,6 +83,7 @@ erasing = Table(
     Column("data_storage_key", CODE_POINTS),
     Column("response_storage_key", CODE_POINTS),
     Column("metadata_storage_key", CODE_POINTS),
+    Column("sidecar_storage_key", CODE_POINTS),
     Index("erasing_erasure_idx", "erasure"),
 )
 

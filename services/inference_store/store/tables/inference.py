@@ -72,6 +72,8 @@ inference = Table(
     Column("metadata", BYTEA),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     _time("data_deleted_at"),
+    # the event as it came, where the ingester keeps it; NULL: there is none
+    Column("sidecar_storage_key", CODE_POINTS),
     Index("inference_model_inference_id_idx", "model", "inference_id", "uid"),
     Index(
         "inference_model_data_hash_idx",

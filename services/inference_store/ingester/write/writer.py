@@ -7,12 +7,16 @@ own (a crash leaves a name or a span that nothing uses yet); then one transactio
 2. keep the registrations from being removed;
 3. sort out what may not be stored; parents, children, references;
 4. dead letters and parked events;
-5. the books move from lo to hi.
+5. the books move from lo to hi;
+6. sidecars of what is new, where they are asked for: in the transaction, since only there is it
+   certain that they are new, and nobody else may write or erase them before it ends.
 
 After the commit Kafka is told, for lag tools only. A crash before the commit repeats the batch,
-one after it repeats nothing: the books have moved.
+one after it repeats nothing: the books have moved. A sidecar that was written before the crash is
+written again by whoever repeats the batch, and is deleted where the event may not be stored then.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -23,17 +27,19 @@ from asyncpg.exceptions import PostgresError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import books, dead_letters, indexing, parked, partitions, registrations
+from inference_store.ingester.arrivals import Arrivals, sort_out
+from inference_store.ingester.batch import Batch, Read
+from inference_store.store import books, dead_letters, indexing, parked, partitions
+from inference_store.store.blobs import Blobs
 from inference_store.store.books import Outcome, Place
-from inference_store.store.database import cause_of, is_partition_missing, is_rows_fault
+from inference_store.store.database import is_partition_missing, is_rows_fault
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable, Rows, rows_of
-from inference_store.store.records import Trouble
-from inference_store.store.retention import erasures, tombstones
+from inference_store.store.sidecars import CONTENT_TYPE, Sidecar
 
-from .arrivals import Arrivals, sort_out
-from .batch import Batch, MissingBlob, Read
+from .guards import ErasedMeanwhile, expire_inputs, keep_registrations, refuse_erased
+from .results import item_of, settled_of, sidecars_of, unindexable, waits
 
 Outcomes = Mapping[Place, Counter[Outcome]]
 Check = Callable[[AsyncConnection, Outcomes], Awaitable[None]]
@@ -41,14 +47,6 @@ T = TypeVar("T")
 _MOST_LOOKS = 5
 # SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
 _REFUSALS = (DBAPIError, PostgresError, ValueError, OverflowError)
-
-
-class RegistrationGone(Exception):
-    """A model was removed while its events were being read: read them again."""
-
-
-class ErasedMeanwhile(Exception):
-    """An erasure ended between our look at the tombstones and our insert: look again."""
 
 
 class Writer:
@@ -59,12 +57,14 @@ class Writer:
         engine: AsyncEngine,
         dictionary: Dictionary,
         schedule: parked.Schedule,
+        blobs: Blobs,
         *,
         partition_target: int,
     ) -> None:
         self._engine = engine
         self._dictionary = dictionary
         self._schedule = schedule
+        self._blobs = blobs
         self._target = partition_target
         self._spans = partitions.Spans()
         self._registered: dict[int, datetime] = {}
@@ -93,7 +93,7 @@ class Writer:
             self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
 
     async def write(self, batch: Batch, within_limit: Check) -> Outcomes:
-        """Write a batch. Raises Fenced; RegistrationGone; the database's trouble.
+        """Write a batch. Raises Fenced; RegistrationGone; BlobsAway; the database's trouble.
 
         `within_limit` sees the outcomes before the commit; what it raises rolls back.
         """
@@ -120,10 +120,13 @@ class Writer:
         raise ErasedMeanwhile
 
     async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Outcomes:
+        sidecars: list[Sidecar] = []
         async with self._engine.begin() as connection:
             for share in sorted(batch.shares, key=lambda share: share.place):
                 await books.hold(connection, share.place, share.lo)
-            outcomes = await self.index(connection, batch.reads, one_by_one=one_by_one)
+            outcomes = await self.index(
+                connection, batch.reads, sidecars=sidecars, one_by_one=one_by_one
+            )
             await within_limit(connection, outcomes)
             for share in sorted(batch.shares, key=lambda share: share.place):
                 counts = outcomes.setdefault(share.place, Counter())
@@ -142,26 +145,45 @@ class Writer:
                     last=share.last,
                 )
             failpoint("ingester.write.books")
+            await self.put(sidecars)
             failpoint("ingester.commit.before")
         return outcomes
 
+    async def put(self, sidecars: Sequence[Sidecar]) -> None:
+        """Write the sidecars of what the caller's transaction inserts. Raises BlobsAway."""
+        if not sidecars:
+            return
+        failpoint("ingester.sidecar.before")
+        objects = [(sidecar.place, sidecar.content) for sidecar in sidecars]
+        await asyncio.to_thread(self._blobs.put_many, objects, content_type=CONTENT_TYPE)
+        failpoint("ingester.sidecar.after")
+
     async def index(
-        self, connection: AsyncConnection, reads: Sequence[Read], *, one_by_one: bool = False
+        self,
+        connection: AsyncConnection,
+        reads: Sequence[Read],
+        *,
+        sidecars: list[Sidecar],
+        one_by_one: bool = False,
     ) -> dict[Place, Counter[Outcome]]:
-        """Write what was read, in the caller's transaction; answers what became of each."""
-        await _keep_registrations(connection, reads)
+        """Write what was read, in the caller's transaction; answers what became of each.
+
+        Adds to `sidecars` those that the caller has to `put` before it commits.
+        """
+        await keep_registrations(connection, reads)
         arrivals = await sort_out(connection, reads)
         if arrivals.spans_gone:
             self._spans = partitions.Spans()
         stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
+        sidecars += sidecars_of(stored)
         await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
         await parked.add(
             connection,
-            [(r.record, _waits(m), m.storage_key) for r, m in arrivals.missing],
+            [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing],
             self._schedule,
         )
         outcomes: dict[Place, Counter[Outcome]] = {}
-        for read, outcome in (*stored, *_settled(arrivals)):
+        for read, outcome in (*stored, *settled_of(arrivals)):
             outcomes.setdefault(read.record.place, Counter())[outcome] += 1
         return outcomes
 
@@ -175,16 +197,16 @@ class Writer:
             written = await self._one_by_one(connection, pairs, arrivals)
         else:
             written = (await indexing.write(connection, [rows for _, rows in pairs])).new
-        await _refuse_erased(connection, arrivals.fresh, written)
+        await refuse_erased(connection, arrivals.fresh, written)
         refused = {id(read) for read, _ in arrivals.dead}
         stored = [
             (read, Outcome.STORED if (rows.model, rows.uid) in written else Outcome.DUPLICATE)
             for read, rows in pairs
             if id(read) not in refused
         ]
-        fresh = [_item(read) for read, outcome in stored if outcome is Outcome.STORED]
+        fresh = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
         await indexing.write_deltas(connection, indexing.deltas(fresh, self._dictionary))
-        await _expire_inputs(connection, arrivals, written)
+        await expire_inputs(connection, arrivals, written)
         return stored
 
     def _rows(self, item: Any, now: datetime) -> Rows:
@@ -205,65 +227,5 @@ class Writer:
             except _REFUSALS as error:
                 if not is_rows_fault(error):
                     raise
-                arrivals.dead.append((read, _unindexable(read, error)))
+                arrivals.dead.append((read, unindexable(read, error)))
         return frozenset(written)
-
-
-async def _keep_registrations(connection: AsyncConnection, reads: Sequence[Read]) -> None:
-    models = {r.result.registration.model for r in reads if isinstance(r.result, Indexable)}
-    if models and not await registrations.keep(connection, models):
-        raise RegistrationGone
-
-
-async def _refuse_erased(
-    connection: AsyncConnection, fresh: Sequence[Read], written: frozenset[Any]
-) -> None:
-    """Raise ErasedMeanwhile for an inference whose erasure ended while we inserted.
-
-    Our insert waited for the eraser's transaction; a statement after it sees the tombstone.
-    """
-    new = [
-        (*item.identity, item.event.received_at)
-        for item in map(_item, fresh)
-        if item.identity in written
-    ]
-    if new and await tombstones.find(connection, new):
-        raise ErasedMeanwhile
-
-
-async def _expire_inputs(
-    connection: AsyncConnection, arrivals: Arrivals, written: frozenset[Any]
-) -> None:
-    """Inputs that have outlived their policy on arrival: stored without, the object deleted."""
-    late = [
-        (*item.identity, "input", *item.storage_keys)
-        for item in arrivals.input_expired
-        if item.identity in written
-    ]
-    if late:
-        await erasures.enqueue_arrivals(connection, late, cause="expired_arrival")
-
-
-def _settled(arrivals: Arrivals) -> list[tuple[Read, Outcome]]:
-    return [
-        *arrivals.settled,
-        *((read, Outcome.DEAD) for read, _ in arrivals.dead),
-        *((read, Outcome.PARKED) for read, _ in arrivals.missing),
-    ]
-
-
-def _item(read: Read) -> Indexable:
-    if not isinstance(read.result, Indexable):
-        raise AssertionError("only what can be indexed is stored")
-    return read.result
-
-
-def _waits(missing: MissingBlob) -> Trouble:
-    detail = missing.detail or f"{missing.storage_key} is not there yet"
-    return Trouble("blob_missing", detail, missing.model_id, missing.inference_id)
-
-
-def _unindexable(read: Read, error: Exception) -> Trouble:
-    event = _item(read).event
-    detail = f"Postgres refuses it: {cause_of(error)}"
-    return Trouble("unindexable", detail, event.model_id, event.inference_id)

@@ -1,0 +1,326 @@
+"""The events of other producers are kept in the bucket: it alone can rebuild the index."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from minio.commonconfig import ENABLED
+from minio.versioningconfig import VersioningConfig
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import registrations, sidecars
+from inference_store.store.blobs import Blobs
+from inference_store.store.books import Outcome
+from inference_store.store.events import Buckets, StorageKey, decode, encode
+from inference_store.store.layout import key_of
+from inference_store.store.registrations import Details
+from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention.policies import RetentionPolicy, Scope
+from inference_store.store.settings import BlobSettings
+from inference_store.store.tables import PARTITIONED, blob_reference, erasure, inference
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import StartLine
+from tests.polling import until
+from tests.producer import Capture, Producer, capture
+from tests.servers.environment import service_environment as environment_of
+from tests.servers.fixtures import unique
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3, MinioServer
+from tests.service_process import Service
+
+MANY = [capture(number) for number in range(5)]
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+def blobs_of(server: S3, bucket: str) -> Blobs:
+    return Blobs(
+        BlobSettings.model_validate(
+            {
+                "s3_endpoint": server.endpoint,
+                "s3_access_key": server.access_key,
+                "s3_secret_key": server.secret_key,
+                "s3_bucket": bucket,
+            }
+        )
+    )
+
+
+@pytest.fixture
+def blobs(minio_server: S3, bucket: str) -> Iterator[Blobs]:
+    with blobs_of(minio_server, bucket) as made:
+        yield made
+
+
+def listed(server: S3, bucket: str, prefix: str = "", *, versions: bool = False) -> list[str]:
+    """The keys under a prefix, each version of them, delete markers too."""
+    found = server.client().list_objects(
+        bucket, prefix=prefix, recursive=True, include_version=versions
+    )
+    return sorted(str(item.object_name) for item in found)
+
+
+async def until_counted(engine: AsyncEngine, **wanted: int) -> None:
+    expected = Counter({Outcome(name): count for name, count in wanted.items()})
+    await until(lambda: counted(engine), lambda found: +found == expected)
+
+
+async def rows(engine: AsyncEngine) -> dict[str, list[Any]]:
+    """All that is known of inferences, but when it was indexed."""
+    found = {}
+    async with engine.connect() as connection:
+        for table in (*PARTITIONED, blob_reference):
+            columns = [column for column in table.c if column.name != "indexed_at"]
+            found[table.name] = sorted(
+                map(tuple, await connection.execute(select(*columns))), key=str
+            )
+    return found
+
+
+async def forgotten(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        for table in (*PARTITIONED, blob_reference):
+            await connection.execute(table.delete())
+
+
+def rebuilt(contents: sidecars.Contents) -> bytes:
+    """The event as it came, with the metadata that lay beside it inside."""
+    event = json.loads(contents.event)
+    if contents.metadata is not None:
+        event["metadata"] = contents.metadata.decode()
+    return json.dumps(event).encode()
+
+
+@pytest.mark.real_minio
+async def test_the_bucket_alone_rebuilds_the_index(
+    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
+) -> None:
+    _, producer = await start_line(INGESTER_SIDECARS="on")
+    inline = capture(9, extras={"metadata": [{"key": "k", "type": "int", "value": "1"}]})
+    bare = encode(model_id="a/b", inference_id="bare", received_at=NOW)
+    await producer.produce(*MANY, inline)
+    await producer.publish_all([bare])
+    await until_counted(engine, stored=7)
+    before = await rows(engine)
+    keys = listed(minio_server, bucket, "sidecars/")
+    kept = {f"s3://{bucket}/{key}" for key in keys}
+    async with engine.connect() as connection:
+        found = (await connection.execute(select(inference.c.sidecar_storage_key))).scalars()
+        assert set(found) == kept
+    assert len(keys) == 7
+    await forgotten(engine)
+    for key in listed(minio_server, bucket):
+        if key.endswith("/metadata"):
+            minio_server.client().remove_object(bucket, key)
+    contents = [sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6)) for key in keys]
+    buckets = Buckets(default=bucket, allowed=frozenset())
+    at = [datetime.fromisoformat(one.record["time"]) for one in contents]
+    events = [
+        decode(one.event, record_time=t, buckets=buckets)
+        for one, t in zip(contents, at, strict=True)
+    ]
+    assert [sidecars.place_of(bucket, event).key for event in events] == keys
+    assert {one.event for one in contents} == {one.event for one in (*MANY, inline)} | {bare}
+    assert {one.record["topic"] for one in contents} == {producer.topic}
+    await producer.publish_all(map(rebuilt, contents))
+    await until_counted(engine, stored=14)
+    assert await rows(engine) == before
+
+
+async def test_a_redelivery_writes_nothing_again(
+    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str
+) -> None:
+    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
+    _, producer = await start_line(INGESTER_SIDECARS="on")
+    await producer.produce(*MANY)
+    await until_counted(engine, stored=5)
+    await producer.publish_all(one.event for one in (*MANY, *MANY))
+    await producer.publish_all([b"not json"])
+    await until_counted(engine, stored=5, duplicate=10, dead=1)
+    assert len(listed(minio_server, bucket, "sidecars/", versions=True)) == 5
+
+
+async def test_a_parked_event_has_one_once_it_is_stored(
+    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str
+) -> None:
+    _, producer = await start_line(INGESTER_SIDECARS="on")
+    await producer.put(MANY[0], "metadata")
+    await producer.publish(MANY[0].event)
+    await until_counted(engine, parked=1)
+    assert listed(minio_server, bucket, "sidecars/") == []
+    await producer.put(MANY[0], "response")
+    await until_counted(engine, stored=1)
+    assert len(listed(minio_server, bucket, "sidecars/")) == 1
+
+
+async def test_none_for_our_own_layout_and_none_where_it_is_off(
+    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str
+) -> None:
+    service, producer = await start_line()
+    await producer.produce(*MANY)
+    await until_counted(engine, stored=5)
+    assert listed(minio_server, bucket, "sidecars/") == []
+    service.stop()
+    service.restart(INGESTER_SIDECARS="on", KAFKA_GROUP=unique("group"))
+    capture_id = uuid4()
+    keys = [key_of("p", "m", NOW, capture_id, kind) for kind in ("data", "response", "metadata")]
+    event = encode(
+        model_id="m",
+        inference_id="own",
+        received_at=NOW,
+        data_storage_key=keys[0],
+        inference_storage_key=keys[1],
+        metadata_storage_key=keys[2],
+        capture_id=str(capture_id),
+        metadata="[]",
+        response="{}",
+    )
+    await producer.publish(event)
+    await until_counted(engine, stored=6)
+    assert listed(minio_server, bucket, "sidecars/") == []
+
+
+def late(number: int, days: int, **extras: Any) -> Capture:
+    """Received so many days ago."""
+    return capture(number, received_at=NOW - timedelta(days=days), extras=extras)
+
+
+async def keep(engine: AsyncEngine, model_id: str, **rule: str) -> int:
+    async with engine.begin() as connection:
+        registration, _ = await registrations.put(connection, model_id, Details())
+        policy = RetentionPolicy.model_validate({"rules": [rule]})
+        await policies.put(connection, registration.model, policy)
+    return registration.model
+
+
+async def erase(engine: AsyncEngine, model: int, scope: Scope) -> None:
+    async with engine.begin() as connection:
+        uids = (await connection.execute(select(inference.c.uid))).scalars().all()
+        await erasures.request(connection, model=model, uids=uids, scope=scope)
+    await until_erased(engine)
+
+
+async def until_erased(engine: AsyncEngine, least: int = 1) -> None:
+    async def states() -> list[str]:
+        async with engine.connect() as connection:
+            return list((await connection.execute(select(erasure.c.state))).scalars())
+
+    def ended(found: list[str]) -> bool:
+        return len(found) >= least and set(found) == {"deleted"}
+
+    await until(states, ended)
+
+
+@pytest.fixture
+def retention(service_environment: Any, tmp_path: Path) -> Iterator[Service]:
+    environment = service_environment(
+        RETENTION_POLL_SECONDS="0.1", RETENTION_INTERVAL_SECONDS="0.5"
+    )
+    service = Service("retention", environment, tmp_path)
+    yield service
+    service.stop()
+
+
+@pytest.mark.real_minio
+async def test_erasing_takes_the_sidecar_along(
+    start_line: StartLine,
+    engine: AsyncEngine,
+    minio_server: S3,
+    bucket: str,
+    blobs: Blobs,
+    retention: Service,
+) -> None:
+    minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
+    assert retention.process.running
+    _, producer = await start_line(INGESTER_SIDECARS="on")
+    inside = {"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "x"}}
+    await producer.produce(*(late(n, 1, prompt="secret", metadata=inside) for n in range(3)))
+    await until_counted(engine, stored=3)
+    async with engine.connect() as connection:
+        model = (await connection.execute(select(inference.c.model))).scalars().first()
+    assert model is not None
+    await erase(engine, model, "input")
+    keys = listed(minio_server, bucket, "sidecars/", versions=True)
+    assert len(keys) == 3
+    for key in keys:
+        contents = sidecars.decode(blobs.get(StorageKey(bucket, key), limit=10**6))
+        event = json.loads(contents.event)
+        assert contents.input_deleted
+        assert event["metadata"] == {"metadata": inside["metadata"]}
+        assert b"secret" not in contents.event
+        buckets = Buckets(default=bucket, allowed=frozenset())
+        decoded = decode(contents.event, record_time=NOW, buckets=buckets)
+        assert str(decoded.uid) == key.rsplit("/", 1)[1]
+    await erase(engine, model, "inference")
+    assert listed(minio_server, bucket, versions=True) == []
+    assert not any((await rows(engine)).values())
+
+
+async def test_policies_take_it_and_what_expired_brings_none(
+    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
+) -> None:
+    service, producer = await start_line(INGESTER_SIDECARS="on")
+    old, input_old = late(1, 30), late(2, 5, prompt="secret")
+    model = await keep(engine, old.model_id, keep_input="P2D", keep_inference="P10D")
+    # what a crash left between the object and the commit, before the event expired
+    buckets = Buckets(default=bucket, allowed=frozenset())
+    left = sidecars.place_of(bucket, decode(old.event, record_time=NOW, buckets=buckets))
+    blobs.put(left, b"{}", content_type="application/json")
+    await producer.produce(old, input_old)
+    await until_counted(engine, stored=1, expired=1)
+    environment = service._environment | {"INFERENCE_STORE_RETENTION_POLL_SECONDS": "0.1"}
+    retention = Service("retention", environment, service.log.parent)
+    try:
+        await until_erased(engine, 2)
+        [key] = listed(minio_server, bucket, "sidecars/")
+        assert b"secret" not in blobs.get(StorageKey(bucket, key), limit=10**6)
+        await keep(engine, old.model_id, keep_input="P1D", keep_inference="P4D")
+        async with engine.begin() as connection:
+            await runs.request(connection, model)
+        await until(lambda: asyncio.to_thread(listed, minio_server, bucket), lambda keys: not keys)
+    finally:
+        retention.stop()
+    await producer.produce(input_old)
+    await until(lambda: counted(engine), lambda found: found.total() == 3)
+    assert listed(minio_server, bucket, "sidecars/") == []
+
+
+@pytest.mark.real_minio
+async def test_the_line_waits_while_none_can_be_written(
+    database: str,
+    engine: AsyncEngine,
+    kafka_server: Kafka,
+    own_minio: MinioServer,
+    topic: Any,
+    tmp_path: Path,
+) -> None:
+    bucket, name = own_minio.create_bucket(unique()), topic(1)
+    changes = {"KAFKA_TOPIC": name, "INGESTER_SIDECARS": "on", "S3_TIMEOUT_SECONDS": "1"}
+    changes |= {"INGESTER_RETRY_SECONDS": "0.2", "INGESTER_POLL_SECONDS": "0.1"}
+    environment = environment_of(database, kafka_server, own_minio, bucket, **changes)
+    service = Service("ingester", environment, tmp_path)
+    try:
+        await asyncio.to_thread(service.wait_ready)
+        await asyncio.to_thread(own_minio.stop)
+        async with Producer(environment, name) as producer:
+            bare = [
+                encode(model_id="m", inference_id=str(n), received_at=NOW, metadata="[]")
+                for n in range(3)
+            ]
+            await producer.publish_all(bare)
+        part = "object store"
+        await until(
+            lambda: asyncio.to_thread(service.health), lambda said: said["parts"][part] != "ready"
+        )
+        assert (await counted(engine)).total() == 0
+        await asyncio.to_thread(own_minio.start)
+        await until_counted(engine, stored=3)
+        assert len(listed(own_minio, bucket, "sidecars/")) == 3
+    finally:
+        service.stop()
