@@ -16,7 +16,7 @@ from inference_store.store import registrations
 from inference_store.store.errors import Conflict, Fault, Invalid
 from inference_store.store.json_text import Number, write_json
 from inference_store.store.metadata import MetadataCaps
-from inference_store.store.metadata_edits import Editor, Item, change_of, edit
+from inference_store.store.metadata_edits import Editor, Item, change_of, edit, reserve
 from inference_store.store.queries import lookup
 from inference_store.store.queries.read import read
 from inference_store.store.settings import ApiSettings
@@ -53,9 +53,12 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
     names = {leaf.name for leaf in change.metadata.leaves}
     names |= {presence.name for presence in change.metadata.presences}
     await editor.dictionary.resolve({registration.model: names}, {})
-    await edit(
-        connection, editor, registration, same.newest, change, revision=_revision(body, if_match)
-    )
+    revision = _revision(body, if_match)
+    async with request.app.state.engine.begin() as first:
+        await reserve(
+            first, editor.blobs.buckets.default, registration, same.newest, revision=revision
+        )
+    await edit(connection, editor, registration, same.newest, change, revision=revision)
     [found] = await read(connection, registration.model, [same.newest], include=["metadata"])
     headers = {"ETag": f'"{found.row["revision"]}"'}
     return Answer(shown(model_id, found), headers=headers)

@@ -2,5 +2,6 @@
 
 from .change import Change, Item, change_of
 from .edit import Editor, edit
+from .place import reserve
 
-__all__ = ["Change", "Editor", "Item", "change_of", "edit"]
+__all__ = ["Change", "Editor", "Item", "change_of", "edit", "reserve"]
