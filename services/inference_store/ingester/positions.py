@@ -136,6 +136,7 @@ class Positions:
         # Where the log was cut in between, the consumer was sent to its new start.
         begins, _ = await self._bounds(tp)
         assigned.next, assigned.passed_at = hi, now
+        self._show_lag(tp, hi)
         return passed_share(assigned, place, lo=lo, hi=hi, lost=max(0, min(begins, hi) - lo))
 
     async def _verified(
@@ -170,8 +171,11 @@ class Positions:
         share = share_of(assigned, place, lo=lo, lost=lost, records=found)
         assigned.next = hi
         EVENT_BYTES.inc(sum(len(record.payload) for record in share.records))
-        LAG.labels(str(tp.partition)).set(max(0, (self._kafka.highwater(tp) or hi) - hi))
+        self._show_lag(tp, hi)
         return share
+
+    def _show_lag(self, tp: TopicPartition, hi: int) -> None:
+        LAG.labels(str(tp.partition)).set(max(0, (self._kafka.highwater(tp) or hi) - hi))
 
 
 def _record(place: Place, record: ConsumerRecord) -> Record:

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import partitions
+from inference_store.store import partitions, sidecars
 from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey, uid_of
 from inference_store.store.layout import key_of
@@ -109,6 +109,18 @@ class Storing:
             made.append((received, capture, Stored(model, self.uid(received), tuple(keys))))  # type: ignore[arg-type]
         await self._write(made, objects=objects)
         return [one for _, _, one in made]
+
+    async def sidecar(self, one: Stored) -> StorageKey:
+        """Give a stored inference a sidecar, whose event tells more than it has to."""
+        key = StorageKey(self.bucket, f"sidecars/model/{one.uid}")
+        event = b'{"model_id": "model", "prompt": "secret"}'
+        blob = sidecars.encode(sidecars.Contents(event, None, {}))
+        self.blobs.put(key, blob, content_type=sidecars.CONTENT_TYPE)
+        here = (inference.c.model == one.model, inference.c.uid == one.uid)
+        async with self.engine.begin() as connection:
+            named = inference.update().where(*here).values(sidecar_storage_key=str(key))
+            await connection.execute(named)
+        return key
 
     async def foreign(self, model: int, at: datetime, *names: str | None) -> Stored:
         """One whose objects have keys of the producer's own choice."""

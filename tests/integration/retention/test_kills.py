@@ -5,6 +5,8 @@ from signal import SIGKILL
 
 import pytest
 
+from inference_store.store import sidecars
+from inference_store.store.events import StorageKey
 from inference_store.store.failpoints import FAILPOINTS
 from tests.service_process import Service
 
@@ -18,11 +20,13 @@ KILLS = [*PLACES, "retention.object_delete.after:4", "retention.row_delete.befor
 async def stored(storing: Storing) -> tuple[list[Stored], list[Stored]]:
     """Partitions that go whole, one that has survivors, and inputs that go alone."""
     first, second = await storing.model("first"), await storing.model("second")
-    await storing.inferences(first, 12, ago(days=200))
+    gone = await storing.inferences(first, 12, ago(days=200))
     await storing.inferences(second, 3, ago(days=300))
-    await storing.inferences(first, 12, ago(days=100))
+    gone += await storing.inferences(first, 12, ago(days=100))
     kept = await storing.inferences(second, 2, ago(days=100))
     inputs = await storing.inferences(first, 3, ago(days=5))
+    for one in (*gone, *inputs):
+        await storing.sidecar(one)
     await storing.keep(first, input="P1D", inference="P50D")
     await storing.keep(second, inference="P150D")
     return kept, inputs
@@ -44,7 +48,12 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
     assert storing.objects() == {
         *(key.key for one in kept for key in one.objects),
         *(key.key for one in inputs for key in one.objects[1:]),
+        *(f"sidecars/model/{one.uid}" for one in inputs),
     }
+    for one in inputs:
+        place = StorageKey(storing.bucket, f"sidecars/model/{one.uid}")
+        contents = sidecars.decode(storing.blobs.get(place, limit=10_000))
+        assert (contents.event, contents.input_deleted) == (b'{"model_id": "model"}', True)
     assert set((await storing.rows()).values()) == {len(kept) + len(inputs)}
     assert await storing.scalar("SELECT sum(inferences) FROM erasure") == 12 + 3 + 12 + 3
     assert sum(run.inferences_deleted for run in done) == 27

@@ -17,12 +17,12 @@ from inference_store.store.tables import blob_reference, partition_span
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 UID = uid_floor(AT)
 KEY = "s3://bucket/shared"
-MARK = Mark(1, UID, "inference", KEY, None, None, None)
+MARK = Mark(1, UID, "inference", KEY, None, None, None, None)
 
 
 async def mark(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        arrival = (1, UID, "inference", KEY, None, None)
+        arrival = (1, UID, "inference", KEY, None, None, None)
         await erasures.enqueue_arrivals(connection, [arrival], cause="erased_again")
 
 
@@ -62,6 +62,23 @@ async def test_a_writer_that_comes_later_sees_the_claim(engine: AsyncEngine) -> 
     await mark(engine)
     assert await claim(engine) == {KEY}
     assert not await refer(engine, uuid4(), asyncio.Event(), asyncio.Event())
+
+
+async def test_what_else_an_inference_points_to_goes_with_it(engine: AsyncEngine) -> None:
+    """An edit's blob stands in no column of the mark."""
+    other, foreign = "s3://bucket/metadata/m/u", uuid4()
+    values = [
+        {"storage_key": key, "model": 1, "uid": uid}
+        for key, uid in ((other, UID), ("s3://bucket/kept", UID), ("s3://bucket/kept", foreign))
+    ]
+    async with engine.begin() as connection:
+        await connection.execute(insert(blob_reference), values)
+    await mark(engine)
+    async with engine.begin() as connection:
+        (one,) = await erasures.unfinished(connection, failed=False)
+        (found,) = await marks.page(connection, one.id, after=None, limit=10)
+        assert await claims.claim(connection, [found]) == {KEY, other}
+        assert await marks.claimed(connection, [other, "s3://bucket/strange"]) == {other}
 
 
 async def test_a_claim_can_be_made_again(engine: AsyncEngine) -> None:
