@@ -78,7 +78,7 @@ async def _hold(engine: AsyncEngine) -> None:
 async def test_more_than_a_statement_has_parameters_can_be_asked_for(begun: AsyncEngine) -> None:
     async with begun.begin() as connection:
         uid = uid_of(NOW, "model", "one")
-        keys = ("s3://bucket/data", "s3://bucket/response", None)
+        keys = ("s3://bucket/data", "s3://bucket/response", None, None)
         await marks.add(connection, uuid4(), [(1, uid, "inference", *keys)])
         wanted = [*(f"s3://bucket/{n}" for n in range(40_000)), *filter(None, keys)]
         assert await marks.claimed(connection, wanted) == set(filter(None, keys))
