@@ -47,9 +47,10 @@ async def fetch(
         func.set_config("statement_timeout", str(milliseconds), True),
         func.set_config("max_parallel_workers_per_gather", "0", True),
     )
-    await connection.execute(limits)
     try:
         async with connection.begin_nested():
+            # Within the savepoint: cut off, what is left of the time does not bind what follows.
+            await connection.execute(limits)
             return list((await connection.execute(statement)).all())
     except DBAPIError as exc:
         if isinstance(cause_of(exc), QueryCanceledError):

@@ -1,0 +1,58 @@
+"""A query whose time runs out, over HTTP: part of the answer, how far it came, and the cursor."""
+
+from typing import Any
+
+import httpx
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.tables import inference, metadata_number
+from tests.integration.api.conftest import MakeApp, client_of
+from tests.integration.store.queries.held_partition import held
+from tests.integration.stored import Made, at, store
+
+_QUERY = "/v1/models/model/inferences/query"
+_DAY = 86_400
+_DAYS = 20
+_HELD_DAY = 9
+
+
+def _made() -> list[Made]:
+    """Three a day, each day a partition."""
+    return [
+        Made(f"id-{n}", at(n * _DAY / 3), [("n", "int", str(n))], [("person", 0.5)])
+        for n in range(3 * _DAYS)
+    ]
+
+
+async def _page(client: httpx.AsyncClient, cursor: str | None = None) -> dict[str, Any]:
+    asked = {"key": "n", "operator": "gte", "value": 6}
+    body = {"metadata_filter": [asked], "limit": 1000, "cursor": cursor}
+    answer = await client.post(_QUERY, json=body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def _ids(page: dict[str, Any]) -> list[str]:
+    return [item["inference_id"] for item in page["items"]]
+
+
+async def test_the_cursor_goes_on_from_there(make_app: MakeApp, engine: AsyncEngine) -> None:
+    await store(engine, *_made())
+    async with client_of(make_app(query_timeout_seconds=2.0)) as client:
+        async with held(engine, metadata_number, at(_HELD_DAY * _DAY)) as span:
+            first = await _page(client)
+        assert _ids(first) == [f"id-{n}" for n in range(59, 3 * (_HELD_DAY + 1) - 1, -1)]
+        assert first["searched_back_to"] == span.hi.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        rest = await _page(client, first["next"])
+    assert _ids(first) + _ids(rest) == [f"id-{n}" for n in range(59, 5, -1)]
+    assert (rest["next"], rest["searched_back_to"]) == (None, None)
+
+
+async def test_nothing_in_time_is_said(make_app: MakeApp, engine: AsyncEngine) -> None:
+    await store(engine, *_made())
+    async with (
+        client_of(make_app(query_timeout_seconds=0.5)) as client,
+        held(engine, inference, at((_DAYS - 1) * _DAY)),
+    ):
+        answer = await client.post(_QUERY, json={})
+    assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#query-timeout")
