@@ -35,7 +35,7 @@ def _why_missing(server: str, find: Callable[[], Path]) -> str:
 def sentences() -> list[str]:
     """One sentence for each missing server, and one for what was not run."""
     said = [
-        f"The real {server} was not used: {reason}. What can, ran on the embedded stack."
+        f"The real {server} was not used: {reason}. What can, ran without it."
         for server, reason in sorted(MISSING.items())
     ]
     if NOT_RUN:

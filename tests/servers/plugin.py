@@ -8,10 +8,13 @@ from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
 from .minio import find_minio
 from .missing import NOT_RUN, demand, sentences
+from .small_disk import find_small_disk
 
+# What a mark asks for, how it is found, and the variable that names one that runs already.
 _MARKS = {
     "real_kafka": ("kafka", find_kafka, TEST_KAFKA),
     "real_minio": ("minio", find_minio, TEST_S3),
+    "small_disk": ("small disk", find_small_disk, ""),
 }
 
 
@@ -21,7 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     for mark, (server, _, variable) in _MARKS.items():
-        config.addinivalue_line("markers", f"{mark}: needs a real {server}, or {variable}")
+        instead = f", or {variable}" if variable else ""
+        config.addinivalue_line("markers", f"{mark}: needs a real {server}{instead}")
     config.addinivalue_line("markers", "faults: the fault matrix, run with --faults")
 
 
@@ -39,8 +43,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark, (server, find, variable) in _MARKS.items():
-        wanted = item.get_closest_marker(mark) is not None and not os.environ.get(variable)
-        if wanted and not demand(server, find):
+        if item.get_closest_marker(mark) is None or (variable and os.environ.get(variable)):
+            continue
+        if not demand(server, find):
             NOT_RUN.add(item.nodeid)
             pytest.skip(f"needs a real {server}; the end of this run says why there is none")
 

@@ -6,7 +6,7 @@ import pwd
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -63,7 +63,8 @@ class PostgresServer(Server, Postgres):
     """A Postgres of our own. `settings` are options of postgresql.conf.
 
     `fsync` is off: what is written survives the death of any process, not of the machine.
-    A benchmark passes `{"fsync": "on"}`. `binaries` is a folder other than what is found.
+    A benchmark passes `{"fsync": "on"}`. `binaries` is a folder other than what is found;
+    `initdb` are more options of initdb. Its data are in `data`, which may be a mounted disk.
     """
 
     name = "postgres"
@@ -71,7 +72,11 @@ class PostgresServer(Server, Postgres):
     last_signal = signal.SIGQUIT  # the immediate one, which takes the children along
 
     def __init__(
-        self, settings: Mapping[str, str] | None = None, *, binaries: Path | None = None
+        self,
+        settings: Mapping[str, str] | None = None,
+        *,
+        binaries: Path | None = None,
+        initdb: Sequence[str] = (),
     ) -> None:
         self._binaries = binaries or find_postgres()
         Server.__init__(self)
@@ -84,22 +89,28 @@ class PostgresServer(Server, Postgres):
             "max_connections": "200",
             **(settings or {}),
         }
-        self._user = _unprivileged_user()
+        self._initdb = initdb
+        self.user = _unprivileged_user()
+
+    @property
+    def data(self) -> Path:
+        """The folder of its data."""
+        return self.folder / "data"
 
     def _launch(self) -> LeashedProcess:
-        data = self.folder / "data"
-        if not data.exists():
+        data = self.data
+        if not (data / "PG_VERSION").exists():
             self._initialise(data)
         options = [f"-c{name}={value}" for name, value in self._settings.items()]
         command = [str(self._binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
-        return self._run(command + options, user=self._user)
+        return self._run(command + options, user=self.user)
 
     def _initialise(self, data: Path) -> None:
-        if self._user:
-            shutil.chown(self.folder, self._user)
+        if self.user:
+            shutil.chown(self.folder, self.user)
         command = [str(self._binaries / "initdb"), "-D", str(data), "-U", "postgres"]
-        command += ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync"]
-        process = self._run(command, user=self._user)
+        command += ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *self._initdb]
+        process = self._run(command, user=self.user)
         if process.wait(60):
             raise RuntimeError(f"initdb failed\n{process.last_lines()}")
 

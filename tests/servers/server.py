@@ -63,6 +63,18 @@ class Server:
         self.stop()
         self.start()
 
+    def start_if_ended(self) -> None:
+        """Wait until it answers; started again, as a supervisor does, if it has ended."""
+        process = self._process
+        if process is not None:
+            wait_until(
+                lambda: not process.running or self._answers(),
+                seconds=self.start_seconds,
+                what=f"{self.name} answers or ends",
+            )
+        if process is None or not process.running:
+            self.restart()
+
     def pids(self) -> list[int]:
         """Its processes, without the one that watches over it; [] while it is stopped."""
         return [] if self._process is None else self._process.pids()

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.database import create_engine
+from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, said_to_be_away
 from tests.e2e.faults.books_close import check_ingested, counted
 from tests.e2e.faults.traffic import Published, captures
 from tests.polling import until
@@ -21,9 +22,6 @@ from tests.servers.server import Server
 from tests.service_process import Service
 
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
-AWAY_SECONDS = 4.0
-# With waits of 0.2, 0.4, 0.8 … seconds, by the reader, the writer and the retries.
-MOST_TROUBLE = 60
 PARTS = {"postgres": "postgres", "minio": "object store", "kafka": "kafka"}
 
 
@@ -90,16 +88,8 @@ async def test_a_server_goes_and_comes_back(
             await later
             await check_ingested(own_engine, published.captures, bucket, records=published.records)
         await asyncio.to_thread(service.wait_ready)
-        assert service.metrics("ingester_trouble_total") <= MOST_TROUBLE
-        assert service.text.count("\n") < 5 * MOST_TROUBLE
+        check_it_did_not_spin(service)
     finally:
         print(service.text[-6000:])
         service.stop()
         await asyncio.to_thread(server.restart)
-
-
-async def said_to_be_away(service: Service) -> dict[str, str]:
-    """What /health/ready says is not ready, and why."""
-    assert service.process.running, service.text[-4000:]
-    parts = (await asyncio.to_thread(service.health))["parts"]
-    return {part: reason for part, reason in parts.items() if reason != "ready"}

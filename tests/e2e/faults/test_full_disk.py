@@ -1,0 +1,135 @@
+"""Postgres with a full disk: the ingester waits and says so; with room again nothing was lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import create_engine
+from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, said_to_be_away
+from tests.e2e.faults.books_close import check_ingested, counted
+from tests.e2e.faults.traffic import Published, captures
+from tests.polling import until
+from tests.producer import Capture
+from tests.servers.fixtures import migrate, unique
+from tests.servers.postgres import PostgresServer
+from tests.servers.small_disk import SmallDisk
+from tests.service_process import Service
+
+pytestmark = pytest.mark.small_disk
+_NO_SPACE = "No space left on device"
+# Segments of the log that one batch or two fill; no checkpoint takes old ones for new ones.
+_SMALL_SEGMENTS = ["--wal-segsize=1"]
+_SETTINGS = {"max_wal_size": "1GB", "min_wal_size": "2MB", "checkpoint_timeout": "1h"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is on the small disk (a folder of the server's), and what then becomes of Postgres."""
+
+    folder: str
+    log_apart: bool
+    panics: bool | None  # None: whichever fills up first
+
+
+PLACES = {
+    "everything": Place("data", log_apart=False, panics=None),
+    "tables": Place("data", log_apart=True, panics=False),
+    "write-ahead log": Place("log", log_apart=True, panics=True),
+    "temporary tables": Place("temporary", log_apart=False, panics=False),
+}
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> Place:
+    return PLACES[request.param]
+
+
+@pytest.fixture
+def server(place: Place) -> Iterator[tuple[PostgresServer, SmallDisk]]:
+    """A Postgres of which a part is on a small disk, which has room at first."""
+    initdb = list(_SMALL_SEGMENTS)
+    made = PostgresServer(_SETTINGS, initdb=initdb)
+    if place.log_apart:
+        initdb.append(f"--waldir={made.folder / 'log'}")
+    with ExitStack() as stack:
+        stack.callback(made.close)
+        disk = stack.enter_context(SmallDisk(made.folder / place.folder, user=made.user))
+        stack.callback(made.stop)
+        made.start()
+        yield made, disk
+
+
+@pytest.fixture
+def full_environment(
+    environment: dict[str, str], server: tuple[PostgresServer, SmallDisk], place: Place
+) -> dict[str, str]:
+    """The ingester's environment with a migrated database of that server."""
+    postgres, disk = server
+    name = unique()
+    dsn = postgres.create_database(name)
+    if place.folder == "temporary":
+        postgres.execute(
+            f"CREATE TABLESPACE small LOCATION '{disk.folder}'",
+            f"ALTER DATABASE \"{name}\" SET temp_tablespaces = 'small'",
+        )
+    migrate(dsn)
+    return environment | {"INFERENCE_STORE_POSTGRES_DSN": dsn}
+
+
+@pytest.fixture
+async def own_engine(full_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
+    made = create_engine(full_environment["INFERENCE_STORE_POSTGRES_DSN"])
+    yield made
+    await made.dispose()
+
+
+async def test_a_full_disk(
+    place: Place,
+    server: tuple[PostgresServer, SmallDisk],
+    full_environment: dict[str, str],
+    published: Published,
+    many: list[Capture],
+    own_engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    postgres, disk = server
+    service = Service("ingester", full_environment, tmp_path)
+    try:
+        await asyncio.to_thread(service.wait_ready)
+        await published.publish(many[:100], again=20)
+        await until(lambda: counted(own_engine), lambda found: found.total() > 0)
+        await own_engine.dispose()  # its connections may not outlive a crash
+        disk.leave(64 * 1024)
+        coming = [*many[100:], *captures(range(20_000, 20_600), prefix=unique())]
+        load = asyncio.create_task(published.under_load(coming, chunk=100))
+        await until(lambda: said_to_be_away(service), lambda away: "postgres" in away, seconds=60)
+        await asyncio.sleep(AWAY_SECONDS)
+        away = await until(lambda: said_to_be_away(service), lambda away: "postgres" in away)
+        check_how_it_failed(place, postgres, away["postgres"])
+        disk.grow()
+        await asyncio.to_thread(postgres.start_if_ended)
+        await load
+        await check_ingested(
+            own_engine, published.captures, shared_bucket, records=published.records
+        )
+        await asyncio.to_thread(service.wait_ready)
+        check_it_did_not_spin(service)
+    finally:
+        print(service.text[-6000:])
+        service.stop()
+
+
+def check_how_it_failed(place: Place, postgres: PostgresServer, reason: str) -> None:
+    """The disk was the reason, and Postgres said so itself."""
+    log = (postgres.folder / "postgres.log").read_text(errors="replace")
+    assert _NO_SPACE in log
+    if place.panics is not None:
+        assert ("PANIC" in log) == place.panics
+    if place.panics is False:
+        assert _NO_SPACE in reason
