@@ -1,0 +1,103 @@
+"""Postgres stopped and killed, over and over, while retention erases and events keep coming."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import create_engine
+from inference_store.store.tables import erasing, erasure, retention_run
+from tests.e2e.faults.books_close import counted, drained
+from tests.e2e.faults.expiring import check_in_the_end, quick_retention, received, set_policies
+from tests.e2e.faults.traffic import Published
+from tests.polling import until
+from tests.servers.fixtures import migrate, unique
+from tests.servers.minio import S3
+from tests.servers.postgres import PostgresServer
+from tests.service_process import Service
+
+# How it goes, each time at another moment of an erasure.
+ROUNDS = ("stop", "kill", "kill", "stop", "kill", "stop")
+_LONGEST_AWAY_SECONDS = 1.5
+
+
+@pytest.fixture
+def own_environment(
+    environment: dict[str, str], own_postgres: PostgresServer, bucket: str
+) -> dict[str, str]:
+    dsn = own_postgres.create_database(unique())
+    migrate(dsn)
+    return quick_retention(environment | {"INFERENCE_STORE_POSTGRES_DSN": dsn}, bucket)
+
+
+@pytest.fixture
+async def own_engine(own_environment: dict[str, str]) -> AsyncIterator[AsyncEngine]:
+    made = create_engine(own_environment["INFERENCE_STORE_POSTGRES_DSN"])
+    yield made
+    await made.dispose()
+
+
+async def test_erasures_outlive_postgres(
+    own_environment: dict[str, str],
+    own_engine: AsyncEngine,
+    own_postgres: PostgresServer,
+    published: Published,
+    minio_server: S3,
+    bucket: str,
+    tmp_path: Path,
+) -> None:
+    published.producer = published.producer.of_bucket(bucket)
+    stored, coming = received(range(450)), received(range(450, 1650))
+    services = [Service("ingester", own_environment, tmp_path)]
+    try:
+        await published.under_load(stored, chunk=150)
+        await until(lambda: counted(own_engine), lambda found: found.total() == published.records)
+        await set_policies(own_engine)
+        services.append(Service("retention", own_environment, tmp_path))
+        load = asyncio.create_task(published.under_load(coming, chunk=30, pause=1.0))
+        await go_and_come_back(own_postgres, own_engine, random.Random(6))
+        await load
+        # Late redeliveries of everything do not bring back what was erased.
+        await published.publish(stored)
+        await drained(own_engine, records=published.records)
+        await check_in_the_end(own_engine, [*stored, *coming], minio_server, bucket)
+        await check_states(own_engine)
+        for service in services:
+            assert service.process.running, service.text[-4000:]
+            await asyncio.to_thread(service.wait_ready)
+    finally:
+        for service in services:
+            print(service.text[-3000:])
+            service.stop()
+
+
+async def go_and_come_back(
+    postgres: PostgresServer, engine: AsyncEngine, moments: random.Random
+) -> None:
+    """Each time while something is marked and not yet erased."""
+    for how in ROUNDS:
+        await until(lambda: marks(engine), lambda left: left > 0)
+        await asyncio.sleep(moments.uniform(0.0, 0.1))
+        await asyncio.to_thread(getattr(postgres, how))
+        await asyncio.sleep(moments.uniform(0.0, _LONGEST_AWAY_SECONDS))
+        await asyncio.to_thread(postgres.start)
+
+
+async def marks(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        return int(await connection.scalar(select(func.count()).select_from(erasing)) or 0)
+
+
+async def check_states(engine: AsyncEngine) -> None:
+    """No erasure and no run was left on its way: only the newest run may be at work."""
+    async with engine.connect() as connection:
+        states = set((await connection.execute(select(erasure.c.state))).scalars())
+        newest_first = select(retention_run.c.state).order_by(retention_run.c.requested_at.desc())
+        runs = list((await connection.execute(newest_first)).scalars())
+    assert states == {"deleted"}
+    assert len(runs) > 1
+    assert set(runs[1:]) == {"done"}
