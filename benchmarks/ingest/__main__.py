@@ -5,7 +5,8 @@ import asyncio
 import os
 import platform
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from obstore.store import S3Store
@@ -16,7 +17,7 @@ from tests.servers.minio import MinioServer
 from tests.servers.postgres import PostgresServer
 
 from . import floor, stage, steps
-from .events import made
+from .events import Made, made
 from .measure import Measured, ingest
 
 POSTGRES = {
@@ -67,30 +68,44 @@ class _Bench:
         }
 
     async def run(self) -> list[Measured]:
-        """Inline, the floor, two GETs: each on a copy of the same filled database."""
-        full = unique("full")
-        dsn = self._postgres.create_database(full)
+        """The floor, inline, the floor, two GETs, the floor: each on a copy of one database."""
+        self._full = unique("full")
+        dsn = self._postgres.create_database(self._full)
         migrate(dsn)
         print(f"filling a partition with {self._there:,} inferences …", flush=True)
-        await stage.fill(dsn, self._there)
-        first = self._there
-        batch = list(made(first, self._events))
-        inline_dsn = self._postgres.create_database(unique("inline"), template=full)
-        inline = await self._ingest(
-            "inline blobs", inline_dsn, [e.message(inline=True) for e in batch]
-        )
-        floor_dsn = self._postgres.create_database(unique("floor"), template=full)
-        batches = await floor.read_batches(inline_dsn, first, self._events)
-        plain = await floor.copy(floor_dsn, batches, self._servers)
-        results = [plain, inline]
+        await stage.fill(dsn, made(0, self._there))
+        batch = list(made(self._there, self._events))
+        batches = await self._rows_of(batch)
+        floors = [await self._floor(batches)]
+        inline = [e.message(inline=True) for e in batch]
+        results = [await self._ingest("inline blobs", inline)]
+        floors.append(await self._floor(batches))
         if not self._only_inline:
             bucket = self._minio.create_bucket(unique())
             print(f"putting {2 * self._events:,} objects …", flush=True)
             stage.put_blobs(self._store(bucket), batch)
-            gets_dsn = self._postgres.create_database(unique("gets"), template=full)
             messages = [e.message(inline=False) for e in batch]
-            results.append(await self._ingest("two GETs", gets_dsn, messages, bucket))
-        return results
+            results.append(await self._ingest("two GETs", messages, bucket))
+            floors.append(await self._floor(batches))
+        return [floor.median(floors), *results]
+
+    @contextmanager
+    def _copy(self) -> Iterator[str]:
+        """The address of a copy of the filled database, dropped afterwards."""
+        name = unique("copy")
+        yield self._postgres.create_database(name, template=self._full)
+        self._postgres.drop_database(name)
+
+    async def _rows_of(self, batch: Sequence[Made]) -> list[floor.Batch]:
+        """The rows that these events become, ready-made."""
+        with self._copy() as dsn:
+            await stage.fill(dsn, batch)
+            return await floor.read_batches(dsn, batch[0].number, len(batch))
+
+    async def _floor(self, batches: Sequence[floor.Batch]) -> Measured:
+        print("plain COPY …", flush=True)
+        with self._copy() as dsn:
+            return await floor.copy(dsn, batches, self._servers)
 
     def _store(self, bucket: str) -> S3Store:
         return S3Store(
@@ -103,22 +118,23 @@ class _Bench:
         )
 
     async def _ingest(
-        self, name: str, dsn: str, messages: Sequence[bytes], bucket: str | None = None
+        self, name: str, messages: Sequence[bytes], bucket: str | None = None
     ) -> Measured:
         topic = self._kafka.create_topic(unique(), partitions=4)
         await stage.publish(self._kafka.bootstrap_servers, topic, messages)
-        environment = service_environment(
-            dsn,
-            self._kafka,
-            self._minio,
-            bucket or self._minio.create_bucket(unique()),
-            KAFKA_TOPIC=topic,
-            KAFKA_GROUP=topic,
-        )
-        print(f"{name}: {len(messages):,} events …", flush=True)
-        return await ingest(
-            name, environment, self._folder, events=len(messages), servers=self._servers
-        )
+        with self._copy() as dsn:
+            environment = service_environment(
+                dsn,
+                self._kafka,
+                self._minio,
+                bucket or self._minio.create_bucket(unique()),
+                KAFKA_TOPIC=topic,
+                KAFKA_GROUP=topic,
+            )
+            print(f"{name}: {len(messages):,} events …", flush=True)
+            return await ingest(
+                name, environment, self._folder, events=len(messages), servers=self._servers
+            )
 
 
 def report(results: Sequence[Measured], arguments: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID
 
@@ -60,3 +61,11 @@ async def copy(
     events = len(batches) * _BATCH
     cpu = {name: 1e6 * spent / events for name, spent in used.items()}
     return Measured("plain COPY of the same rows", events, seconds, cpu)
+
+
+def median(runs: Sequence[Measured]) -> Measured:
+    """The run in the middle (of two the slower), whose name says how far the others lie apart."""
+    ordered = sorted(runs, key=lambda run: run.rate)
+    middle = ordered[(len(ordered) - 1) // 2]
+    spread = f"{ordered[0].rate:,.0f} to {ordered[-1].rate:,.0f}"
+    return replace(middle, name=f"{middle.name}, median of {len(runs)} ({spread})")

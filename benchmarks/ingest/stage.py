@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 import obstore
 from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import registrations
 from inference_store.store.database import create_engine
@@ -18,19 +21,21 @@ from inference_store.store.metadata import read_metadata
 from inference_store.store.partitions import analyse, make_missing
 from inference_store.store.task_types import read_predictions, task_type_of
 
-from .events import DAY, Made, made
+from .events import MODEL, Made
 
 _BATCH = 5000
 
 
-async def fill(dsn: str, count: int) -> None:
-    """Index `count` events without Kafka, and gather statistics."""
+async def fill(
+    dsn: str, events: Iterable[Made], *, model_id: str = MODEL, keys: bool = True
+) -> None:
+    """Index events without Kafka, and gather statistics; `keys`: their rows name objects."""
     engine = create_engine(dsn)
     dictionary = Dictionary(engine)
-    await make_missing(engine, [DAY], target=5_000_000)
-    events = made(0, count)
-    while some := list(islice(events, _BATCH)):
-        items = await _items(dsn, some)
+    waiting = iter(events)
+    while some := list(islice(waiting, _BATCH)):
+        await make_missing(engine, [each.received_at for each in some], target=5_000_000)
+        items = await _items(engine, some, model_id, keys=keys)
         model = items[0].registration.model
         names = {leaf.name for item in items for leaf in item.metadata.leaves}
         labels = {p.label for item in items for p in item.predictions.items or () if p.label}
@@ -42,15 +47,19 @@ async def fill(dsn: str, count: int) -> None:
     await engine.dispose()
 
 
-async def _items(dsn: str, some: Sequence[Made]) -> list[Indexable]:
+async def _items(
+    engine: AsyncEngine, some: Sequence[Made], model_id: str, *, keys: bool
+) -> list[Indexable]:
     buckets = Buckets("bench", frozenset())
     now = datetime.now(UTC)
-    events = [decode(e.message(inline=True), record_time=now, buckets=buckets) for e in some]
-    engine = create_engine(dsn)
+    decoded = [decode(e.message(inline=True), record_time=now, buckets=buckets) for e in some]
+    changes: dict[str, Any] = {"model_id": model_id}
+    if not keys:
+        changes |= {"data": None, "response": None, "metadata": None}
+    events = [replace(event, **changes) for event in decoded]
     async with engine.begin() as connection:
-        known = await registrations.register_missing(connection, {events[0].model_id: events[0]})
-    await engine.dispose()
-    registration = known[events[0].model_id]
+        known = await registrations.register_missing(connection, {model_id: events[0]})
+    registration = known[model_id]
     kind = task_type_of("Object Detection")
     return [
         Indexable(
@@ -74,10 +83,12 @@ async def publish(servers: str, topic: str, messages: Iterable[bytes]) -> None:
     await producer.stop()
 
 
-def put_blobs(store: S3Store, events: Iterable[Made]) -> None:
-    """Two objects an event, by threads."""
+def put_blobs(store: S3Store, events: Iterable[Made], *, data: bytes | None = None) -> None:
+    """Two objects an event, by threads; with `data` its datum too."""
 
     def put(event: Made) -> None:
+        if data is not None:
+            obstore.put(store, event.key("data"), data)
         obstore.put(store, event.key("metadata"), event.metadata)
         obstore.put(store, event.key("response"), event.response)
 
