@@ -14,10 +14,10 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
-	bench-ingest clean
+	bench-ingest bench-retention clean
 
 help: ## Print every target and what it does.
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need.
 
@@ -60,6 +60,9 @@ faults: servers ## Kill and stop everything under load, and check that nothing w
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
+
+bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
+	@$(BIN)/python -m benchmarks.retention
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info
