@@ -69,13 +69,17 @@ _ITEMS = st.one_of(
 )
 _METADATA = st.dictionaries(st.sampled_from(["k", "k", "other"]), _ITEMS, min_size=1, max_size=2)
 _TYPES = st.sampled_from([None, None, None, "string", "int", "float", "bool", "timestamp", "json"])
-_Stored = list[dict[str, tuple[str, Any]]]
+_Items = list[dict[str, tuple[str, Any]]]
 
 
-def _near(made: list[Made]) -> st.SearchStrategy[Any]:
+def _stored(made: list[Made], key: str) -> list[Any]:
+    """The key's values, as they would be asked for."""
+    values = [leaf.value for each in made for leaf in each.read.leaves if leaf.name == key]
+    return [v.isoformat() if isinstance(v, datetime) else v for v in values] or ["nothing"]
+
+
+def _near(shown: list[Any]) -> st.SearchStrategy[Any]:
     """Values that are stored, and texts a little beside them: comparisons that are close."""
-    values = [leaf.value for each in made for leaf in each.read.leaves if leaf.name[:1] == "k"]
-    shown = [v.isoformat() if isinstance(v, datetime) else v for v in values] or ["nothing"]
     near = st.sampled_from(shown)
     texts = [value for value in shown if isinstance(value, str)] or [""]
     beside = st.one_of(
@@ -90,20 +94,32 @@ def _near(made: list[Made]) -> st.SearchStrategy[Any]:
     return st.one_of(near, near, beside, _OPERANDS)
 
 
+def _lists(shown: list[Any], least: int, most: int) -> st.SearchStrategy[list[Any]]:
+    """Lists of anything, which are mostly refused, and of what is stored and comparable."""
+    kinds = [
+        [each for each in shown if isinstance(each, kind)] for kind in (str, bool, (Decimal, int))
+    ]
+    numbers = st.one_of(st.sampled_from(kinds[2] or [Decimal(0)]), _NUMBERS)
+    texts = st.one_of(st.sampled_from(kinds[0] or [""]), _TEXTS)
+    alike = [each for each, kind in zip((texts, _BOOLS, numbers), kinds, strict=True) if kind]
+    mixed = st.lists(_near(shown), min_size=least, max_size=most)
+    return st.one_of(mixed, *(st.lists(each, min_size=least, max_size=most) for each in alike))
+
+
 def _ask(data: st.DataObject, made: list[Made]) -> Asked:
     names = sorted({leaf.name for each in made for leaf in each.read.leaves} | {"k"})
     key = data.draw(st.sampled_from(names))
     operator = OPERATORS[data.draw(st.sampled_from(sorted(OPERATORS)))]
-    operands = _near(made)
+    shown = _stored(made, key)
     match operator.takes:
         case Takes.ONE:
-            value: Any = data.draw(operands)
+            value: Any = data.draw(_near(shown))
         case Takes.NONE:
             value = None
         case Takes.PAIR:
-            value = data.draw(st.lists(operands, min_size=2, max_size=2))
+            value = data.draw(_lists(shown, 2, 2))
         case _:
-            value = data.draw(st.lists(operands, min_size=1, max_size=3))
+            value = data.draw(_lists(shown, 1, 3))
     return Asked("metadata_filter[0]", key, data.draw(_TYPES), operator, value)
 
 
@@ -135,7 +151,7 @@ async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[An
 )
 @given(stored=st.lists(_METADATA, min_size=2, max_size=6), data=st.data())
 async def test_sql_agrees_with_python(
-    engine: AsyncEngine, stored: _Stored, data: st.DataObject
+    engine: AsyncEngine, stored: _Items, data: st.DataObject
 ) -> None:
     model_id = str(uuid.uuid4())
     made = [
