@@ -39,7 +39,13 @@ class Patience:
         self._stop = stop
         self._first = first_seconds
         self._heartbeat = heartbeat or Heartbeat()
-        self.away: dict[str, str] = {}
+        # Of each piece of work that waits: the servers that kept it from being done, and why.
+        self._waiting: list[dict[str, str]] = []
+
+    @property
+    def away(self) -> dict[str, str]:
+        """Which servers keep us waiting, and why."""
+        return {server: why for noted in self._waiting for server, why in noted.items()}
 
     async def reason(self, server: str) -> str | None:
         """Why a server keeps us waiting; None while it does not."""
@@ -47,29 +53,31 @@ class Patience:
 
     async def until_done(self, work: Callable[[], Awaitable[T]]) -> T:
         """The work's result. Raises Stopped, or any error that is not a server's absence."""
+        noted: dict[str, str] = {}
+        self._waiting.append(noted)
+        try:
+            return await self._try(work, noted)
+        finally:
+            # Only our own, however it ended: another may wait for the same server still.
+            self._waiting = [each for each in self._waiting if each is not noted]
+
+    async def _try(self, work: Callable[[], Awaitable[T]], noted: dict[str, str]) -> T:
         wait = self._first
-        noted: set[str] = set()
         while True:
             # One who waits for a server is alive: restarting it would not bring the server back.
             self._heartbeat.beat()
             try:
-                result = await work()
+                return await work()
             except Exception as error:  # sorted out by its kind: anything else goes up
                 server = server_of(error)
                 if server is None:
                     raise
-                noted.add(server)
-                self._note(server, error, wait)
-            else:
-                # Only our own: another may be waiting for a server that we do not need.
-                for server in noted:
-                    self.away.pop(server, None)
-                return result
+                noted[server] = f"{type(error).__name__}: {error}"[:500]
+                self._tell(server, error, wait)
             await self._pause(wait)
             wait = min(wait * 2, _LONGEST_SECONDS)
 
-    def _note(self, server: str, error: Exception, wait: float) -> None:
-        self.away[server] = f"{type(error).__name__}: {error}"[:500]
+    def _tell(self, server: str, error: Exception, wait: float) -> None:
         TROUBLE.labels(server).inc()
         _log.warning(
             "a server is away", action="waiting", server=server, error=str(error), seconds=wait

@@ -38,6 +38,30 @@ async def test_the_success_of_one_does_not_hide_that_another_waits() -> None:
     waiting.cancel()
 
 
+async def test_one_that_is_done_with_a_server_does_not_hide_another_that_waits_for_it() -> None:
+    patience = Patience(asyncio.Event(), first_seconds=0.001)
+    for_ever = asyncio.create_task(patience.until_done(failing(1_000_000)))
+    await patience.until_done(failing(3))
+    assert list(patience.away) == ["object store"]
+    for_ever.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await for_ever
+    assert patience.away == {}
+
+
+async def test_work_that_ends_by_another_error_waits_no_longer() -> None:
+    patience = Patience(asyncio.Event(), first_seconds=0.001)
+    away = failing(1)
+
+    async def work() -> None:
+        await away()
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        await patience.until_done(work)
+    assert patience.away == {}
+
+
 async def test_it_stops_when_asked_to() -> None:
     stop = asyncio.Event()
     stop.set()
