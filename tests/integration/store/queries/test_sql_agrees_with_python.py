@@ -27,7 +27,7 @@ _LONG = st.builds(
     st.sampled_from(_PREFIXES),
     st.text("aé€😀%_\\\U0010ffff\x01", max_size=6),
 )
-_SHORT = st.text("ab%_\\é😀\U0010ffff\ud7ff\ue000\x01 ", max_size=3)
+_SHORT = st.text("abA%_\\é😀\U0010ffff\ud7ff\ue000\x01 ", max_size=3)
 _TEXTS = st.one_of(_SHORT, _LONG, st.sampled_from(["1", "0.1", "true", "2026-11-01T00:00:00Z"]))
 _NUMBERS = st.one_of(
     st.integers(-3, 3).map(Decimal),
@@ -90,6 +90,7 @@ def _near(shown: list[Any]) -> st.SearchStrategy[Any]:
             lambda text, kept: text[:kept] + "%", st.sampled_from(texts), st.integers(0, 520)
         ),
         st.builds(lambda text, kept: text[:kept], st.sampled_from(texts), st.integers(0, 520)),
+        st.sampled_from(texts).map(str.swapcase),
     )
     return st.one_of(near, near, beside, _OPERANDS)
 
