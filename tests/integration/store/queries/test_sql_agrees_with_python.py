@@ -90,9 +90,10 @@ def _near(shown: list[Any]) -> st.SearchStrategy[Any]:
             lambda text, kept: text[:kept] + "%", st.sampled_from(texts), st.integers(0, 520)
         ),
         st.builds(lambda text, kept: text[:kept], st.sampled_from(texts), st.integers(0, 520)),
-        st.sampled_from(texts).map(str.swapcase),
     )
-    return st.one_of(near, near, beside, _OPERANDS)
+    # What LIKE leads its index by is the text before `_`: the case of the rest is its own to see.
+    other_case = st.sampled_from(texts).map(lambda text: "_" + text[1:].swapcase())
+    return st.one_of(near, near, beside, other_case, _OPERANDS)
 
 
 def _lists(shown: list[Any], least: int, most: int) -> st.SearchStrategy[list[Any]]:
