@@ -15,6 +15,7 @@ from inference_store.store.metrics import ASSIGNED
 from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
+from .header_names import read_any_header_name
 from .positions import OffsetsWentBack, Positions
 from .repeats import say_less
 
@@ -69,6 +70,7 @@ class Topic:
     async def start(self) -> None:
         """Connect and join the group. Raises KafkaError where no broker answers."""
         say_less("aiokafka")
+        read_any_header_name()
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._settings.kafka_bootstrap_servers,
             group_id=self._settings.kafka_group,
@@ -137,9 +139,7 @@ class Topic:
             polled = await self._kafka.getmany(
                 timeout_ms=timeout, max_records=self._settings.ingester_batch_events
             )
-        except (IllegalStateError, ValueError) as error:
-            # A rebalance in between; or a record that aiokafka cannot read (a header's name
-            # that is not UTF-8): the line waits and says so, for nothing of it can be kept.
+        except IllegalStateError as error:  # a rebalance in between
             raise KafkaError(f"{type(error).__name__}: {error}") from error
         await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]

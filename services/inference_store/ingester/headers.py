@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from .header_names import printable
+
 _MOST = 32
 _LONGEST = 1024
 _LONGEST_PRODUCER = 256
@@ -10,7 +12,7 @@ Headers = Sequence[tuple[str, str]]
 
 def headers_of(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
     """Headers as text that Postgres can keep; what is beyond the caps is left out."""
-    return tuple((_text(name), _value(value)) for name, value in raw[:_MOST])
+    return tuple((_text(printable(name)), _value(value)) for name, value in raw[:_MOST])
 
 
 def sequence_of(headers: Headers) -> tuple[str, int] | None:

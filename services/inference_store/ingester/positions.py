@@ -20,6 +20,7 @@ from inference_store.store.records import Record
 from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
+from .header_names import header_fault
 from .headers import headers_of
 from .shares import hash_of, passed_share, share_of
 
@@ -181,7 +182,8 @@ class Positions:
 def _record(place: Place, record: ConsumerRecord) -> Record:
     headers = headers_of(record.headers)
     at = _time_of(record.timestamp)
-    return Record(place, record.offset, at, record.key, record.value or b"", headers)
+    fault = header_fault(record.headers)
+    return Record(place, record.offset, at, record.key, record.value or b"", headers, fault)
 
 
 def _time_of(milliseconds: int | None) -> datetime:

@@ -93,7 +93,10 @@ class Reader:
                 except InvalidEvent as wrong:
                     troubles.append(Read(record, _trouble(wrong)))
                 else:
-                    events.append(_Event(record, event))
+                    if record.fault is None:
+                        events.append(_Event(record, event))
+                    else:
+                        troubles.append(Read(record, _faulty(event, record.fault)))
             await asyncio.sleep(0)
         return troubles, events
 
@@ -215,6 +218,10 @@ def _wanted(event: InferenceEvent) -> tuple[StorageKey | None, StorageKey | None
 
 def _trouble(wrong: InvalidEvent) -> Trouble:
     return Trouble(wrong.reason, wrong.detail, wrong.model_id, wrong.inference_id)
+
+
+def _faulty(event: InferenceEvent, fault: str) -> Trouble:
+    return Trouble("invalid_header", fault, event.model_id, event.inference_id)
 
 
 def _unknown(event: InferenceEvent) -> Trouble:

@@ -18,6 +18,8 @@ class Record:
     key: bytes | None
     payload: bytes
     headers: Sequence[tuple[str, str]] = ()
+    # what is wrong with it as a record, whatever its payload is; not kept
+    fault: str | None = None
 
     @property
     def values(self) -> dict[str, Any]:

@@ -1,0 +1,83 @@
+"""A record with a header name that is not UTF-8 costs itself alone."""
+
+from collections import Counter
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import dead_letters
+from inference_store.store.books import Outcome
+from inference_store.store.dead_letters import Selection
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import StartLine
+from tests.odd_batch import CODECS, OddBatch, odd_name
+from tests.polling import until
+from tests.producer import capture
+from tests.servers.kafka import Kafka
+
+pytestmark = pytest.mark.real_kafka
+SOME = [capture(number) for number in range(30)]
+ODD = 7
+
+
+def batch_of(codec: str, *, transactional: bool = False) -> OddBatch:
+    """Ten events, one of them with an odd header."""
+    made = OddBatch(codec, transactional=transactional)
+    for one in SOME[:10]:
+        odd = [(odd_name(b"caf\xe9"), b"1")] if one.number == ODD else []
+        made.add(one.event, [("producer", b"p"), ("sequence", b"%d" % one.number), *odd])
+    return made
+
+
+@pytest.mark.parametrize("codec", CODECS)
+async def test_it_is_a_dead_letter_and_its_neighbours_are_stored(
+    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, codec: str
+) -> None:
+    service, producer = await start_line(partitions=3)
+    await producer.put_all(SOME)
+    kafka = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers)
+    await kafka.start()
+    try:
+        batch = batch_of(codec)
+        await (await kafka.send_batch(batch, producer.topic, partition=1))
+    finally:
+        await kafka.stop()
+    for one in SOME[10:]:
+        await producer.publish(one.event, partition=one.number % 3)
+    await until(lambda: counted(engine), lambda found: found.total() == 30)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 29, Outcome.DEAD: 1})
+    async with engine.connect() as connection:
+        (letter,) = await dead_letters.find(connection, Selection(), limit=10)
+    assert letter.trouble.reason == "invalid_header"
+    assert letter.trouble.inference_id == f"inference-{ODD}"
+    assert letter.record.payload == SOME[ODD].event
+    assert ("caf\\xe9", "1") in [tuple(header) for header in letter.record.headers]
+    assert service.metrics("ingester_trouble_total") == 0
+    async with engine.begin() as connection:
+        await dead_letters.redrive(connection, Selection())
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 30)
+
+
+async def test_in_an_aborted_transaction_it_is_not_delivered(
+    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    _, producer = await start_line()
+    await producer.put_all(SOME)
+    kafka = AIOKafkaProducer(
+        bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=producer.topic
+    )
+    await kafka.start()
+    try:
+        for commits in (False, True):
+            await kafka.begin_transaction()
+            batch = batch_of("gzip", transactional=True)
+            await (await kafka.send_batch(batch, producer.topic, partition=0))
+            await (kafka.commit_transaction() if commits else kafka.abort_transaction())
+    finally:
+        await kafka.stop()
+    await producer.publish(SOME[10].event)
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 10)
+    # ten events and their marker; and the marker of those that came through
+    wanted = {Outcome.STORED: 10, Outcome.DEAD: 1, Outcome.NOT_DELIVERED: 12}
+    assert +(await counted(engine)) == Counter(wanted)

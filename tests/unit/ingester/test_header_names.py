@@ -1,0 +1,78 @@
+"""What the consumer makes of record batches with header names that are not UTF-8."""
+
+from collections.abc import Iterator
+
+import pytest
+from aiokafka import ConsumerRecord, TopicPartition
+from aiokafka.consumer import fetcher
+from aiokafka.errors import CorruptRecordException
+
+from inference_store.ingester.header_names import header_fault, read_any_header_name
+from inference_store.ingester.headers import headers_of
+from tests.odd_batch import CODECS, OddBatch, odd_name
+
+ODD = (odd_name(b"a\xff\xfe"), b"1")
+READ_COMMITTED = 1
+
+
+@pytest.fixture(autouse=True)
+def tolerant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fetcher as the ingester has it, put back after the test."""
+    monkeypatch.setattr(fetcher, "MemoryRecords", fetcher.MemoryRecords)
+    read_any_header_name()
+
+
+def records_of(
+    data: bytes, *, begin: int = 0, aborted: list[tuple[int, int]] | None = None
+) -> Iterator[ConsumerRecord]:
+    """As the fetcher reads them."""
+    records = fetcher.MemoryRecords(data)
+    assert records.size_in_bytes() == len(data)
+    tp = TopicPartition("events", 0)
+    return fetcher.PartitionRecords(  # type: ignore[no-any-return]
+        tp, records, aborted or [], begin, None, None, True, READ_COMMITTED
+    )
+
+
+def batch(codec: str = "none", *, transactional: bool = False, producer_id: int = -1) -> OddBatch:
+    made = OddBatch(codec, transactional=transactional, producer_id=producer_id)
+    made.add(b"first" * 20, [("good", b"1")])
+    made.add(b"second" * 20, [("good", None), ODD])
+    made.add(b"third" * 20, [("gut-ä", b"3")])
+    return made
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_record_is_read_once_in_every_codec(codec: str) -> None:
+    found = list(records_of(batch(codec).built(5) + batch("none").built(8), begin=5))
+    assert [record.offset for record in found] == [5, 6, 7, 8, 9, 10]
+    assert [record.value[:5] for record in found] == [b"first", b"secon", b"third"] * 2
+    assert [header_fault(record.headers) is None for record in found] == [True, False, True] * 2
+    assert found[2].headers == (("gut-ä", b"3"),)
+    assert headers_of(found[1].headers) == (("good", ""), ("a\\xff\\xfe", "1"))
+
+
+def test_reading_may_begin_behind_the_odd_record() -> None:
+    assert [record.offset for record in records_of(batch().built(5), begin=7)] == [7]
+
+
+def test_odd_records_of_aborted_transactions_are_not_given() -> None:
+    aborted = batch("gzip", transactional=True, producer_id=9).built(0)
+    data = aborted + batch(transactional=True, producer_id=10).built(3)
+    found = list(records_of(data, aborted=[(9, 0)]))
+    assert [record.offset for record in found] == [3, 4, 5]
+
+
+def test_a_batch_that_was_damaged_on_the_way_is_still_refused() -> None:
+    damaged = bytearray(batch().built())
+    damaged[-1] ^= 1
+    with pytest.raises(CorruptRecordException):
+        list(records_of(bytes(damaged)))
+
+
+def test_a_batch_that_is_cut_short_is_left_for_the_next_fetch() -> None:
+    whole = batch().built()
+    assert len(list(records_of(whole + batch().built(3)[:-5]))) == 3
+    records = fetcher.MemoryRecords(whole[:-1])
+    assert not records.has_next()
+    assert records.next_batch() is None
