@@ -5,6 +5,7 @@ After every assignment a partition is first placed by the books; until then noth
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from uuid import UUID
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
@@ -18,10 +19,13 @@ from .batch import Assigned, Share
 from .header_names import read_any_header_name
 from .positions import OffsetsWentBack, Positions
 from .repeats import say_less
+from .topic_ids import topic_ids
 
 _FETCH_BYTES = 4 * 1024 * 1024
 # While nothing comes, how often a broker is asked for a sign of life.
 _ASK_SECONDS = 5.0
+# How often partitions are counted: a topic that is made anew, or grows, is seen within it.
+_METADATA_SECONDS = 5
 _log = structlog.get_logger()
 
 
@@ -49,6 +53,7 @@ class Topic:
         self._joined: Positions | None = None
         self._committed_at = 0.0
         self._heard_at = 0.0
+        self._ids: frozenset[UUID] = frozenset()
 
     @property
     def assigned(self) -> Sequence[Assigned]:
@@ -82,6 +87,7 @@ class Topic:
             max_poll_interval_ms=600_000,
             retry_backoff_ms=500,
             max_partition_fetch_bytes=_FETCH_BYTES,
+            metadata_max_age_ms=_METADATA_SECONDS * 1000,
         )
         consumer.subscribe([self._settings.kafka_topic], listener=_Listener(self))
         try:
@@ -122,6 +128,8 @@ class Topic:
 
     async def poll(self) -> list[Share]:
         """The next records of every partition that is ours; empty where there are none."""
+        if any(assigned.place is None for assigned in self.assigned):
+            await self._made_anew()
         for tp, assigned in list(self._assigned.items()):
             if assigned.place is None:
                 await self._positions.place(tp, assigned)
@@ -129,9 +137,25 @@ class Topic:
             return await self._shares()
         except BaseException:
             # What was fetched may be in nobody's hands now, and would look like a gap.
-            for assigned in self.assigned:
-                self.look_again(assigned)
+            self._look_at_all_again()
             raise
+
+    def _look_at_all_again(self) -> None:
+        for assigned in self.assigned:
+            self.look_again(assigned)
+
+    async def _made_anew(self) -> bool:
+        """Whether the topic has another id than before: then every partition is placed anew.
+
+        Asked before partitions are placed and after records came: what came in between is of
+        the topic that they were placed in.
+        """
+        ids = await topic_ids(self._kafka, self._settings.kafka_topic, self._assigned)
+        if not ids or ids == self._ids:
+            return False
+        self._ids = ids
+        self._look_at_all_again()
+        return True
 
     async def _shares(self) -> list[Share]:
         timeout = int(self._settings.ingester_poll_seconds * 1000)
@@ -141,6 +165,8 @@ class Topic:
             )
         except IllegalStateError as error:  # a rebalance in between
             raise KafkaError(f"{type(error).__name__}: {error}") from error
+        if polled and await self._made_anew():
+            return []
         await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]
         idle = [(tp, one) for tp, one in self._assigned.items() if tp not in polled]

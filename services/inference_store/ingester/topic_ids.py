@@ -1,0 +1,132 @@
+"""The id that Kafka gave to a topic: another one after it was deleted and made anew.
+
+By its name alone a topic made anew cannot be told from the old one once it has grown past the
+offset where reading goes on. aiokafka (0.14) asks for metadata in a version without ids, so that
+a newer one is written down here. A Kafka before 3.1 does not have it, and is not asked.
+"""
+
+from collections.abc import Iterable
+from io import BytesIO
+from uuid import UUID
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.client import ConnectionGroup
+from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.types import (
+    AbstractType,
+    Boolean,
+    CompactArray,
+    CompactString,
+    Int16,
+    Int32,
+    Schema,
+    TaggedFields,
+)
+
+_METADATA, _VERSION = 3, 12
+_NO_ID = UUID(int=0)
+
+
+class _Uuid(AbstractType):  # type: ignore[misc]
+    @classmethod
+    def encode(cls, value: UUID) -> bytes:
+        return value.bytes
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> UUID:
+        return UUID(bytes=data.read(16))
+
+
+class _Metadata(Response):  # type: ignore[misc]
+    API_KEY, API_VERSION = _METADATA, _VERSION
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        (
+            "brokers",
+            CompactArray(
+                ("node_id", Int32),
+                ("host", CompactString("utf-8")),
+                ("port", Int32),
+                ("rack", CompactString("utf-8")),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("cluster_id", CompactString("utf-8")),
+        ("controller_id", Int32),
+        (
+            "topics",
+            CompactArray(
+                ("error_code", Int16),
+                ("name", CompactString("utf-8")),
+                ("topic_id", _Uuid),
+                ("is_internal", Boolean),
+                (
+                    "partitions",
+                    CompactArray(
+                        ("error_code", Int16),
+                        ("partition_index", Int32),
+                        ("leader_id", Int32),
+                        ("leader_epoch", Int32),
+                        ("replica_nodes", CompactArray(Int32)),
+                        ("isr_nodes", CompactArray(Int32)),
+                        ("offline_replicas", CompactArray(Int32)),
+                        ("tags", TaggedFields),
+                    ),
+                ),
+                ("authorized_operations", Int32),
+                ("tags", TaggedFields),
+            ),
+        ),
+        ("tags", TaggedFields),
+    )
+
+
+class _MetadataRequestV12(RequestStruct):  # type: ignore[misc]
+    API_KEY, API_VERSION = _METADATA, _VERSION
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _Metadata
+    SCHEMA = Schema(
+        (
+            "topics",
+            CompactArray(
+                ("topic_id", _Uuid), ("name", CompactString("utf-8")), ("tags", TaggedFields)
+            ),
+        ),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        ("tags", TaggedFields),
+    )
+
+
+class _MetadataRequest(Request[_MetadataRequestV12]):  # type: ignore[misc]
+    API_KEY = _METADATA
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def build(self, request_struct_class: type[_MetadataRequestV12]) -> _MetadataRequestV12:
+        return request_struct_class([(_NO_ID, self._topic, {})], False, False, {})
+
+
+async def topic_ids(
+    kafka: AIOKafkaConsumer, topic: str, partitions: Iterable[TopicPartition]
+) -> frozenset[UUID]:
+    """The ids of a topic by the leaders of some partitions; none where it is not there.
+
+    Two while it is being made anew. None either where the brokers are too old to say.
+    Raises KafkaError.
+    """
+    client = kafka._client  # the consumer offers no other road to a request of one's own
+    leaders = {client.cluster.leader_for_partition(tp) for tp in partitions} - {None, -1}
+    found: set[UUID] = set()
+    for node in leaders:
+        try:
+            # Not on the connection of the fetches: there it would wait for a fetch to end.
+            answer = await client.send(
+                node, _MetadataRequest(topic), group=ConnectionGroup.COORDINATION
+            )
+        except (IncompatibleBrokerVersion, NotImplementedError):
+            continue
+        found.update(one[2] for one in answer.topics if one[0] == 0)
+    return frozenset(found - {_NO_ID})
