@@ -10,7 +10,10 @@ from inference_store.store.records import Record, Trouble
 
 @dataclass(frozen=True, slots=True)
 class MissingBlob:
-    """The event waits for this object; or, as `detail` says, for something else."""
+    """The event waits for this object; or, as `detail` says, for something else.
+
+    `reason` is one of DEAD_LETTER_REASONS.
+    """
 
     storage_key: str
     model_id: str
@@ -18,6 +21,7 @@ class MissingBlob:
     detail: str = ""
     # what is known without the blob: it may be missing because the inference was erased
     item: Indexable | None = None
+    reason: str = "blob_missing"
 
 
 @dataclass(frozen=True, slots=True)

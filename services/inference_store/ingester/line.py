@@ -166,8 +166,8 @@ def count_reads(reads: Iterable[Read]) -> None:
         match read.result:
             case Trouble(reason=reason):
                 DEAD_LETTERS.labels(reason).inc()
-            case MissingBlob():
-                DEAD_LETTERS.labels("blob_missing").inc()
+            case MissingBlob(reason=reason):
+                DEAD_LETTERS.labels(reason).inc()
             case Indexable() as item:
                 for flag in (*item.flags, *item.metadata.flags, *item.predictions.flags):
                     FLAGGED.labels(flag.partition(":")[0]).inc()

@@ -5,7 +5,7 @@ The event loop is given back every 50 events, so that the batch before can be wr
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import registrations, sidecars
 from inference_store.store.blobs import OVER_BUDGET, Blobs, Fetched
-from inference_store.store.errors import BlobMissing, BlobTooLarge, InvalidEvent
+from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
 from inference_store.store.events import InferenceEvent, StorageKey, decode
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable
@@ -145,12 +145,15 @@ class Reader:
         if registration is None:
             raise AssertionError("only events of known models are parsed")
         for blob, place in ((item.metadata, event.metadata), (item.response, event.response)):
-            if isinstance(blob, BlobMissing):
+            if isinstance(blob, BlobMissing | BlobForbidden):
                 nothing = Predictions(items=None)
                 bare = Indexable(
                     event, registration, _NO_METADATA, nothing, sidecar=self._sidecar(item)
                 )
-                return MissingBlob(str(place), event.model_id, event.inference_id, item=bare)
+                waits = MissingBlob(str(place), event.model_id, event.inference_id, item=bare)
+                if isinstance(blob, BlobForbidden):
+                    return replace(waits, reason="blob_forbidden", detail=str(blob))
+                return waits
         return self._indexable(item, registration)
 
     def _indexable(self, item: _Event, registration: Registration) -> Indexable:

@@ -174,11 +174,15 @@ def _ids(letter: DeadLetter) -> tuple[str | None, str | None]:
 
 def _gave_up(result: Indexable | Trouble | MissingBlob, event: Parked) -> Trouble:
     tries = f"within {event.attempts + 1} tries"
+    reason = "blob_missing"
     if isinstance(result, MissingBlob):
+        reason = result.reason
         detail = f"{result.storage_key} did not come {tries}"
+        if result.detail:
+            detail += f": {result.detail}"
     else:
         detail = f"what it needs was being deleted, and did not come free {tries}"
-    return Trouble("blob_missing", detail, event.trouble.model_id, event.trouble.inference_id)
+    return Trouble(reason, detail, event.trouble.model_id, event.trouble.inference_id)
 
 
 def _move(changes: _Changes, record: Record, old: Outcome, new: Outcome) -> None:

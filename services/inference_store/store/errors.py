@@ -178,9 +178,17 @@ class BlobMissing(Exception):
     """The object store has no object by this key (its bucket exists)."""
 
 
+class BlobForbidden(Exception):
+    """The object store refuses this one object, and gives others of its bucket."""
+
+
 class BlobTooLarge(Exception):
     """The object is over the cap for its kind; it stays where it is and is not indexed."""
 
 
 class BlobsAway(Exception):
     """The object store or the bucket cannot be reached: wait, lose nothing."""
+
+
+class AccessDenied(BlobsAway):
+    """The object store says 403: to this object or to all, which it does not tell apart."""

@@ -36,7 +36,7 @@ def item_of(read: Read) -> Indexable:
 def waits(missing: MissingBlob) -> Trouble:
     """Why an event is parked."""
     detail = missing.detail or f"{missing.storage_key} is not there yet"
-    return Trouble("blob_missing", detail, missing.model_id, missing.inference_id)
+    return Trouble(missing.reason, detail, missing.model_id, missing.inference_id)
 
 
 def unindexable(read: Read, error: Exception) -> Trouble:

@@ -15,7 +15,13 @@ from minio.error import S3Error
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
-from inference_store.store.errors import BlobMissing, BlobsAway
+from inference_store.store.errors import (
+    AccessDenied,
+    BlobForbidden,
+    BlobMissing,
+    BlobsAway,
+    BlobTooLarge,
+)
 from inference_store.store.events import Buckets, StorageKey
 from inference_store.store.settings import BlobSettings
 
@@ -27,6 +33,8 @@ from .streaming import BlobStream, stream_plain, stream_whole
 from .writing import put_many
 
 _NO_LIMIT = 1 << 62
+# A name that nobody gives: asked for to see whether a bucket answers.
+_NO_OBJECT = "inference-store-asks-for-what-is-not-there"
 _NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
 
 
@@ -39,6 +47,8 @@ class Blobs:
     def __init__(self, settings: BlobSettings, *, threads: int = 16) -> None:
         self._settings = settings
         self._stores: dict[str, S3Store] = {}
+        # by bucket, the object that was given last
+        self._given: dict[str, StorageKey] = {}
         self._lock = Lock()
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
@@ -69,14 +79,15 @@ class Blobs:
         threads: int | None = None,
         budget: int | None = None,
     ) -> list[Fetched]:
-        """One result a key, in order: bytes, BlobMissing, BlobTooLarge, or None for no key.
+        """One result a key, in order: bytes, None for no key, or what is wrong with the object:
+        BlobMissing, BlobForbidden, BlobTooLarge.
 
         `limit`: bytes of one object. `budget`: bytes of all; what is asked for after it is
         full is OVER_BUDGET, the first key never. Raises BlobsAway when S3 cannot be asked.
         """
         return get_many(
             self._executor,
-            partial(self.get, limit=limit),
+            partial(self._get_or_forbidden, limit=limit),
             keys,
             threads=min(threads or self._threads, self._threads),
             budget=_NO_LIMIT if budget is None else budget,
@@ -176,6 +187,34 @@ class Blobs:
         found = list(keys)
         strange = [key for key in found if key.bucket not in self.buckets.allowed]
         return [key for key in found if key.bucket in self.buckets.allowed], strange
+
+    def _get_or_forbidden(self, key: StorageKey, *, limit: int) -> bytes:
+        """As `get`; and BlobForbidden for an object that alone is refused."""
+        try:
+            found = self.get(key, limit=limit)
+        except AccessDenied as exc:
+            if self._gives_others(key.bucket):
+                raise BlobForbidden(f"{key} alone is refused: {exc}") from exc
+            raise
+        self._given[key.bucket] = key
+        return found
+
+    def _gives_others(self, bucket: str) -> bool:
+        """Whether another object is given, or said not to be there.
+
+        Asked after each refusal: wrong credentials and a policy over the whole bucket refuse
+        these too, and what was given earlier tells nothing about now.
+        """
+        for other in (self._given.get(bucket), StorageKey(bucket, _NO_OBJECT)):
+            if other is not None:
+                try:
+                    self.get(other, limit=0)
+                except AccessDenied:
+                    continue
+                except (BlobMissing, BlobTooLarge):
+                    return True
+                return True
+        return False
 
     def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
         """The same by the other client, for keys that obstore would turn into others."""

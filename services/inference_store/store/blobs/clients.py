@@ -23,7 +23,7 @@ from minio.credentials.providers import (
 from minio.error import InvalidResponseError, S3Error, ServerError
 from obstore.store import S3Store
 
-from inference_store.store.errors import BlobsAway
+from inference_store.store.errors import AccessDenied, BlobsAway
 from inference_store.store.settings import BlobSettings
 
 if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
@@ -102,4 +102,6 @@ def away() -> Iterator[None]:
     try:
         yield
     except _AWAY as exc:
+        if isinstance(exc, S3Error) and exc.response.status == 403:
+            raise AccessDenied(f"the object store says: {exc}") from exc
         raise BlobsAway(f"the object store says: {exc}") from exc

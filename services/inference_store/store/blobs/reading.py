@@ -8,10 +8,16 @@ from threading import Lock
 from typing import Final, TypeAlias
 
 from obstore import get
-from obstore.exceptions import BaseError
+from obstore.exceptions import BaseError, PermissionDeniedError
 from obstore.store import S3Store
 
-from inference_store.store.errors import BlobMissing, BlobsAway, BlobTooLarge
+from inference_store.store.errors import (
+    AccessDenied,
+    BlobForbidden,
+    BlobMissing,
+    BlobsAway,
+    BlobTooLarge,
+)
 from inference_store.store.events import StorageKey
 
 
@@ -20,7 +26,7 @@ class OverBudget:
 
 
 OVER_BUDGET: Final = OverBudget()
-Fetched: TypeAlias = bytes | BlobMissing | BlobTooLarge | OverBudget | None
+Fetched: TypeAlias = bytes | BlobMissing | BlobForbidden | BlobTooLarge | OverBudget | None
 Get = Callable[[StorageKey], bytes]
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
@@ -38,7 +44,7 @@ _UNREADABLE = {
 
 
 def get_plain(store: S3Store, key: StorageKey, limit: int) -> bytes:
-    """One object's bytes. Raises BlobMissing, BlobTooLarge, BlobsAway."""
+    """One object's bytes. Raises BlobMissing, BlobTooLarge, BlobsAway, AccessDenied."""
     try:
         found = get(store, key.key)
         # get_range would be cheaper, but answers 416 for an empty object
@@ -64,7 +70,9 @@ def translated(key: StorageKey, error: Exception) -> Exception:
         return BlobMissing(f"{key}: {code[1]}")
     if isinstance(error, FileNotFoundError | ValueError):
         return BlobMissing(f"{key} is not there")
-    return BlobsAway(f"the object store does not give {key}: {text[:300]}")
+    kind = AccessDenied if isinstance(error, PermissionDeniedError) else BlobsAway
+    said = text[:300] if code is None else f"{code[1]}: {text[:300]}"
+    return kind(f"the object store does not give {key}: {said}")
 
 
 @dataclass
@@ -92,7 +100,7 @@ class _Fetch:
             return OVER_BUDGET
         try:
             found = self.get(key)
-        except (BlobMissing, BlobTooLarge) as exc:
+        except (BlobMissing, BlobForbidden, BlobTooLarge) as exc:
             return exc
         except BlobsAway as exc:
             self.trouble = exc

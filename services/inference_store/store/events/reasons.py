@@ -12,6 +12,7 @@ DEAD_LETTER_REASONS = {
     "invalid_storage_key": "A storage key names a bucket that is not allowed, or no key.",
     "unknown_model": "The model is not registered, and the ingester is set to refuse it.",
     "blob_missing": "A blob the index needs did not come in time.",
+    "blob_forbidden": "The object store refuses a blob the index needs, and gives others.",
     "unindexable": "Postgres refuses a value of this event.",
     "message_too_large": "The message is larger than a batch may be.",
 }

@@ -1,9 +1,16 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from obstore.exceptions import PermissionDeniedError
 
 from inference_store.store.blobs.reading import OVER_BUDGET, Fetched, get_many, translated
-from inference_store.store.errors import BlobMissing, BlobsAway, BlobTooLarge
+from inference_store.store.errors import (
+    AccessDenied,
+    BlobForbidden,
+    BlobMissing,
+    BlobsAway,
+    BlobTooLarge,
+)
 from inference_store.store.events import StorageKey
 
 
@@ -15,6 +22,8 @@ def fetch(keys: list[StorageKey | None], *, threads: int = 4, budget: int = 1000
     def get(found: StorageKey) -> bytes:
         if found.key == "missing":
             raise BlobMissing(str(found))
+        if found.key == "forbidden":
+            raise BlobForbidden(str(found))
         if found.key == "large":
             raise BlobTooLarge(str(found))
         if found.key == "away":
@@ -31,11 +40,12 @@ def test_results_are_in_the_order_of_the_keys() -> None:
 
 
 def test_one_missing_or_too_large_blob_does_not_spoil_the_others() -> None:
-    found = fetch([key("a"), None, key("missing"), key("large"), key("b")])
+    found = fetch([key("a"), None, key("missing"), key("large"), key("b"), key("forbidden")])
     assert found[:2] == [b"a", None]
     assert isinstance(found[2], BlobMissing)
     assert isinstance(found[3], BlobTooLarge)
     assert found[4] == b"b"
+    assert isinstance(found[5], BlobForbidden)
 
 
 def test_nothing_is_asked_for_once_the_budget_is_full() -> None:
@@ -60,6 +70,7 @@ def test_no_keys_no_results() -> None:
         (OSError("400 <Code>KeyTooLongError</Code>"), BlobMissing),
         (OSError("503 <Code>SlowDown</Code>"), BlobsAway),
         (OSError("connection refused"), BlobsAway),
+        (PermissionDeniedError("403 <Code>AccessDenied</Code>"), AccessDenied),
         (ValueError("could not parse path"), BlobMissing),
     ],
 )
