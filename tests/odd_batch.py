@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from aiokafka.producer.message_accumulator import BatchBuilder
 from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
+from aiokafka.record.util import calc_crc32c
 
 CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 Headers = Sequence[tuple[str, bytes | None]]
@@ -44,6 +45,24 @@ class OddBatch(BatchBuilder):
     def _set_producer_state(self, *state: int) -> None:
         self._builder.set_producer_state(*state)
 
+    def spoil(self) -> "OddBatch":
+        """Put junk behind the end of what is compressed; Kafka takes it from gzip and lz4."""
+        self._buffer = bytearray(with_junk(bytes(self._build())))
+        return self
+
     def built(self, base_offset: int = 0) -> bytes:
         """Its bytes, as a broker would give them back."""
         return base_offset.to_bytes(8, "big") + bytes(self._build())[8:]
+
+
+def with_junk(batch: bytes) -> bytes:
+    """A compressed batch with bytes behind the end of what is compressed."""
+    longer = bytearray(batch + b"junkjunkjunk")
+    longer[8:12] = (len(longer) - 12).to_bytes(4, "big")
+    return with_checksum(longer)
+
+
+def with_checksum(batch: bytearray) -> bytes:
+    """A batch that was changed, with the checksum that it has now."""
+    batch[17:21] = calc_crc32c(bytes(batch[21:])).to_bytes(4, "big")
+    return bytes(batch)

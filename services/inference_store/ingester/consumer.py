@@ -16,8 +16,8 @@ from inference_store.store.metrics import ASSIGNED
 from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
-from .header_names import read_any_header_name
 from .positions import OffsetsWentBack, Positions
+from .record_batches import read_whatever_comes
 from .repeats import say_less
 from .topic_ids import topic_ids
 
@@ -75,7 +75,7 @@ class Topic:
     async def start(self) -> None:
         """Connect and join the group. Raises KafkaError where no broker answers."""
         say_less("aiokafka")
-        read_any_header_name()
+        read_whatever_comes()
         consumer = AIOKafkaConsumer(
             bootstrap_servers=self._settings.kafka_bootstrap_servers,
             group_id=self._settings.kafka_group,

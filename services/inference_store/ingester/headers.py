@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .header_names import printable
+from .record_batches import printable
 
 _MOST = 32
 _LONGEST = 1024

@@ -20,8 +20,8 @@ from inference_store.store.records import Record
 from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
-from .header_names import header_fault
 from .headers import headers_of
+from .record_batches import fault_of
 from .shares import hash_of, passed_share, share_of
 
 # No clock is so far ahead: a time beyond it is the producer's mistake.
@@ -182,8 +182,8 @@ class Positions:
 def _record(place: Place, record: ConsumerRecord) -> Record:
     headers = headers_of(record.headers)
     at = _time_of(record.timestamp)
-    fault = header_fault(record.headers)
-    return Record(place, record.offset, at, record.key, record.value or b"", headers, fault)
+    payload = bytes(record.value or b"")
+    return Record(place, record.offset, at, record.key, payload, headers, fault_of(record))
 
 
 def _time_of(milliseconds: int | None) -> datetime:

@@ -86,6 +86,9 @@ class Reader:
         events: list[_Event] = []
         for some in _slices(records):
             for record in some:
+                if record.fault is not None:
+                    troubles.append(Read(record, self._faulty(record, record.fault)))
+                    continue
                 try:
                     event = decode(
                         record.payload, record_time=record.time, buckets=self._blobs.buckets
@@ -93,12 +96,18 @@ class Reader:
                 except InvalidEvent as wrong:
                     troubles.append(Read(record, _trouble(wrong)))
                 else:
-                    if record.fault is None:
-                        events.append(_Event(record, event))
-                    else:
-                        troubles.append(Read(record, _faulty(event, record.fault)))
+                    events.append(_Event(record, event))
             await asyncio.sleep(0)
         return troubles, events
+
+    def _faulty(self, record: Record, fault: Trouble) -> Trouble:
+        """What is wrong with a record, and of which inference it tells."""
+        found: InferenceEvent | InvalidEvent
+        try:
+            found = decode(record.payload, record_time=record.time, buckets=self._blobs.buckets)
+        except InvalidEvent as wrong:
+            found = wrong
+        return replace(fault, model_id=found.model_id, inference_id=found.inference_id)
 
     async def _look_up(self, events: Sequence[_Event]) -> None:
         """Each event's registration; an unknown model is registered, if it may be."""
@@ -221,10 +230,6 @@ def _wanted(event: InferenceEvent) -> tuple[StorageKey | None, StorageKey | None
 
 def _trouble(wrong: InvalidEvent) -> Trouble:
     return Trouble(wrong.reason, wrong.detail, wrong.model_id, wrong.inference_id)
-
-
-def _faulty(event: InferenceEvent, fault: str) -> Trouble:
-    return Trouble("invalid_header", fault, event.model_id, event.inference_id)
 
 
 def _unknown(event: InferenceEvent) -> Trouble:

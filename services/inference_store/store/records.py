@@ -9,32 +9,6 @@ from .books import Place
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
-    """A record of the topic, with all that is needed to read it again."""
-
-    place: Place
-    offset: int
-    time: datetime
-    key: bytes | None
-    payload: bytes
-    headers: Sequence[tuple[str, str]] = ()
-    # what is wrong with it as a record, whatever its payload is; not kept
-    fault: str | None = None
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """Its columns, in dead_letter and parked_event alike."""
-        return {
-            **self.place.values,
-            "offset": self.offset,
-            "record_time": self.time,
-            "record_key": self.key,
-            "payload": self.payload,
-            "headers": [list(header) for header in self.headers],
-        }
-
-
-@dataclass(frozen=True, slots=True)
 class Trouble:
     """Why a record is not stored: a reason of DEAD_LETTER_REASONS, and a sentence."""
 
@@ -51,6 +25,32 @@ class Trouble:
             "detail": self.detail[:4096].replace("\0", "\ufffd"),
             "model_id": self.model_id,
             "inference_id": self.inference_id,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record of the topic, with all that is needed to read it again."""
+
+    place: Place
+    offset: int
+    time: datetime
+    key: bytes | None
+    payload: bytes
+    headers: Sequence[tuple[str, str]] = ()
+    # what is wrong with it as a record, whatever its payload is; not kept
+    fault: Trouble | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its columns, in dead_letter and parked_event alike."""
+        return {
+            **self.place.values,
+            "offset": self.offset,
+            "record_time": self.time,
+            "record_key": self.key,
+            "payload": self.payload,
+            "headers": [list(header) for header in self.headers],
         }
 
 

@@ -8,6 +8,7 @@ DEAD_LETTER_REASONS = {
     "time_out_of_range": (
         "request_received_at is before 2000 or more than 24 hours after the record's time."
     ),
+    "unreadable_record": "Its record batch cannot be read; the first letter of it keeps its bytes.",
     "invalid_header": "A Kafka header has a name that is not UTF-8; a redrive indexes the event.",
     "invalid_storage_key": "A storage key names a bucket that is not allowed, or no key.",
     "unknown_model": "The model is not registered, and the ingester is set to refuse it.",

@@ -1,4 +1,4 @@
-"""What the consumer makes of record batches with header names that are not UTF-8."""
+"""What the consumer makes of record batches that aiokafka cannot read."""
 
 from collections.abc import Iterator
 
@@ -7,9 +7,9 @@ from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 
-from inference_store.ingester.header_names import header_fault, read_any_header_name
 from inference_store.ingester.headers import headers_of
-from tests.odd_batch import CODECS, OddBatch, odd_name
+from inference_store.ingester.record_batches import Unreadable, fault_of, read_whatever_comes
+from tests.odd_batch import CODECS, OddBatch, odd_name, with_checksum, with_junk
 
 ODD = (odd_name(b"a\xff\xfe"), b"1")
 READ_COMMITTED = 1
@@ -19,7 +19,7 @@ READ_COMMITTED = 1
 def tolerant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fetcher as the ingester has it, put back after the test."""
     monkeypatch.setattr(fetcher, "MemoryRecords", fetcher.MemoryRecords)
-    read_any_header_name()
+    read_whatever_comes()
 
 
 def records_of(
@@ -47,7 +47,7 @@ def test_every_record_is_read_once_in_every_codec(codec: str) -> None:
     found = list(records_of(batch(codec).built(5) + batch("none").built(8), begin=5))
     assert [record.offset for record in found] == [5, 6, 7, 8, 9, 10]
     assert [record.value[:5] for record in found] == [b"first", b"secon", b"third"] * 2
-    assert [header_fault(record.headers) is None for record in found] == [True, False, True] * 2
+    assert [fault_of(record) is None for record in found] == [True, False, True] * 2
     assert found[2].headers == (("gut-ä", b"3"),)
     assert headers_of(found[1].headers) == (("good", ""), ("a\\xff\\xfe", "1"))
 
@@ -76,3 +76,29 @@ def test_a_batch_that_is_cut_short_is_left_for_the_next_fetch() -> None:
     records = fetcher.MemoryRecords(whole[:-1])
     assert not records.has_next()
     assert records.next_batch() is None
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4", "zstd"])
+def test_what_cannot_be_read_at_all_is_given_as_it_is(codec: str) -> None:
+    odd = with_junk(batch(codec).built(3))
+    found = list(records_of(batch().built(0) + odd + batch().built(6)))
+    assert [record.offset for record in found] == list(range(9))
+    faults = [fault_of(record) for record in found]
+    assert [fault.reason if fault else "" for fault in faults[3:6]] == ["unreadable_record"] * 3
+    assert faults[:3] == faults[6:]
+    assert [bytes(record.value) for record in found[3:6]] == [odd, b"", b""]
+    assert "offset 3" in faults[5].detail if faults[5] else False
+
+
+def test_records_before_the_one_that_cannot_be_read_are_kept() -> None:
+    made = OddBatch()
+    made.add(b"first")
+    made.add(b"second")
+    made.add(b"third")
+    raw = bytearray(made.built())
+    # An attribute that is no attribute, in the second record: Kafka looks at none of them.
+    second = raw.index(b"second") - 5
+    assert raw[second] == 0
+    raw[second] = 0xFF
+    found = list(records_of(with_checksum(raw)))
+    assert [type(record.value) for record in found] == [bytes, Unreadable, Unreadable]

@@ -1,4 +1,4 @@
-"""A record with a header name that is not UTF-8 costs itself alone."""
+"""A record that aiokafka cannot read costs itself alone, or its batch at most."""
 
 from collections import Counter
 
@@ -57,6 +57,36 @@ async def test_it_is_a_dead_letter_and_its_neighbours_are_stored(
     async with engine.begin() as connection:
         await dead_letters.redrive(connection, Selection())
     await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 30)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "lz4"])
+async def test_a_batch_that_cannot_be_read_is_dead_letters(
+    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, codec: str
+) -> None:
+    service, producer = await start_line(partitions=3)
+    await producer.put_all(SOME)
+    kafka = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers)
+    await kafka.start()
+    try:
+        await (await kafka.send_batch(batch_of(codec).spoil(), producer.topic, partition=1))
+    finally:
+        await kafka.stop()
+    for one in SOME[10:]:
+        await producer.publish(one.event, partition=one.number % 2 * 2)
+    await until(lambda: counted(engine), lambda found: found.total() == 30)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.DEAD: 10})
+    async with engine.connect() as connection:
+        letters = await dead_letters.find(connection, Selection(), limit=20)
+    assert {letter.trouble.reason for letter in letters} == {"unreadable_record"}
+    kept = {letter.record.offset: letter.record.payload for letter in letters}
+    assert kept.pop(0).endswith(b"junk")
+    assert set(kept.values()) == {b""}
+    # The last record read of the partition is of this batch: recognised after a restart.
+    service.stop()
+    service.restart()
+    await producer.publish(SOME[0].event, partition=1)
+    await until(lambda: counted(engine), lambda found: found.total() == 31)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 21, Outcome.DEAD: 10})
 
 
 async def test_in_an_aborted_transaction_it_is_not_delivered(
