@@ -147,8 +147,8 @@ class Topic:
     async def _made_anew(self) -> bool:
         """Whether the topic has another id than before: then every partition is placed anew.
 
-        Asked before partitions are placed and after records came: what came in between is of
-        the topic that they were placed in.
+        Asked before partitions are placed and after records came, or markers were passed: what
+        came in between is of the topic that they were placed in.
         """
         ids = await topic_ids(self._kafka, self._settings.kafka_topic, self._assigned)
         if not ids or ids == self._ids:
@@ -165,13 +165,12 @@ class Topic:
             )
         except IllegalStateError as error:  # a rebalance in between
             raise KafkaError(f"{type(error).__name__}: {error}") from error
-        if polled and await self._made_anew():
-            return []
         await self._listen(bool(polled))
         shares = [await self._share(tp, records) for tp, records in polled.items()]
         idle = [(tp, one) for tp, one in self._assigned.items() if tp not in polled]
         shares += [await self._positions.passed(tp, assigned) for tp, assigned in idle]
-        return [share for share in shares if share is not None]
+        found = [share for share in shares if share is not None]
+        return [] if found and await self._made_anew() else found
 
     async def _share(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> Share | None:
         assigned = self._assigned.get(tp)
