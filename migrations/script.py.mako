@@ -1,6 +1,7 @@
 """${message}
 
-Suits the version still running: add, backfill, switch and drop in separate releases.
+Only adds: the version before this one goes on working. docs/extend.md says which forms do, and how
+what is no longer used is taken away later.
 """
 
 from alembic import op
@@ -13,7 +14,6 @@ depends_on: str | None = None
 
 
 def upgrade() -> None:
-    op.execute(text("SET LOCAL lock_timeout = '5s'"))
     ${upgrades if upgrades else "pass"}
 
 

@@ -8,7 +8,6 @@ from socket import socket
 
 import structlog
 import uvicorn
-from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -17,6 +16,7 @@ from inference_store.store.admin import AdminApp
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import create_engine
 from inference_store.store.errors import BlobsAway
+from inference_store.store.schema import require_schema, schema_of
 from inference_store.store.settings import ApiSettings
 
 from .access import refuse_open_address
@@ -57,6 +57,7 @@ async def serve(settings: ApiSettings) -> None:
         {"postgres": lambda: _postgres(engine), "object store": lambda: _object_store(blobs)}
     )
     try:
+        await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port)
         await Server(_config(settings, engine, blobs)).serve()
     finally:
@@ -77,13 +78,22 @@ def _config(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> uvicorn
     )
 
 
+async def _refuse_old_schema(engine: AsyncEngine) -> None:
+    """Raises SchemaBehind. While Postgres is away nothing is known: readiness looks again."""
+    try:
+        async with engine.connect() as connection:
+            await require_schema(connection)
+    except (DBAPIError, PoolTimeout, OSError) as exc:
+        _log.warning("Postgres does not answer", action="waiting", error=str(exc)[:500])
+
+
 async def _postgres(engine: AsyncEngine) -> str | None:
     try:
         async with engine.connect() as connection:
-            await connection.execute(text("SELECT 1 FROM registration LIMIT 1"))
+            schema = await schema_of(connection)
     except (DBAPIError, PoolTimeout, OSError) as exc:
-        return f"Postgres does not answer, or has no tables (inference-store migrate): {exc}"[:500]
-    return None
+        return f"Postgres does not answer: {exc}"[:500]
+    return str(schema) if schema.behind else None
 
 
 async def _object_store(blobs: Blobs) -> str | None:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from inference_store.store.errors import SchemaBehind
+
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
     "migrate": "Bring the database's tables to this version.",
@@ -27,7 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog=f"inference-store {known.command}", description=COMMANDS[known.command]
     )
     module.add_arguments(command)
-    return int(module.run(command.parse_args(rest)))
+    try:
+        return int(module.run(command.parse_args(rest)))
+    except SchemaBehind as behind:
+        sys.exit(str(behind))
 
 
 if __name__ == "__main__":

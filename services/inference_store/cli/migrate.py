@@ -1,11 +1,17 @@
 """`inference-store migrate`"""
 
 import argparse
+import asyncio
+import sys
 
-from inference_store.store.migration import upgrade
+from inference_store.store.migration import MigrationBusy, upgrade
+from inference_store.store.schema import DatabaseAway, wait_for_schema
 from inference_store.store.settings import LogSettings, PostgresSettings
 
 from .start import started
+
+_BEHIND = 1
+_AWAY = 3
 
 
 class _Settings(LogSettings, PostgresSettings):
@@ -13,13 +19,45 @@ class _Settings(LogSettings, PostgresSettings):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to go."""
+    """Where to go, and how long to wait."""
     parser.add_argument("--revision", default="head", help="revision to go to (default: head)")
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="change nothing; exit code 0: the schema is what this version needs, or newer;"
+        " 1: it is older; 3: Postgres does not answer",
+    )
+    parser.add_argument(
+        "--wait-seconds",
+        type=float,
+        help="longest wait for Postgres, for another migration and for locks (default: 600);"
+        " with --check for the schema (default: 0)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Migrate and say so."""
+    """Migrate and say so, or only look."""
     settings = started(_Settings, "migrate")
-    upgrade(settings.postgres_dsn.get_secret_value(), arguments.revision)
-    print(f"The database is at revision {arguments.revision}.")
+    dsn, wait = settings.postgres_dsn.get_secret_value(), arguments.wait_seconds
+    if arguments.check:
+        return _check(dsn, wait or 0.0)
+    try:
+        upgrade(dsn, arguments.revision, wait_seconds=600 if wait is None else wait, say=_say)
+    except MigrationBusy as busy:
+        print(busy, file=sys.stderr)
+        return _AWAY
     return 0
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+def _check(dsn: str, wait_seconds: float) -> int:
+    try:
+        schema = asyncio.run(wait_for_schema(dsn, wait_seconds=wait_seconds))
+    except DatabaseAway as away:
+        print(away, file=sys.stderr)
+        return _AWAY
+    print(schema, file=sys.stderr if schema.behind else sys.stdout)
+    return _BEHIND if schema.behind else 0

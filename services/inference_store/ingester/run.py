@@ -6,7 +6,6 @@ from datetime import timedelta
 from functools import partial
 
 import structlog
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import parked, partitions
@@ -14,6 +13,7 @@ from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import create_engine
 from inference_store.store.dictionary import Dictionary
+from inference_store.store.schema import require_schema
 from inference_store.store.settings import IngesterSettings
 
 from .consumer import Topic
@@ -101,7 +101,7 @@ class _Ingester:
     async def _reach(self) -> None:
         """Every server answers: only then the group is joined."""
         async with self._engine.connect() as connection:
-            await connection.execute(text("SELECT 1 FROM kafka_partition LIMIT 1"))
+            await require_schema(connection)
         await asyncio.to_thread(self._blobs.check)
         await self._topic.start()
 

@@ -14,6 +14,7 @@ from inference_store.store.database import create_engine, is_trouble
 from inference_store.store.errors import BlobsAway
 from inference_store.store.metrics import RETENTION_TROUBLE
 from inference_store.store.retention.leadership import Leadership, candidacy
+from inference_store.store.schema import require_schema
 from inference_store.store.settings import RetentionSettings
 
 from .leader import Leader
@@ -78,6 +79,8 @@ class _Retention:
     async def _work_until_trouble(self) -> None:
         """Lead, or stand by; when a server is away wait, each time longer, and begin again."""
         try:
+            async with self._engine.connect() as connection:
+                await require_schema(connection)
             async with candidacy(self._engine) as leadership:
                 await self._stand_by(leadership)
                 await self._lead(leadership)

@@ -192,3 +192,7 @@ class BlobsAway(Exception):
 
 class AccessDenied(BlobsAway):
     """The object store says 403: to this object or to all, which it does not tell apart."""
+
+
+class SchemaBehind(Exception):
+    """The database's schema is older than what this version needs. Ends a service at its start."""

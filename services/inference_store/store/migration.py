@@ -1,43 +1,165 @@
-"""Bring the database's tables to this version."""
+"""Bring the database to this version's schema, beside a version that goes on working.
+
+Each migration is a transaction of its own. No statement waits longer for a lock than
+`_LOCK_TIMEOUT`: while it waits, everybody else queues behind it. It is rolled back then and tried
+again, until the deadline. One migrator at a time, by an advisory lock of its session.
+"""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
+from asyncpg.exceptions import LockNotAvailableError
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import create_engine
+from .database import cause_of, create_engine, is_trouble
+from .schema import MIGRATIONS, schema_of
 
-MIGRATIONS = Path(__file__).parents[3] / "migrations"
 _LOCK = 7_302_001
-Work = Callable[[Config], None]
+_LOCK_TIMEOUT = "2s"
+_PAUSE_SECONDS = (0.5, 1.0, 2.0, 5.0)
+_HOLDER = text(
+    "SELECT l.pid, a.application_name, a.backend_start FROM pg_locks l"
+    " JOIN pg_stat_activity a USING (pid) WHERE l.locktype = 'advisory' AND l.granted"
+    " AND l.objsubid = 1 AND ((l.classid::bigint << 32) | l.objid::bigint) = :lock"
+    " AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+Say = Callable[[str], None]
 
 
-def upgrade(dsn: str, revision: str = "head") -> None:
-    """Run what is missing up to `revision`; two at once wait for each other."""
-    asyncio.run(run(dsn, lambda config: command.upgrade(config, revision)))
+class MigrationBusy(Exception):
+    """What a migration needs was not to be had before the deadline."""
+
+
+def upgrade(
+    dsn: str,
+    revision: str = "head",
+    *,
+    wait_seconds: float = 600.0,
+    say: Say = lambda _: None,
+    migrations: Path = MIGRATIONS,
+) -> None:
+    """Run what is missing up to `revision`. `say` is told each step.
+
+    Waits for Postgres, for another migrator and for locks, `wait_seconds` at most: then it
+    raises MigrationBusy, and what was done stays done.
+    """
+    until = time.monotonic() + wait_seconds
+    asyncio.run(_Migrator(dsn, until, say, migrations).upgrade(revision))
 
 
 def downgrade(dsn: str, revision: str = "base") -> None:
     """Undo down to `revision`. Deletes data; for tests and for trying out."""
-    asyncio.run(run(dsn, lambda config: command.downgrade(config, revision)))
+    until = time.monotonic() + 60
+    asyncio.run(_Migrator(dsn, until, lambda _: None, MIGRATIONS).downgrade(revision))
 
 
-async def run(dsn: str, work: Work) -> None:
-    """Open a connection, take the migration lock, and hand both to Alembic."""
-    engine = create_engine(dsn, application="inference-store-migrate")
-    try:
-        async with engine.begin() as connection:
-            await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-            await connection.run_sync(_migrate, work)
-    finally:
-        await engine.dispose()
+class _Migrator:
+    def __init__(self, dsn: str, until: float, say: Say, migrations: Path) -> None:
+        self._engine = create_engine(dsn, application="inference-store-migrate", pool_size=1)
+        self._until = until
+        self._say = say
+        self._migrations = migrations
+        self._config = Config()
+        self._config.set_main_option("script_location", str(migrations))
 
+    async def upgrade(self, revision: str) -> None:
+        """Every missing migration, one after the other."""
+        await self._locked(lambda connection: self._upgrade(connection, revision))
 
-def _migrate(connection: Connection, work: Work) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["connection"] = connection
-    work(config)
+    async def downgrade(self, revision: str) -> None:
+        def undo(connection: Connection) -> None:
+            self._config.attributes["connection"] = connection
+            command.downgrade(self._config, revision)
+
+        await self._locked(lambda connection: connection.run_sync(undo))
+
+    async def _locked(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+        """Do the work on a connection that holds the migration lock, which ends with it.
+
+        Trouble, a lock that was not to be had above all, begins it anew: what is done is known.
+        """
+        tries = 0
+        try:
+            while True:
+                try:
+                    return await self._once(work)
+                except (DBAPIError, OSError) as error:
+                    if not is_trouble(error):
+                        raise
+                    await self._pause(error, tries)
+                tries += 1
+        finally:
+            await self._engine.dispose()
+
+    async def _once(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
+        async with self._engine.connect() as connection:
+            await self._take_lock(connection)
+            await connection.execute(text(f"SET lock_timeout = '{_LOCK_TIMEOUT}'"))
+            await connection.commit()
+            await work(connection)
+
+    async def _upgrade(self, connection: AsyncConnection, revision: str) -> None:
+        schema = await schema_of(connection, self._migrations)
+        await connection.commit()
+        if schema.ahead:
+            self._say(f"{schema} Nothing to do.")
+            return
+        scripts = ScriptDirectory.from_config(self._config)
+        missing = [*scripts.iterate_revisions(revision, schema.found or "base")][::-1]
+        for script in missing:
+            await self._step(connection, script)
+        last = missing[-1].revision if missing else schema.found
+        self._say(f"The schema is {last}{'.' if missing else ' already: nothing to do.'}")
+
+    async def _step(self, connection: AsyncConnection, script: Script) -> None:
+        reason = getattr(script.module, "contract", None)
+        kind = f"takes away: {reason}" if reason else "only adds"
+        self._say(f"{script.revision}: {(script.doc or '').splitlines()[0]} ({kind})")
+        started = time.monotonic()
+
+        def work(sync: Connection) -> None:
+            self._config.attributes["connection"] = sync
+            command.upgrade(self._config, script.revision)
+
+        await connection.run_sync(work)
+        self._say(f"{script.revision}: done in {time.monotonic() - started:.1f} s")
+
+    async def _take_lock(self, connection: AsyncConnection) -> None:
+        told = False
+        take = text("SELECT pg_try_advisory_lock(:lock)")
+        while not await connection.scalar(take, {"lock": _LOCK}):
+            holder = (await connection.execute(_HOLDER, {"lock": _LOCK})).first()
+            await connection.commit()
+            who = f" (process {holder[0]}, since {holder[2]:%H:%M:%S} UTC)" if holder else ""
+            left = self._left(f"Another migration still runs{who}")
+            if not told:
+                self._say(f"Another migration runs{who}: waiting up to {left:.0f} s.")
+                told = True
+            await asyncio.sleep(min(0.5, left))
+        await connection.commit()
+
+    async def _pause(self, error: Exception, tries: int) -> None:
+        if isinstance(cause_of(error), LockNotAvailableError):
+            what = f"Other transactions hold a lock that it needs for longer than {_LOCK_TIMEOUT}"
+        else:
+            what = f"Postgres does not answer: {str(error).splitlines()[0]}"
+        left = self._left(what)
+        pause = min(_PAUSE_SECONDS[min(tries, len(_PAUSE_SECONDS) - 1)], left)
+        self._say(f"{what}; again in {pause:.1f} s, for {left:.0f} s more.")
+        await asyncio.sleep(pause)
+
+    def _left(self, what: str) -> float:
+        """Seconds until the deadline. Raises MigrationBusy after it."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise MigrationBusy(
+                f"{what}. Nothing is half done; run `inference-store migrate` again."
+            )
+        return left
