@@ -14,6 +14,9 @@ MISSING: dict[str, str] = {}
 NOT_RUN: set[str] = set()
 """The ids of the tests that were skipped for a missing server."""
 
+NOTES: list[str] = []
+"""Sentences of tests that could run in more than one way: how they did."""
+
 
 def demand(server: str, find: Callable[[], Path]) -> bool:
     """Whether the real server can be had. Fails the test where servers are required."""

@@ -7,7 +7,7 @@ import pytest
 from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
 from .minio import find_minio
-from .missing import NOT_RUN, demand, sentences
+from .missing import NOT_RUN, NOTES, demand, sentences
 from .small_disk import find_small_disk
 
 # What a mark asks for, how it is found, and the variable that names one that runs already.
@@ -53,3 +53,5 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for sentence in sentences():
         terminalreporter.write_line(f"not run on real servers: {sentence}", yellow=True)
+    for note in NOTES:
+        terminalreporter.write_line(note)

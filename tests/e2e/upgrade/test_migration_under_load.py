@@ -1,0 +1,98 @@
+"""A migration while events are written and questions asked: nothing is lost, nobody waits long."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.migration import upgrade
+from tests.e2e.faults.books_close import check_ingested
+from tests.e2e.faults.traffic import Published, captures
+from tests.producer import Producer
+from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.waiting import wait_until
+from tests.service_process import Service
+from tests.synthetic_migration import NEXT, migrations_with_one_more
+
+# A reader that the migration has to wait for holds everybody up for its lock_timeout of 2 s.
+LONGEST_SECONDS = 2.0 + 2.0
+READER_SECONDS = 5.0
+
+
+async def slowest(database: str, stop: asyncio.Event) -> float:
+    """The longest that a small question had to wait."""
+    connection = await asyncpg.connect(database)
+    longest = 0.0
+    try:
+        while not stop.is_set():
+            started = time.monotonic()
+            await connection.fetch("SELECT 1 FROM inference JOIN kafka_partition ON true LIMIT 1")
+            longest = max(longest, time.monotonic() - started)
+            await asyncio.sleep(0.02)
+    finally:
+        await connection.close()
+    return longest
+
+
+async def read_long(database: str, seconds: float) -> None:
+    """A transaction that has read `inference` and stays open."""
+    connection = await asyncpg.connect(database)
+    try:
+        async with connection.transaction():
+            await connection.fetchval("SELECT count(*) FROM inference")
+            await connection.execute("SELECT pg_sleep($1)", seconds)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.timeout(300)
+async def test_nothing_is_lost_and_no_lock_is_held_long(
+    database: str,
+    engine: AsyncEngine,
+    service_environment: MakeEnvironment,
+    bucket: str,
+    topic: Callable[..., str],
+    tmp_path: Path,
+) -> None:
+    settings = service_environment(
+        KAFKA_TOPIC=topic(2),
+        KAFKA_GROUP=unique(),
+        INGESTER_BATCH_EVENTS="50",
+        INGESTER_POLL_SECONDS="0.1",
+    )
+    said: list[str] = []
+    stop = asyncio.Event()
+    ingester = Service("ingester", settings, tmp_path)
+    try:
+        await asyncio.to_thread(ingester.wait_ready)
+        async with Producer(settings, settings["INFERENCE_STORE_KAFKA_TOPIC"]) as producer:
+            published = Published(producer)
+            async with asyncio.TaskGroup() as tasks:
+                load = tasks.create_task(published.under_load(captures(range(1500))))
+                waited = tasks.create_task(slowest(database, stop))
+                await asyncio.to_thread(
+                    wait_until,
+                    lambda: ingester.metrics("ingester_events_total") > 200,
+                    seconds=60,
+                    what="some traffic",
+                )
+                reader = tasks.create_task(read_long(database, READER_SECONDS))
+                await asyncio.to_thread(
+                    upgrade,
+                    database,
+                    say=said.append,
+                    migrations=migrations_with_one_more(tmp_path),
+                )
+                assert not load.done(), "the migration was not under load"
+                await asyncio.gather(load, reader)
+                stop.set()
+            await check_ingested(engine, published.captures, bucket, records=published.records)
+    finally:
+        ingester.stop()
+    assert any("hold a lock" in sentence for sentence in said), said
+    assert said[-1] == f"The schema is {NEXT}."
+    assert waited.result() < LONGEST_SECONDS

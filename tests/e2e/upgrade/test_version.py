@@ -1,0 +1,55 @@
+"""How the version before this schema is found."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.upgrade.version import before_this_schema
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Schema 0001 twice, then 0002 twice."""
+    root = tmp_path / "repository"
+    (root / "migrations" / "versions").mkdir(parents=True)
+    (root / "services").mkdir()
+    git(root, "init", "-q")
+    for number, name in enumerate(("0001_a.py", None, "0002_b.py", None)):
+        if name:
+            (root / "migrations" / "versions" / name).write_text("")
+        (root / "services" / "code.py").write_text(f"{number}")
+        git(root, "add", ".")
+        identity = ("-c", "user.name=n", "-c", "user.email=e@example.org")
+        git(root, *identity, "commit", "-q", "-m", str(number))
+    return root
+
+
+def git(root: Path, *arguments: str) -> None:
+    subprocess.run(["git", "-C", str(root), *arguments], check=True)
+
+
+def test_the_newest_commit_with_another_schema(repository: Path, tmp_path: Path) -> None:
+    found = before_this_schema(tmp_path / "found", root=repository)
+    assert found is not None
+    assert found.name.endswith("(schema 0001)")
+    assert (found.source / "services" / "code.py").read_text() == "1"
+
+
+def test_the_worktree_counts_before_it_is_committed(repository: Path, tmp_path: Path) -> None:
+    (repository / "migrations" / "versions" / "0003_c.py").write_text("")
+    found = before_this_schema(tmp_path / "found", root=repository)
+    assert found is not None
+    assert (found.source / "services" / "code.py").read_text() == "3"
+
+
+def test_a_source_archive_has_no_history(repository: Path, tmp_path: Path) -> None:
+    subprocess.run(["rm", "-r", str(repository / ".git")], check=True)
+    assert before_this_schema(tmp_path / "found", root=repository) is None
+
+
+def test_the_history_of_another_project_is_not_ours(repository: Path, tmp_path: Path) -> None:
+    inner = repository / "inner"
+    (inner / "migrations" / "versions").mkdir(parents=True)
+    (inner / "migrations" / "versions" / "0009_x.py").write_text("")
+    assert before_this_schema(tmp_path / "found", root=inner) is None

@@ -1,0 +1,85 @@
+"""A version of the product as source: the one before this schema, out of git's history."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from inference_store.store.migration import MIGRATIONS
+from inference_store.store.schema import newest
+
+ROOT = MIGRATIONS.parent
+_PREFIX = "INFERENCE_STORE_"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A source tree (services/ and migrations/), and what to call it."""
+
+    source: Path
+    name: str
+
+    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Settings for its processes: those that it knows, and where its source is."""
+        path = {**os.environ, "PYTHONPATH": str(self.source / "services")}
+        print_names = (
+            "import json; from inference_store.store import settings, database;"
+            "print(json.dumps([database.__file__, *settings.names()]))"
+        )
+        printed = subprocess.run(
+            [sys.executable, "-c", print_names],
+            env=path,
+            capture_output=True,
+            check=True,
+            text=True,
+        )
+        file, *known = json.loads(printed.stdout)
+        assert Path(file).is_relative_to(self.source), f"{file} is not of {self.source}"
+        kept = {
+            name: value
+            for name, value in settings.items()
+            if not name.startswith(_PREFIX) or name in known
+        }
+        return {**kept, "PYTHONPATH": path["PYTHONPATH"]}
+
+
+def before_this_schema(folder: Path, *, root: Path = ROOT) -> Version | None:
+    """The newest version of the first-parent history whose newest migration is another's.
+
+    Its source is laid into `folder`. None where there is none, or no history at all.
+    """
+    own = newest(root / "migrations")
+    for commit in _git(root, "rev-list", "--first-parent", "HEAD").split():
+        files = _git(root, "ls-tree", "--name-only", commit, "migrations/versions/").split()
+        heads = [Path(name).name.split("_")[0] for name in files if name.endswith(".py")]
+        if heads and max(heads) != own:
+            _lay(root, commit, folder)
+            return Version(folder, f"{commit[:12]} (schema {max(heads)})")
+    return None
+
+
+def _git(root: Path, *arguments: str) -> str:
+    """What git prints; nothing where there is no git, or no history of this project."""
+    command = ["git", "-C", str(root), *arguments]
+    try:
+        top = subprocess.run(
+            ["git", "-C", str(root), "rev-parse", "--show-toplevel"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        if Path(top.stdout.strip()).resolve() != root.resolve():
+            return ""
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    except (FileNotFoundError, subprocess.CalledProcessError):
+        return ""
+
+
+def _lay(root: Path, commit: str, folder: Path) -> None:
+    archive = ["git", "-C", str(root), "archive", commit, "services", "migrations"]
+    packed = subprocess.run(archive, capture_output=True, check=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
