@@ -11,6 +11,8 @@ PREFIX = "INFERENCE_STORE_"
 TEST_POSTGRES_DSN = "INFERENCE_STORE_TEST_POSTGRES_DSN"
 TEST_KAFKA = "INFERENCE_STORE_TEST_KAFKA"
 TEST_S3 = "INFERENCE_STORE_TEST_S3"
+# A Postgres with Citus: the suite runs on it, in databases that are distributed.
+TEST_CITUS = "INFERENCE_STORE_TEST_CITUS_DSN"
 
 
 def service_environment(

@@ -10,6 +10,7 @@ from inference_store.store.errors import SchemaBehind
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
     "migrate": "Bring the database's tables to this version.",
+    "distribute": "Spread the tables over the nodes of a Citus cluster.",
     "ingester": "Index what arrives on Kafka.",
     "api": "Answer questions over HTTP.",
     "retention": "Delete by policy, on a schedule.",

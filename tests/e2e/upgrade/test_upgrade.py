@@ -85,7 +85,6 @@ class Line:
     async def start(
         cls, environment: dict[str, str], folder: Path, opened: AsyncExitStack
     ) -> "Line":
-        folder.mkdir(exist_ok=True)
         port = free_port()
         environment = {**environment, "INFERENCE_STORE_API_PORT": str(port)}
         services = [Service(name, environment, folder) for name in ("ingester", "api")]
@@ -113,6 +112,11 @@ class Line:
             page = await ask(http, f"{self.url}/query", body)
         assert len(page["items"]) == 10
         assert all(len(item["predictions"]) == 2 for item in page["items"])
+
+
+def made(folder: Path, name: str) -> Path:
+    (folder / name).mkdir()
+    return folder / name
 
 
 async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -157,15 +161,15 @@ async def test_the_version_before_runs_on_the_new_schema(
             Producer(settings, settings["INFERENCE_STORE_KAFKA_TOPIC"])
         )
         published = Published(producer)
-        old = await Line.start(before, tmp_path / "old", opened)
+        old = await Line.start(before, made(tmp_path, "old"), opened)
         await send_and_check(0, old)
         await asyncio.to_thread(upgrade, old_database, migrations=step.migrations)
         await send_and_check(1, old)
         # what a rollback does: it starts on the newer schema
         await old.stop()
-        again = await Line.start(before, tmp_path / "again", opened)
+        again = await Line.start(before, made(tmp_path, "again"), opened)
         await send_and_check(2, again)
         # beside it the new one takes over
-        new = await Line.start(settings, tmp_path / "new", opened)
+        new = await Line.start(settings, made(tmp_path, "new"), opened)
         await again.stop()
         await send_and_check(3, new)

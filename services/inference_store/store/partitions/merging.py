@@ -13,6 +13,7 @@ from sqlalchemy import Table, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.database import is_trouble
+from inference_store.store.distribution import is_distributed
 from inference_store.store.tables import PARTITIONED, partition_span
 
 from .making import bounds_of, like
@@ -47,6 +48,8 @@ async def _pair(engine: AsyncEngine, target: int, before: datetime) -> tuple[Spa
     catalogue = partition_span.c
     query = select(partition_span).where(catalogue.hi < before, catalogue.state == "open")
     async with engine.connect() as connection:
+        if await is_distributed(connection):
+            return None  # rows would go through the coordinator and back
         rows = (await connection.execute(query.order_by(catalogue.lo))).all()
     for older, newer in pairwise(rows):
         small = older.analysed_rows + newer.analysed_rows < target // 2

@@ -10,11 +10,17 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.database import cause_of
+from inference_store.store.distribution import is_distributed
 from inference_store.store.tables import inference, partition_span
 
 from .span import Span, spans
 
 # The span was dropped or merged meanwhile, or somebody is at it: another day.
+_OF_TABLE = text("SELECT n_live_tup FROM pg_stat_user_tables WHERE relname = :name")
+_OF_SHARDS = text(
+    "SELECT sum(result::bigint) FROM run_command_on_shards(:name,"
+    " $$SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = '%s'::regclass$$) WHERE success"
+)
 _BUSY = (UndefinedTableError, LockNotAvailableError, DeadlockDetectedError)
 
 
@@ -54,6 +60,6 @@ async def _analyse(engine: AsyncEngine, span: Span, growth: float) -> bool:
 
 async def _rows(connection: AsyncConnection, span: Span) -> int:
     """Rows of a span's inferences, near enough: the statistics' own count."""
-    query = text("SELECT n_live_tup FROM pg_stat_user_tables WHERE relname = :name")
+    query = _OF_SHARDS if await is_distributed(connection) else _OF_TABLE
     rows = await connection.scalar(query, {"name": f"{inference.name}_{span.name}"})
     return int(rows or 0)

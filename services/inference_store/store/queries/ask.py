@@ -65,7 +65,7 @@ async def prepare(connection: AsyncConnection, model: int, question: Question) -
         scope=window(model, question.since, question.until),
         conditions=tuple(conditions),
         newest_first=question.newest_first,
-        marks=await has_marks(connection),
+        marks=await has_marks(connection, model),
         nothing=nothing,
     )
     return Answerable(query, tuple(warnings))

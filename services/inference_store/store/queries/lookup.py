@@ -71,13 +71,13 @@ async def _by_uid(connection: AsyncConnection, model: int, uid: UUID) -> Sequenc
         return []
     scope = Scope(model, uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
     rows = select(inference.c.uid).where(scope.of(inference))
-    if await has_marks(connection):
+    if await has_marks(connection, model):
         rows = rows.where(unmarked(scope, inference.c.uid))
     return list((await connection.execute(rows)).scalars())
 
 
 async def _by_name(connection: AsyncConnection, model: int, name: str, most: int) -> Sequence[UUID]:
-    marks = await has_marks(connection)
+    marks = await has_marks(connection, model)
     found: list[UUID] = []
     everything = Scope(model, LOWEST, HIGHEST)
     for group in groups(await pieces(connection, everything, newest_first=True)):

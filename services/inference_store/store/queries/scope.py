@@ -64,9 +64,10 @@ def around(found: Sequence[Scope]) -> Scope:
     return Scope(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
 
 
-async def has_marks(connection: AsyncConnection) -> bool:
-    """Whether any inference is being erased; mostly not, and then no reader looks at marks."""
-    marked = select(erasing.c.uid).where(erasing.c.scope == "inference").limit(1)
+async def has_marks(connection: AsyncConnection, model: int) -> bool:
+    """Whether any of its inferences is being erased; mostly not, and then no reader looks."""
+    here = erasing.c
+    marked = select(here.uid).where(here.model == model, here.scope == "inference").limit(1)
     return (await connection.scalar(marked)) is not None
 
 

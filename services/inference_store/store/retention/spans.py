@@ -7,7 +7,7 @@ itself. So no row can be written between the look that found everything expired 
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Table, and_, func, select
+from sqlalchemy import ColumnElement, Table, and_, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -24,6 +24,7 @@ from inference_store.store.tables import (
 from .marks import gate_exclusive
 
 _NEW = timedelta(hours=1)
+_LOOKS = 50
 
 
 async def closed(connection: AsyncConnection, instants: Iterable[datetime]) -> set[datetime]:
@@ -58,11 +59,19 @@ async def ending(connection: AsyncConnection, *, until: datetime | None) -> list
 
 async def models_in(connection: AsyncConnection, span: Span) -> list[int]:
     """The models that have inferences in a span: one look into an index each."""
-    some = select(inference.c.uid).where(
-        inference.c.model == registration.c.model, _in(inference, span)
-    )
-    query = select(registration.c.model).where(some.exists()).order_by(registration.c.model)
-    return list((await connection.execute(query)).scalars())
+    known = await connection.execute(select(registration.c.model).order_by(registration.c.model))
+    models = list(known.scalars())
+    found: list[int] = []
+    for start in range(0, len(models), _LOOKS):
+        # Each look names its model, so that it goes to the one shard that may have it.
+        looks = [
+            select(inference.c.model)
+            .where(inference.c.model == model, _in(inference, span))
+            .limit(1)
+            for model in models[start : start + _LOOKS]
+        ]
+        found += (await connection.execute(union_all(*looks))).scalars()
+    return sorted(found)
 
 
 async def close(

@@ -1,0 +1,49 @@
+"""`inference-store distribute`"""
+
+import argparse
+import asyncio
+import sys
+
+from inference_store.store.distributing import distribute
+from inference_store.store.distribution import CannotDistribute
+from inference_store.store.settings import LogSettings, PostgresSettings
+
+from .start import started
+
+_SHARDS = 32
+
+
+class _Settings(LogSettings, PostgresSettings):
+    """What distributing needs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Into how many shards."""
+    parser.add_argument(
+        "--shards",
+        type=_shards,
+        default=_SHARDS,
+        help=f"shards of each distributed table; a model lives on one (default: {_SHARDS})",
+    )
+
+
+def _shards(given: str) -> int:
+    if not given.isdigit() or not 1 <= int(given) <= 1024:
+        raise argparse.ArgumentTypeError(f"{given} is not a whole number from 1 to 1024")
+    return int(given)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Distribute and say so; 1 where it cannot be done, with the reason."""
+    settings = started(_Settings, "distribute")
+    dsn = settings.postgres_dsn.get_secret_value()
+    try:
+        asyncio.run(distribute(dsn, shards=arguments.shards, say=_say))
+    except CannotDistribute as cannot:
+        print(cannot, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)

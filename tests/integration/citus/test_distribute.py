@@ -1,0 +1,120 @@
+"""`inference-store distribute`: what it refuses, and what it does to the tables."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import partitions
+from inference_store.store.database import create_engine
+from inference_store.store.dictionary import Dictionary
+from inference_store.store.distributing import spread
+from inference_store.store.distribution import CannotDistribute, is_distributed, steps
+from inference_store.store.tables import metadata_key, registration
+from tests.integration.citus.stand_in import stand_in
+from tests.integration.stored import START, Made, store
+from tests.servers.environment import TEST_CITUS
+
+ON_CITUS = bool(os.environ.get(TEST_CITUS))
+plain = pytest.mark.skipif(ON_CITUS, reason="it is about a Postgres without Citus")
+
+
+def command(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "inference_store.cli.main", "distribute", *arguments],
+        env={"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@plain
+def test_a_plain_postgres_is_refused_with_the_remedy(database: str) -> None:
+    refused = command(database)
+    assert refused.returncode == 1
+    assert "has no Citus" in refused.stderr
+    assert "nothing was changed" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("shards", ["0", "1025", "many"])
+def test_a_number_of_shards_that_makes_no_sense(database: str, shards: str) -> None:
+    refused = command(database, "--shards", shards)
+    assert refused.returncode == 2
+    assert "is not a whole number from 1 to 1024" in refused.stderr
+
+
+@plain
+async def test_every_table_comes_to_its_place_once(engine: AsyncEngine) -> None:
+    await stand_in(engine)
+    said: list[str] = []
+    await spread(engine, shards=32, say=said.append)
+    assert len(said) == len(steps(set(), shards=32)) + 1
+    assert said[-1].startswith("The tables are distributed.")
+    async with engine.connect() as connection:
+        assert await is_distributed(connection)
+    await spread(engine, shards=32, say=said.append)
+    assert said[-1].startswith("The tables are distributed already.")
+
+
+@plain
+async def test_after_a_crash_it_goes_on(engine: AsyncEngine) -> None:
+    await stand_in(engine)
+
+    def crash(sentence: str) -> None:
+        if sentence.startswith("label"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await spread(engine, shards=32, say=crash)
+    said: list[str] = []
+    await spread(engine, shards=32, say=said.append)
+    assert said[0].startswith("model_key")
+
+
+@plain
+async def test_running_services_are_named(engine: AsyncEngine, database: str) -> None:
+    await stand_in(engine)
+    service = create_engine(database, application="inference-store-ingester")
+    try:
+        async with service.connect() as connection:
+            await connection.execute(text("SELECT 1"))
+            with pytest.raises(
+                CannotDistribute, match="use the database: inference-store-ingester"
+            ):
+                await spread(engine, shards=32, say=lambda _: None)
+    finally:
+        await service.dispose()
+
+
+@plain
+async def test_numbers_go_on_where_they_were(engine: AsyncEngine) -> None:
+    first = await store(engine, Made("a", model_id="one", metadata=[("k", "int", "1")]))
+    await stand_in(engine)
+    await spread(engine, shards=32, say=lambda _: None)
+    second = await store(engine, Made("a", model_id="two", metadata=[("l", "int", "1")]))
+    async with engine.connect() as connection:
+        models = (await connection.execute(select(registration.c.model))).scalars().all()
+        keys = (await connection.execute(select(metadata_key.c.key))).scalars().all()
+    assert sorted(models) == [first, second] == [1, 2]
+    assert sorted(keys) == [1, 2]
+    dictionary = Dictionary(engine)
+    await dictionary.resolve({first: ["k"]}, {first: ["person"]})
+    assert dictionary.keys.number(first, "k") == 1
+
+
+@plain
+async def test_the_place_for_late_events_is_still_made_and_dropped(engine: AsyncEngine) -> None:
+    await stand_in(engine)
+    await spread(engine, shards=32, say=lambda _: None)
+    known = await partitions.make_missing(engine, [START], target=1000)
+    span = known.find(START)
+    assert span is not None
+    await partitions.drop(engine, span)
+    async with engine.connect() as connection:
+        assert await partitions.spans(connection) == []

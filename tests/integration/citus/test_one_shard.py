@@ -1,0 +1,114 @@
+"""Every route that is scoped by a model asks for one model's rows alone.
+
+On plain Postgres: each scan of what would be distributed is bound to the model. On Citus: each
+statement is one task.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import driver_of
+from inference_store.store.distribution import DISTRIBUTED, is_distributed
+from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
+from tests.integration.stored import Made, at, store
+
+MODEL = "/v1/models/model"
+NAMES = tuple(table.name for table in DISTRIBUTED)
+EQUAL = {"key": "frame", "type": "int", "operator": "gte", "value": "3"}
+UNLIKE = {"key": "place", "type": "string", "operator": "neq", "value": "hall"}
+MISSING = {"key": "place", "operator": "missing"}
+SAW = {"label": "person", "score": {"lt": 0.4}}
+BODIES: list[dict[str, Any]] = [
+    {},
+    {"metadata_filter": [EQUAL]},
+    {"metadata_filter": [EQUAL, UNLIKE], "prediction": SAW},
+    {"metadata_filter": [MISSING], "ok": True, "sort": "received_at"},
+    {"prediction": SAW, "include": ["metadata", "predictions"]},
+    {"inference_ids": ["a1", "b7"]},
+    {"data_hash": "0" * 64},
+    {"received_at": {"from": at(2).isoformat()}},
+]
+ROUTES: list[tuple[str, str, Any]] = [
+    *(("POST", f"{MODEL}/inferences/query", body) for body in BODIES),
+    *(("POST", f"{MODEL}/inferences/count", body) for body in BODIES if "include" not in body),
+    ("GET", f"{MODEL}/inferences", None),
+    ("GET", f"{MODEL}/inferences/a1?include=metadata,predictions", None),
+    ("GET", f"{MODEL}/metadata-keys", None),
+    ("POST", f"{MODEL}/inferences/a2/metadata", {"set": [EQUAL | {"key": "seen"}]}),
+    ("DELETE", f"{MODEL}/inferences/a4", None),
+    ("DELETE", MODEL, None),
+]
+Asked = list[tuple[str, tuple[Any, ...]]]
+
+
+@pytest.fixture
+async def asked(engine: AsyncEngine) -> AsyncIterator[Asked]:
+    """What the engine sends to Postgres that names a distributed table."""
+    seen: Asked = []
+
+    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        reads = statement.lstrip("( ").startswith(("SELECT", "WITH", "UPDATE", "DELETE"))
+        if reads and any(name in statement for name in NAMES):
+            seen.append((statement, parameters))
+
+    event.listen(engine.sync_engine, "before_cursor_execute", note)
+    yield seen
+    event.remove(engine.sync_engine, "before_cursor_execute", note)
+
+
+async def stored(engine: AsyncEngine) -> None:
+    for model_id in ("model", "other"):
+        made = [
+            Made(
+                f"a{n}",
+                at(n),
+                [("frame", "int", str(n)), ("place", "string", f"p{n}")],
+                [("person", n / 10)],
+                ("b7",) if n == 7 else (),
+                model_id=model_id,
+            )
+            for n in range(10)
+        ]
+        await store(engine, *made)
+
+
+async def test_every_route_of_a_model_stays_with_it(
+    client: httpx.AsyncClient, engine: AsyncEngine, asked: Asked
+) -> None:
+    await stored(engine)
+    for method, path, body in ROUTES:
+        asked.clear()
+        answer = await client.request(method, path, json=body)
+        assert answer.status_code < 300 or answer.status_code == 409, (path, answer.text)
+        assert asked or "metadata-keys" in path, path
+        for statement, parameters in list(asked):
+            await check_statement(engine, statement, parameters)
+
+
+async def check_statement(engine: AsyncEngine, statement: str, parameters: tuple[Any, ...]) -> None:
+    """One task on Citus; on plain Postgres scans of one model's rows alone."""
+    async with engine.connect() as connection:
+        distributed = await is_distributed(connection)
+        driver = await driver_of(connection)
+        if distributed:
+            plan = [row[0] for row in await driver.fetch(f"EXPLAIN {statement}", *parameters)]
+            assert any("Task Count: 1" in line for line in plan), (statement, plan)
+        else:
+            found = await driver.fetchval(f"EXPLAIN (FORMAT JSON) {statement}", *parameters)
+            check(found[0]["Plan"], statement)
+
+
+def check(node: dict[str, Any], statement: str) -> None:
+    """Every scan of a partition of a distributed table has the model in its condition."""
+    relation = node.get("Relation Name", "")
+    if any(relation == name or relation.startswith(f"{name}_p2") for name in NAMES):
+        said = " ".join(str(node.get(key, "")) for key in ("Index Cond", "Filter", "Recheck Cond"))
+        said += str([each.get("Index Cond", "") for each in node.get("Plans", [])])
+        assert "model = " in said, f"{relation}: {said!r} in {statement}"
+    for inner in node.get("Plans", []):
+        check(inner, statement)
