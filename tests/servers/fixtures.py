@@ -4,6 +4,7 @@ The servers of a session are shared; `own_postgres`, `own_kafka` and `own_minio`
 own, for tests that stop, kill and restart them.
 """
 
+import asyncio
 import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -14,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from .environment import TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
+from .environment import TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .environment import service_environment as environment_of
 from .kafka import Kafka, KafkaServer, find_kafka
 from .minio import S3, MinioServer, find_minio
@@ -32,13 +33,16 @@ def unique(prefix: str = "test") -> str:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
-    """A Postgres: the one that INFERENCE_STORE_TEST_POSTGRES_DSN names, else our own."""
+    """A Postgres: the one that INFERENCE_STORE_TEST_POSTGRES_DSN names, else our own.
+
+    Before it the one of INFERENCE_STORE_TEST_CITUS_DSN: Citus on one node.
+    """
     with _running_postgres() as server:
         yield server
 
 
 def _running_postgres() -> AbstractContextManager[Postgres]:
-    dsn = os.environ.get(TEST_POSTGRES_DSN)
+    dsn = os.environ.get(TEST_CITUS) or os.environ.get(TEST_POSTGRES_DSN)
     if dsn:
         return nullcontext(Postgres(dsn))
     demand("postgres", find_postgres)
@@ -131,8 +135,23 @@ def migrate(dsn: str) -> None:
 def database(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
     """The address of a fresh migrated database, dropped after the test."""
     name = unique()
-    yield postgres_server.create_database(name, template=migrated_template)
+    if os.environ.get(TEST_CITUS):
+        # A copy would have the template's shards in its catalogue.
+        yield spread(postgres_server.create_database(name))
+    else:
+        yield postgres_server.create_database(name, template=migrated_template)
     postgres_server.drop_database(name)
+
+
+def spread(dsn: str) -> str:
+    """Migrate a database of a Citus server and distribute its tables, into few shards."""
+    from inference_store.store.distributing import distribute  # noqa: PLC0415  (as above)
+
+    migrate(dsn)
+    with ThreadPoolExecutor(1) as thread:
+        work = distribute(dsn, shards=4, say=lambda _: None)
+        thread.submit(asyncio.run, work).result()
+    return dsn
 
 
 @pytest.fixture

@@ -51,7 +51,8 @@ _PLACED = text(
 )
 _OURS = text(
     "SELECT DISTINCT application_name::text FROM pg_stat_activity"
-    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND application_name LIKE 'inference-store-%' ORDER BY 1"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    " AND application_name LIKE 'inference-store-%' ORDER BY 1"
 )
 
 

@@ -22,6 +22,7 @@ NAMES = tuple(table.name for table in DISTRIBUTED)
 EQUAL = {"key": "frame", "type": "int", "operator": "gte", "value": "3"}
 UNLIKE = {"key": "place", "type": "string", "operator": "neq", "value": "hall"}
 MISSING = {"key": "place", "operator": "missing"}
+CHANGE = {"metadata": [{"key": "seen", "type": "bool", "value": "true"}]}
 SAW = {"label": "person", "score": {"lt": 0.4}}
 BODIES: list[dict[str, Any]] = [
     {},
@@ -35,11 +36,15 @@ BODIES: list[dict[str, Any]] = [
 ]
 ROUTES: list[tuple[str, str, Any]] = [
     *(("POST", f"{MODEL}/inferences/query", body) for body in BODIES),
-    *(("POST", f"{MODEL}/inferences/count", body) for body in BODIES if "include" not in body),
+    *(
+        ("POST", f"{MODEL}/inferences/count", body)
+        for body in BODIES
+        if not {"include", "sort"} & set(body)
+    ),
     ("GET", f"{MODEL}/inferences", None),
-    ("GET", f"{MODEL}/inferences/a1?include=metadata,predictions", None),
+    ("GET", f"{MODEL}/inferences/a1?include=metadata&include=predictions", None),
     ("GET", f"{MODEL}/metadata-keys", None),
-    ("POST", f"{MODEL}/inferences/a2/metadata", {"set": [EQUAL | {"key": "seen"}]}),
+    ("POST", f"{MODEL}/inferences/a2/metadata", CHANGE),
     ("DELETE", f"{MODEL}/inferences/a4", None),
     ("DELETE", MODEL, None),
 ]
