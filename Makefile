@@ -14,7 +14,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
-	bench-ingest bench-retention clean
+	bench-ingest bench-retention bench-scale clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -63,6 +63,9 @@ bench-ingest: servers ## Measure events per second and CPU per event against pla
 
 bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
 	@$(BIN)/python -m benchmarks.retention
+
+bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
+	@$(BIN)/python -m benchmarks.scale
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info

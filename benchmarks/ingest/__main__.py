@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from obstore.store import S3Store
 from tests.servers.environment import service_environment
 from tests.servers.fixtures import migrate, unique
 from tests.servers.kafka import KafkaServer
@@ -83,7 +82,7 @@ class _Bench:
         if not self._only_inline:
             bucket = self._minio.create_bucket(unique())
             print(f"putting {2 * self._events:,} objects …", flush=True)
-            stage.put_blobs(self._store(bucket), batch)
+            stage.put_blobs(stage.store_of(self._minio, bucket), batch)
             messages = [e.message(inline=False) for e in batch]
             results.append(await self._ingest("two GETs", messages, bucket))
             floors.append(await self._floor(batches))
@@ -106,16 +105,6 @@ class _Bench:
         print("plain COPY …", flush=True)
         with self._copy() as dsn:
             return await floor.copy(dsn, batches, self._servers)
-
-    def _store(self, bucket: str) -> S3Store:
-        return S3Store(
-            bucket,
-            endpoint=self._minio.endpoint,
-            access_key_id=self._minio.access_key,
-            secret_access_key=self._minio.secret_key,
-            region=self._minio.region,
-            client_options={"allow_http": True},
-        )
 
     async def _ingest(
         self, name: str, messages: Sequence[bytes], bucket: str | None = None

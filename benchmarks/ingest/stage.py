@@ -11,6 +11,7 @@ import obstore
 from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.servers.minio import S3
 
 from inference_store.store import registrations
 from inference_store.store.database import create_engine
@@ -81,6 +82,18 @@ async def publish(servers: str, topic: str, messages: Iterable[bytes]) -> None:
     for message in messages:
         await producer.send(topic, message)
     await producer.stop()
+
+
+def store_of(minio: S3, bucket: str) -> S3Store:
+    """A client for one bucket."""
+    return S3Store(
+        bucket,
+        endpoint=minio.endpoint,
+        access_key_id=minio.access_key,
+        secret_access_key=minio.secret_key,
+        region=minio.region,
+        client_options={"allow_http": True},
+    )
 
 
 def put_blobs(store: S3Store, events: Iterable[Made], *, data: bytes | None = None) -> None:

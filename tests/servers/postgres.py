@@ -105,6 +105,13 @@ class PostgresServer(Server, Postgres):
         command = [str(self._binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
         return self._run(command + options, user=self.user)
 
+    def own(self, path: Path) -> None:
+        """Give a folder, and all in it, to the user that the server runs as."""
+        if self._user:
+            for one in (path, *path.rglob("*")):
+                shutil.chown(one, self._user)
+            shutil.chown(self.folder, self._user)
+
     def _initialise(self, data: Path) -> None:
         if self.user:
             shutil.chown(self.folder, self.user)

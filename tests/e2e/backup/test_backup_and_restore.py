@@ -1,0 +1,225 @@
+"""A backup, life after it, and a new Postgres and object store that read on from the backup."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.books import Outcome
+from inference_store.store.database import create_engine
+from inference_store.store.retention import erasures
+from inference_store.store.tables import metadata_key, registration
+from tests.e2e.backup.copies import METHODS, mirror
+from tests.e2e.faults.books_close import (
+    check_nothing_waits,
+    check_partitions,
+    check_rows,
+    counted,
+    uid_of,
+)
+from tests.e2e.faults.traffic import Published, captures
+from tests.polling import until
+from tests.producer import START, Capture, Producer, capture
+from tests.servers.environment import service_environment as environment_of
+from tests.servers.fixtures import migrate, unique
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3, MinioServer
+from tests.servers.postgres import PostgresServer
+from tests.service_process import Service
+
+pytestmark = pytest.mark.real_minio
+MODEL = "people-detector"
+ERASED_BEFORE, ERASED_AFTER = range(5), range(10, 15)
+
+
+@pytest.fixture(scope="module")
+def target_s3() -> Iterator[MinioServer]:
+    """The object store of the new place."""
+    with MinioServer() as server:
+        yield server
+
+
+@dataclass
+class Site:
+    """A database, an object store, and the services on them."""
+
+    environment: dict[str, str]
+    engine: AsyncEngine
+    bucket: str
+    folder: Path
+
+    async def start(self, opened: AsyncExitStack) -> None:
+        for name in ("ingester", "retention"):
+            service = Service(name, self.environment, self.folder)
+            opened.callback(service.stop)
+            await asyncio.to_thread(service.wait_ready)
+
+    async def read_all(self, records: int, **counts: int) -> None:
+        """Wait until every record is in the books; so many in each state."""
+        found = await until(
+            lambda: counted(self.engine), lambda found: found.total() >= records, seconds=90
+        )
+        expected = {Outcome(name): count for name, count in counts.items()}
+        assert {state: n for state, n in found.items() if n} == expected
+
+    async def erase(self, some: Iterable[Capture]) -> None:
+        """Ask for an erasure, and wait until the retention service has done it."""
+        uids = [uid_of(one, self.bucket) for one in some]
+        async with self.engine.begin() as connection:
+            query = select(registration.c.model).where(registration.c.model_id == MODEL)
+            model = (await connection.execute(query)).scalar_one()
+            asked = await erasures.request(connection, model=model, uids=uids)
+
+        async def state() -> str:
+            async with self.engine.connect() as connection:
+                found = await erasures.find(connection, asked.id)
+            assert found is not None
+            return found.state
+
+        assert await until(state, lambda now: now in erasures.FINAL, seconds=60) == "deleted"
+
+    async def check(self, some: Iterable[Capture]) -> None:
+        """Exactly these are stored, whole, in partitions that the catalogue knows."""
+        async with self.engine.connect() as connection:
+            await check_rows(connection, {uid_of(one, self.bucket) for one in some})
+            await check_nothing_waits(connection)
+            await check_partitions(connection)
+
+
+@pytest.fixture
+async def opened() -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        yield stack
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("method", METHODS)
+async def test_what_is_restored_reads_on_and_nothing_is_missing(
+    method: str,
+    own_postgres: PostgresServer,
+    kafka_server: Kafka,
+    minio_server: S3,
+    target_s3: MinioServer,
+    bucket: str,
+    topic: Callable[..., str],
+    tmp_path: Path,
+    opened: AsyncExitStack,
+) -> None:
+    name = unique()
+    changes = {
+        "KAFKA_TOPIC": topic(2),
+        "KAFKA_GROUP": unique(),
+        "INGESTER_BATCH_EVENTS": "50",
+        "INGESTER_POLL_SECONDS": "0.1",
+        "RETENTION_POLL_SECONDS": "0.2",
+    }
+
+    def site(dsn: str, s3: S3, folder: str) -> Site:
+        engine = create_engine(dsn)
+        opened.push_async_callback(engine.dispose)
+        (tmp_path / folder).mkdir()
+        environment = environment_of(dsn, kafka_server, s3, bucket, **changes)
+        return Site(environment, engine, bucket, tmp_path / folder)
+
+    dsn = own_postgres.create_database(name)
+    await asyncio.to_thread(migrate, dsn)
+    old = site(dsn, minio_server, "old")
+    producer = await opened.enter_async_context(Producer(old.environment, changes["KAFKA_TOPIC"]))
+    published = Published(producer)
+    backup = METHODS[method](tmp_path)
+
+    async def take() -> None:
+        # The database first: what its rows point to is then in the copy of the bucket.
+        await asyncio.to_thread(backup.take, own_postgres, dsn)
+        await asyncio.to_thread(mirror, minio_server, target_s3, bucket)
+
+    await live(old, published, take)
+    await asyncio.to_thread(mirror, minio_server, target_s3, bucket)
+    new_server = PostgresServer()
+    opened.callback(new_server.close)
+    new = site(await asyncio.to_thread(backup.restore, new_server, name), target_s3, "new")
+    assert 250 < (await counted(new.engine)).total() < published.records
+    await live_again(new, published, target_s3)
+
+
+async def live(old: Site, published: Published, take: Callable[[], Awaitable[None]]) -> None:
+    """Events and erasures, before the backup, while it is taken, and after it."""
+    first = captures(range(200))
+    async with AsyncExitStack() as services:
+        await old.start(services)
+        await published.producer.put_all(first)
+        await published.publish(first)
+        await old.read_all(200, stored=200)
+        await old.erase(first[n] for n in ERASED_BEFORE)
+        load = asyncio.create_task(published.under_load(captures(range(200, 500))))
+        await until(lambda: counted(old.engine), lambda found: found.total() > 250, seconds=60)
+        await take()
+        await load
+        # what the backup knows nothing of
+        await published.under_load(captures(range(500, 600)))
+        await old.erase(first[n] for n in ERASED_AFTER)
+        await old.read_all(published.records, stored=600, duplicate=80)
+    gone = {*ERASED_BEFORE, *ERASED_AFTER}
+    await old.check(one for one in published.captures if one.number not in gone)
+
+
+async def live_again(new: Site, published: Published, s3: S3) -> None:
+    """Nothing is missing and nothing doubled; erasures that the backup did not know are redone."""
+    before = [one for one in published.captures if one.number in ERASED_BEFORE]
+    gone = [one for one in published.captures if one.number in ERASED_AFTER]
+    kept = [one for one in published.captures if one.number not in ERASED_BEFORE]
+    async with AsyncExitStack() as services:
+        await new.start(services)
+        await new.read_all(published.records, stored=600, duplicate=80)
+        # What was erased after the backup is back: its rows, and in the copy its objects.
+        await new.check(kept)
+        assert objects_of(s3, new.bucket, gone) == 3 * len(gone)
+        await new.erase(gone)
+        assert objects_of(s3, new.bucket, gone) == 0
+        kept = [one for one in kept if one not in gone]
+        await new.check(kept)
+        # What was erased before it does not come back, nor is anything stored twice.
+        await published.publish(before)
+        await published.publish(kept[:20])
+        # New models, keys and times get numbers and partitions that are free.
+        more = [later(number) for number in range(1000, 1020)]
+        await Producer(new.environment, "").put_all(more)
+        await published.publish(more)
+        counts = {"stored": 620, "duplicate": 100, "erased_again": len(before)}
+        await new.read_all(published.records, **counts)
+    found = await names(new.engine)
+    assert found["models"] == [MODEL, "another-model"]
+    assert "new_key" in found["keys"]
+
+
+def later(number: int) -> Capture:
+    """Of a new model, with a new key, at a time that has no partition yet."""
+    return capture(
+        number,
+        model_id="another-model",
+        received_at=START - timedelta(days=40, milliseconds=-number),
+        metadata=[{"key": "new_key", "type": "int", "value": "1"}],
+    )
+
+
+def objects_of(s3: S3, bucket: str, some: Iterable[Capture]) -> int:
+    """How many of their objects there are."""
+    there = {item.object_name for item in s3.client().list_objects(bucket, recursive=True)}
+    return len(there & {key for one in some for key in one.blobs})
+
+
+async def names(engine: AsyncEngine) -> dict[str, Any]:
+    """The models in order of their integers, and every key; each integer once."""
+    async with engine.connect() as connection:
+        models = (await connection.execute(select(registration).order_by("model"))).all()
+        keys = (await connection.execute(select(metadata_key))).all()
+    for rows in (models, keys):
+        assert len({row[0] for row in rows}) == len(rows)
+    return {"models": [row.model_id for row in models], "keys": {row.name for row in keys}}
