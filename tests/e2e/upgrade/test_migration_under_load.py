@@ -49,7 +49,7 @@ async def read_long(database: str, seconds: float) -> None:
         await connection.close()
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 async def test_nothing_is_lost_and_no_lock_is_held_long(
     database: str,
     engine: AsyncEngine,
