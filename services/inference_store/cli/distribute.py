@@ -36,9 +36,8 @@ def _shards(given: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Distribute and say so; 1 where it cannot be done, with the reason."""
     settings = started(_Settings, "distribute")
-    dsn = settings.postgres_dsn.get_secret_value()
     try:
-        asyncio.run(distribute(dsn, shards=arguments.shards, say=_say))
+        asyncio.run(distribute(settings, shards=arguments.shards, say=_say))
     except CannotDistribute as cannot:
         print(cannot, file=sys.stderr)
         return 1

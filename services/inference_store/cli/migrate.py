@@ -38,11 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Migrate and say so, or only look."""
     settings = started(_Settings, "migrate")
-    dsn, wait = settings.postgres_dsn.get_secret_value(), arguments.wait_seconds
+    wait = arguments.wait_seconds
     if arguments.check:
-        return _check(dsn, wait or 0.0)
+        return _check(settings, wait or 0.0)
     try:
-        upgrade(dsn, arguments.revision, wait_seconds=600 if wait is None else wait, say=_say)
+        upgrade(settings, arguments.revision, wait_seconds=600 if wait is None else wait, say=_say)
     except MigrationBusy as busy:
         print(busy, file=sys.stderr)
         return _AWAY
@@ -53,9 +53,9 @@ def _say(sentence: str) -> None:
     print(sentence, flush=True)
 
 
-def _check(dsn: str, wait_seconds: float) -> int:
+def _check(settings: _Settings, wait_seconds: float) -> int:
     try:
-        schema = asyncio.run(wait_for_schema(dsn, wait_seconds=wait_seconds))
+        schema = asyncio.run(wait_for_schema(settings, wait_seconds=wait_seconds))
     except DatabaseAway as away:
         print(away, file=sys.stderr)
         return _AWAY

@@ -1,6 +1,6 @@
 """Connections to Postgres, and what its errors mean."""
 
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 from asyncpg.exceptions import (
@@ -17,6 +17,8 @@ from asyncpg.exceptions import (
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from .settings import PostgresSettings
 
 # The database's own trouble: worth another try, never the fault of what was written.
 _TROUBLE = (
@@ -70,6 +72,18 @@ def create_engine(
         pool_recycle=1800,
         connect_args=arguments,
     )
+
+
+Database: TypeAlias = str | PostgresSettings
+"""Where a database is: its settings, or its DSN alone."""
+
+
+def opened(database: Database, *, application: str) -> AsyncEngine:
+    """An engine of one connection at a time, for a command's own work."""
+    if isinstance(database, str):
+        return create_engine(database, application=application, pool_size=1)
+    dsn = database.postgres_dsn.get_secret_value()
+    return create_engine(dsn, application=application, pool_size=1)
 
 
 def cause_of(error: BaseException) -> BaseException:

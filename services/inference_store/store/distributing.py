@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from .database import cause_of, create_engine
+from .database import Database, cause_of, opened
 from .distribution import CannotDistribute, Step, placed, require_extension, require_quiet, steps
 from .schema import require_schema
 
@@ -22,12 +22,12 @@ Say = Callable[[str], None]
 _WHAT = {"reference": "on every node", "distributed": "distributed by its model"}
 
 
-async def distribute(dsn: str, *, shards: int, say: Say) -> None:
+async def distribute(database: Database, *, shards: int, say: Say) -> None:
     """Distribute what is not yet; `say` is told each step.
 
     Raises CannotDistribute, SchemaBehind.
     """
-    engine = create_engine(dsn, application="inference-store-distribute")
+    engine = opened(database, application="inference-store-distribute")
     try:
         await _prepare(engine)
         await spread(engine, shards=shards, say=say)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import cause_of, create_engine, is_trouble
+from .database import Database, cause_of, is_trouble, opened
 from .schema import MIGRATIONS, schema_of
 
 _LOCK = 7_302_001
@@ -38,7 +38,7 @@ class MigrationBusy(Exception):
 
 
 def upgrade(
-    dsn: str,
+    database: Database,
     revision: str = "head",
     *,
     wait_seconds: float = 600.0,
@@ -51,18 +51,18 @@ def upgrade(
     raises MigrationBusy, and what was done stays done.
     """
     until = time.monotonic() + wait_seconds
-    asyncio.run(_Migrator(dsn, until, say, migrations).upgrade(revision))
+    asyncio.run(_Migrator(database, until, say, migrations).upgrade(revision))
 
 
-def downgrade(dsn: str, revision: str = "base") -> None:
+def downgrade(database: Database, revision: str = "base") -> None:
     """Undo down to `revision`. Deletes data; for tests and for trying out."""
     until = time.monotonic() + 60
-    asyncio.run(_Migrator(dsn, until, lambda _: None, MIGRATIONS).downgrade(revision))
+    asyncio.run(_Migrator(database, until, lambda _: None, MIGRATIONS).downgrade(revision))
 
 
 class _Migrator:
-    def __init__(self, dsn: str, until: float, say: Say, migrations: Path) -> None:
-        self._engine = create_engine(dsn, application="inference-store-migrate", pool_size=1)
+    def __init__(self, database: Database, until: float, say: Say, migrations: Path) -> None:
+        self._engine = opened(database, application="inference-store-migrate")
         self._until = until
         self._say = say
         self._migrations = migrations

@@ -17,7 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .database import create_engine, is_trouble
+from .database import Database, is_trouble, opened
 from .errors import SchemaBehind
 
 MIGRATIONS = Path(__file__).parents[3] / "migrations"
@@ -83,7 +83,7 @@ async def require_schema(connection: AsyncConnection) -> None:
         _log.info("the schema is newer", action="schema_ahead", detail=str(schema))
 
 
-async def wait_for_schema(dsn: str, *, wait_seconds: float = 0.0) -> Schema:
+async def wait_for_schema(database: Database, *, wait_seconds: float = 0.0) -> Schema:
     """The database's schema, as soon as it is not behind, or what it is when the time is up.
 
     Raises DatabaseAway.
@@ -92,7 +92,7 @@ async def wait_for_schema(dsn: str, *, wait_seconds: float = 0.0) -> Schema:
     while True:
         late = time.monotonic() >= until
         try:
-            schema = await _looked_up(dsn)
+            schema = await _looked_up(database)
         except (DBAPIError, OSError) as error:
             if late or not is_trouble(error):
                 raise DatabaseAway(f"Postgres does not answer: {error}"[:500]) from error
@@ -102,8 +102,8 @@ async def wait_for_schema(dsn: str, *, wait_seconds: float = 0.0) -> Schema:
         await asyncio.sleep(1.0)
 
 
-async def _looked_up(dsn: str) -> Schema:
-    engine = create_engine(dsn, application="inference-store-migrate", pool_size=1)
+async def _looked_up(database: Database) -> Schema:
+    engine = opened(database, application="inference-store-migrate")
     try:
         async with engine.connect() as connection:
             return await schema_of(connection)
