@@ -107,10 +107,10 @@ class PostgresServer(Server, Postgres):
 
     def own(self, path: Path) -> None:
         """Give a folder, and all in it, to the user that the server runs as."""
-        if self._user:
+        if self.user:
             for one in (path, *path.rglob("*")):
-                shutil.chown(one, self._user)
-            shutil.chown(self.folder, self._user)
+                shutil.chown(one, self.user)
+            shutil.chown(self.folder, self.user)
 
     def _initialise(self, data: Path) -> None:
         if self.user:

@@ -68,6 +68,7 @@ def test_what_breaks_the_version_before_is_refused(statement: str) -> None:
         ["ALTER TABLE inference ADD COLUMN n INTEGER DEFAULT 0 NOT NULL"],
         ["ALTER TABLE inference ALTER COLUMN problem DROP NOT NULL"],
         ["CREATE INDEX CONCURRENTLY wide ON inference (width)"],
+        ["CREATE INDEX audit_at_idx ON audit (at)"],
         [
             "CREATE INDEX wide ON ONLY inference (width)",
             "CREATE INDEX CONCURRENTLY wide_p1 ON inference_p1 (width)",

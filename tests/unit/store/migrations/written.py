@@ -10,6 +10,8 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import Script, ScriptDirectory
 
+from inference_store.store.distribution import DISTRIBUTED
+
 
 @dataclass(frozen=True)
 class Form:
@@ -54,6 +56,14 @@ REFUSED = (
     Form("LOCK TABLE", r"^LOCK\b", "it stops everybody"),
     Form("VACUUM FULL or CLUSTER", r"^(VACUUM|CLUSTER|REINDEX)\b", "an operator's work"),
 )
+# Tables with a row for each event, or many: building an index on them takes minutes.
+BIG = {table.name for table in DISTRIBUTED} | {
+    "dead_letter",
+    "erased_span",
+    "metadata_key_delta",
+    "parked_event",
+    "producer_sequence",
+}
 # All else that touches a table which was there must be one of these.
 HARMLESS = (
     rf"{_ALTER} ADD (COLUMN )?",
@@ -93,6 +103,8 @@ def broken_by(sql: list[str], there: set[str]) -> Iterator[str]:
     for line in sql:
         touched = _touched(line)
         if touched in made and touched not in there:
+            continue
+        if touched not in BIG and re.match("CREATE INDEX", line, re.I):
             continue
         found = next((form for form in REFUSED if re.search(form.pattern, line, re.I)), None)
         if found:
