@@ -4,6 +4,7 @@ On plain Postgres: each scan of what would be distributed is bound to the model.
 statement is one task.
 """
 
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -92,7 +93,15 @@ async def test_every_route_of_a_model_stays_with_it(
         assert answer.status_code < 300 or answer.status_code == 409, (path, answer.text)
         assert asked or "metadata-keys" in path, path
         for statement, parameters in list(asked):
+            if path.endswith("/metadata") and asks_who_claims(statement):
+                continue
             await check_statement(engine, statement, parameters)
+
+
+def asks_who_claims(statement: str) -> bool:
+    """An edit asks of every model whether an erasure claims its blob: blobs may be shared."""
+    tables = {name for name in NAMES if re.search(rf"(FROM|JOIN) {name}\b", statement)}
+    return tables == {"erasing"} and "erasing.model =" not in statement
 
 
 async def check_statement(engine: AsyncEngine, statement: str, parameters: tuple[Any, ...]) -> None:
