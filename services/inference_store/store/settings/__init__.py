@@ -1,0 +1,31 @@
+"""Settings, in groups that a service chooses from. Every name carries INFERENCE_STORE_.
+
+Durations are seconds and sizes are bytes, and the names say so.
+"""
+
+from .api import ApiSettings
+from .blobs import BlobSettings
+from .caps import CapSettings
+from .group import PREFIX
+from .ingester import IngesterSettings
+from .kafka import KafkaSettings
+from .logs import LogSettings
+from .names import GROUPS, UnknownSetting, names, refuse_unknown
+from .postgres import PostgresSettings
+from .retention import RetentionSettings
+
+__all__ = [
+    "GROUPS",
+    "PREFIX",
+    "ApiSettings",
+    "BlobSettings",
+    "CapSettings",
+    "IngesterSettings",
+    "KafkaSettings",
+    "LogSettings",
+    "PostgresSettings",
+    "RetentionSettings",
+    "UnknownSetting",
+    "names",
+    "refuse_unknown",
+]

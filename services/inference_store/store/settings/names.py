@@ -1,0 +1,47 @@
+"""Every setting there is, and the refusal of one that is not."""
+
+import os
+from collections.abc import Iterable, Mapping
+
+from dotenv import dotenv_values
+from rapidfuzz import process
+
+from .api import ApiSettings
+from .group import PREFIX, Group
+from .ingester import IngesterSettings
+from .retention import RetentionSettings
+
+
+class UnknownSetting(ValueError):
+    """The environment names a setting that does not exist."""
+
+
+GROUPS: tuple[type[Group], ...] = (IngesterSettings, ApiSettings, RetentionSettings)
+
+
+def names() -> frozenset[str]:
+    """Every setting's name in the environment."""
+    fields = (name for group in GROUPS for name in group.model_fields)
+    return frozenset(PREFIX + name.upper() for name in fields)
+
+
+def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
+    """Raise UnknownSetting if the environment names a setting that does not exist."""
+    known = names()
+    if environment is None:
+        environment = {**dotenv_values(".env"), **os.environ}
+    for name in environment:
+        if name.startswith(PREFIX) and name not in known and not _is_ours(name):
+            raise UnknownSetting(_unknown(name, known))
+
+
+def _is_ours(name: str) -> bool:
+    """Names that belong to the tests or to the command line, not to a service."""
+    return name.startswith(
+        tuple(PREFIX + part for part in ("TEST_", "SERVERS_", "FAILPOINT", "REQUIRE_"))
+    )
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    near = [match for match, _, _ in process.extract(name, sorted(known), limit=3)]
+    return f"There is no setting {name}. The nearest are {', '.join(near)}."

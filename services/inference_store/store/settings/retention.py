@@ -1,0 +1,23 @@
+"""The retention service."""
+
+from .blobs import BlobSettings
+from .group import Count, Port, Seconds
+from .logs import LogSettings
+from .postgres import PostgresSettings
+
+
+class RetentionSettings(LogSettings, PostgresSettings, BlobSettings):
+    """Deletes by policy, on a schedule."""
+
+    retention_admin_host: str = "127.0.0.1"
+    """Address of the retention service's admin port (health and metrics)."""
+    retention_admin_port: Port = 9103
+    """Admin port of the retention service; 0: any free one."""
+    retention_interval_seconds: Seconds = 300.0
+    """Time between two scheduled runs."""
+    retention_poll_seconds: Seconds = 1.0
+    """How often requested runs and erasures are looked for."""
+    retention_batch_inferences: Count = 1000
+    """Most inferences marked, deleted and forgotten in one step."""
+    tombstone_seconds: Seconds = 30 * 24 * 3600.0
+    """How long an erased inference is remembered: longer than an event can still arrive."""
