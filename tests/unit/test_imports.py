@@ -17,12 +17,12 @@ ALLOWED = {
     "cli": {"cli", "store", "local", *SERVICE_ROOMS},
 }
 HOMES = {
-    "aiokafka": {"ingester", "local/demo"},
+    "aiokafka": {"store/kafka", "ingester", "local/demo"},
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "cli/api.py"},
-    "aiohttp": {"store/admin.py", "proxy"},
+    "aiohttp": {"store/admin.py", "store/kafka", "proxy"},
     "asyncpg": {"store", "ingester/write"},
     "sqlalchemy": {"store", "api", "ingester", "retention"},
     "alembic": {"store/migration.py"},
@@ -37,7 +37,8 @@ HOMES = {
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
     {"errors", "settings", "logs", "metrics", "failpoints", "json_text", "long_text", "times"},
-    {"tables", "events", "layout", "database", "schema", "distribution", "distributing", "admin"},
+    {"tables", "events", "layout", "database", "schema", "distribution", "distributing", "admin"}
+    | {"kafka"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"},
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},

@@ -20,6 +20,7 @@ from inference_store.store.settings import ApiSettings
 from . import problems
 from .access import check_token, is_guarded
 from .paths import EscapedPaths
+from .replica import Replica
 from .routes import dead_letters, inferences, metadata, models, queries, retention
 from .templates import Templates
 
@@ -30,8 +31,10 @@ Times are RFC 3339 in UTC. Every refusal is `application/problem+json`.
 """
 
 
-def create_app(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> FastAPI:
-    """The api on a database and an object store."""
+def create_app(
+    settings: ApiSettings, engine: AsyncEngine, blobs: Blobs, replica: AsyncEngine | None = None
+) -> FastAPI:
+    """The api on a database and an object store; `replica` answers the questions, if given."""
     # Its documentation page comes with it: none of a page that an operator opens is fetched.
     app = FastAPIOffline(
         title="Inference Store",
@@ -42,6 +45,7 @@ def create_app(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> Fast
         generate_unique_id_function=_operation_id,
     )
     app.state.settings, app.state.engine, app.state.blobs = settings, engine, blobs
+    app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     problems.handle_problems(app)
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(check_token)])

@@ -13,10 +13,12 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.settings import ApiSettings
 
+from .replica import Replica
+
 
 async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
-    engine: AsyncEngine = request.app.state.engine
-    async with engine.connect() as connection:
+    replica: Replica = request.app.state.replica
+    async with replica.connect() as connection:
         await connection.execution_options(postgresql_readonly=True)
         async with connection.begin():
             yield connection

@@ -8,19 +8,21 @@ from socket import socket
 
 import structlog
 import uvicorn
+from fastapi import FastAPI
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.admin import AdminApp
 from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
+from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway
 from inference_store.store.schema import require_schema, schema_of
 from inference_store.store.settings import ApiSettings
 
 from .access import refuse_open_address
 from .app import create_app
+from .replica import Replica
 
 _log = structlog.get_logger()
 
@@ -46,31 +48,49 @@ class Server(uvicorn.Server):
 async def serve(settings: ApiSettings) -> None:
     """Serve until SIGTERM or SIGINT. Raises OpenToAll."""
     refuse_open_address(settings)
-    engine = create_engine(
-        settings.postgres_dsn.get_secret_value(),
-        application="inference-store-api",
-        pool_size=settings.postgres_pool_size,
-        statement_timeout_seconds=settings.query_timeout_seconds,
-    )
+    engine = _engine(settings)
+    read_dsn = settings.postgres_read_dsn
+    reading = None if read_dsn is None else _engine(settings, read_dsn.get_secret_value())
     blobs = Blobs(settings)
-    admin = AdminApp(
-        {"postgres": lambda: _postgres(engine), "object store": lambda: _object_store(blobs)}
-    )
+    app = create_app(settings, engine, blobs, reading)
+    admin = _admin(app, engine, blobs)
     try:
         await _refuse_old_schema(engine)
-        await admin.start(settings.api_admin_host, settings.api_admin_port)
-        await Server(_config(settings, engine, blobs)).serve()
+        await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
+        await Server(_config(settings, app)).serve()
     finally:
         await admin.stop()
         blobs.close()
-        await engine.dispose()
+        for each in (engine, reading):
+            if each is not None:
+                await each.dispose()
 
 
-def _config(settings: ApiSettings, engine: AsyncEngine, blobs: Blobs) -> uvicorn.Config:
+def _engine(settings: ApiSettings, dsn: str | None = None) -> AsyncEngine:
+    return engine_of(
+        settings,
+        dsn=dsn,
+        application="inference-store-api",
+        statement_timeout_seconds=settings.query_timeout_seconds,
+    )
+
+
+def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs) -> AdminApp:
+    settings: ApiSettings = app.state.settings
+    replica: Replica = app.state.replica
+    return AdminApp(
+        {"postgres": lambda: _postgres(engine), "object store": lambda: _object_store(blobs)},
+        spares={} if settings.postgres_read_dsn is None else {"read replica": replica.why_away},
+    )
+
+
+def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     return uvicorn.Config(
-        create_app(settings, engine, blobs),
+        app,
         host=settings.api_host,
         port=settings.api_port,
+        ssl_certfile=settings.api_tls_certificate_file,
+        ssl_keyfile=settings.api_tls_key_file,
         log_config=None,
         access_log=False,
         server_header=False,

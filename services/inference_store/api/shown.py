@@ -10,6 +10,7 @@ from inference_store.store.errors import BlobMissing
 from inference_store.store.events.storage_key import parse_stored
 from inference_store.store.metadata import Entry
 from inference_store.store.queries.read import Inference
+from inference_store.store.settings import ApiSettings
 
 from .answer import text
 from .paths import escaped
@@ -86,10 +87,20 @@ def path_of(model_id: str, inference: Inference) -> str:
 
 
 async def links(
-    blobs: Blobs, found: Collection[Inference], *, seconds: int
+    settings: ApiSettings, blobs: Blobs, model_id: str, found: Collection[Inference]
 ) -> list[dict[str, str | None]]:
-    """Presigned links of each inference's blobs; signing asks no server."""
+    """Where each inference's blobs are read: presigned links, or the api's own routes."""
+    if settings.presigned_urls == "off":
+        return [_routes(model_id, each) for each in found]
+    seconds = settings.presigned_url_seconds
+    # signing asks no server, but may have to exchange a token for keys
     return await asyncio.to_thread(lambda: [_links(blobs, each, seconds) for each in found])
+
+
+def _routes(model_id: str, inference: Inference) -> dict[str, str | None]:
+    path = path_of(model_id, inference)
+    there = {blob: storage_key(inference, blob) is not None for blob in BLOBS}
+    return {blob: f"{path}/{blob}" if there[blob] else None for blob in BLOBS}
 
 
 def _links(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
@@ -101,7 +112,7 @@ def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
         return None
     try:
         return blobs.presign(parse_stored(key), seconds)
-    except BlobMissing:  # a key that no client can address
+    except BlobMissing:  # a key that no client can address, a bucket that is allowed no more
         return None
 
 

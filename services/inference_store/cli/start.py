@@ -6,7 +6,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from inference_store.store import logs
-from inference_store.store.settings import PREFIX, LogSettings, UnknownSetting, refuse_unknown
+from inference_store.store.settings import PREFIX, LogSettings, WrongSetting, refuse_unknown
 
 S = TypeVar("S", bound=LogSettings)
 
@@ -16,10 +16,16 @@ def started(settings: type[S], service: str) -> S:
     try:
         refuse_unknown()
         read = settings()
-    except UnknownSetting as unknown:
-        sys.exit(str(unknown))
+    except WrongSetting as wrong:
+        sys.exit(str(wrong))
     except ValidationError as wrong:
-        lines = (f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in wrong.errors())
-        sys.exit("\n".join(lines))
+        # never the value: it may be a secret
+        sys.exit("\n".join(_sentence(e["loc"], e["msg"]) for e in wrong.errors()))
     logs.configure(read, service=service)
     return read
+
+
+def _sentence(place: tuple[int | str, ...], message: str) -> str:
+    """What is wrong with one setting, or (no place) with several that do not fit together."""
+    said = message.removeprefix("Value error, ")
+    return f"{PREFIX}{str(place[0]).upper()}: {said}" if place else f"Settings: {said}."

@@ -9,9 +9,10 @@ from uuid import UUID
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord, TopicPartition
-from aiokafka.errors import IllegalStateError, KafkaError
+from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store.kafka import client_arguments, why_away
 from inference_store.store.metrics import ASSIGNED
 from inference_store.store.settings import IngesterSettings
 
@@ -76,8 +77,9 @@ class Topic:
         """Connect and join the group. Raises KafkaError where no broker answers."""
         say_less("aiokafka")
         read_whatever_comes()
+        arguments = client_arguments(self._settings)
         consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._settings.kafka_bootstrap_servers,
+            **arguments,
             group_id=self._settings.kafka_group,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
@@ -92,6 +94,9 @@ class Topic:
         consumer.subscribe([self._settings.kafka_topic], listener=_Listener(self))
         try:
             await consumer.start()
+        except KafkaConnectionError as error:
+            await consumer.stop()
+            raise KafkaConnectionError(await why_away(arguments) or str(error)) from error
         except BaseException:
             await consumer.stop()
             raise

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import parked, partitions
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
+from inference_store.store.database import engine_of
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import IngesterSettings
@@ -33,11 +33,7 @@ async def run(settings: IngesterSettings, stop: asyncio.Event | None = None) -> 
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    engine = create_engine(
-        settings.postgres_dsn.get_secret_value(),
-        application="inference-store-ingester",
-        pool_size=settings.postgres_pool_size,
-    )
+    engine = engine_of(settings, application="inference-store-ingester")
     blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
     try:
         await _Ingester(settings, engine, blobs, stop).run()
@@ -86,7 +82,9 @@ class _Ingester:
 
     async def run(self) -> None:
         settings = self._settings
-        await self._admin.start(settings.ingester_admin_host, settings.ingester_admin_port)
+        await self._admin.start(
+            settings.ingester_admin_host, settings.ingester_admin_port, settings
+        )
         try:
             await self._patience.until_done(self._reach)
             self._joined = True

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine, is_trouble
+from inference_store.store.database import engine_of, is_trouble
 from inference_store.store.errors import BlobsAway
 from inference_store.store.metrics import RETENTION_TROUBLE
 from inference_store.store.retention.leadership import Leadership, candidacy
@@ -31,8 +31,8 @@ async def run(settings: RetentionSettings, stop: asyncio.Event | None = None) ->
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    engine = create_engine(
-        settings.postgres_dsn.get_secret_value(),
+    engine = engine_of(
+        settings,
         application="inference-store-retention",
         # one for leadership, one for health, one for the work
         pool_size=max(settings.postgres_pool_size, 3),
@@ -64,7 +64,9 @@ class _Retention:
 
     async def run(self) -> None:
         settings = self._settings
-        await self._admin.start(settings.retention_admin_host, settings.retention_admin_port)
+        await self._admin.start(
+            settings.retention_admin_host, settings.retention_admin_port, settings
+        )
         self._schedule.start()
         try:
             while not self._stop.is_set():

@@ -1,5 +1,6 @@
 """The admin port of every service: is it alive, is it ready, how does it do."""
 
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from .metrics import REGISTRY
+from .settings import AdminSettings, presenting
 
 # None when the part is ready, else one sentence that says why it is not.
 Check = Callable[[], Awaitable[str | None]]
@@ -35,13 +37,21 @@ class Heartbeat:
 class AdminApp:
     """`/health/live`, `/health/ready` and `/metrics`, the same for every service."""
 
-    def __init__(self, checks: Mapping[str, Check], heartbeat: Heartbeat | None = None) -> None:
+    def __init__(
+        self,
+        checks: Mapping[str, Check],
+        heartbeat: Heartbeat | None = None,
+        *,
+        spares: Mapping[str, Check] | None = None,
+    ) -> None:
+        """`checks` make the service ready; `spares` are named too, but it works without them."""
         self._checks = checks
+        self._spares = spares or {}
         self._heartbeat = heartbeat
         self._runner: web.AppRunner | None = None
         self.port = 0
 
-    async def start(self, host: str, port: int) -> None:
+    async def start(self, host: str, port: int, settings: AdminSettings) -> None:
         """Listen; `port` 0 takes any free one, told by `self.port` and the log."""
         app = web.Application()
         app.router.add_get("/health/live", self._live)
@@ -49,7 +59,7 @@ class AdminApp:
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        await web.TCPSite(self._runner, host, port, ssl_context=_tls(settings)).start()
         self.port = self._runner.addresses[0][1]
         _log.info("admin port open", action="admin_listening", host=host, port=self.port)
 
@@ -68,6 +78,7 @@ class AdminApp:
     async def _ready(self, _: web.Request) -> web.Response:
         parts = {name: await check() for name, check in self._checks.items()}
         ready = all(reason is None for reason in parts.values())
+        parts |= {name: await check() for name, check in self._spares.items()}
         body = {
             "ready": ready,
             "parts": {name: reason or "ready" for name, reason in parts.items()},
@@ -78,3 +89,8 @@ class AdminApp:
         return web.Response(
             body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+
+def _tls(settings: AdminSettings) -> ssl.SSLContext | None:
+    certificate, key = settings.admin_tls_certificate_file, settings.admin_tls_key_file
+    return None if certificate is None or key is None else presenting(certificate, key)

@@ -1,8 +1,10 @@
 """Connections to Postgres, and what its errors mean."""
 
+import ssl
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
+import asyncpg
 from asyncpg.exceptions import (
     DeadlockDetectedError,
     DiskFullError,
@@ -18,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from .settings import PostgresSettings
+from .settings import PostgresSettings, trusting
 
 # The database's own trouble: worth another try, never the fault of what was written.
 _TROUBLE = (
@@ -35,15 +37,46 @@ _TROUBLE = (
 )
 
 
+class PostgresAway(ConnectionError):
+    """Postgres cannot be reached, is not who it should be, or lets us not in; worth a wait."""
+
+
+def engine_of(
+    settings: PostgresSettings,
+    *,
+    application: str,
+    dsn: str | None = None,
+    pool_size: int | None = None,
+    statement_timeout_seconds: float | None = None,
+) -> AsyncEngine:
+    """The engine that the settings describe, or of another server (`dsn`) reached the same way."""
+    tls: str | ssl.SSLContext | None = None
+    if "postgres_tls" in settings.model_fields_set:
+        tls = settings.postgres_tls
+        if tls == "verify-full":
+            tls = trusting(settings.postgres_ca_file)
+    return create_engine(
+        dsn or settings.postgres_dsn.get_secret_value(),
+        application=application,
+        pool_size=pool_size or settings.postgres_pool_size,
+        statement_timeout_seconds=statement_timeout_seconds,
+        password=settings.postgres_password.get_secret_value(),
+        tls=tls,
+    )
+
+
 def create_engine(
     dsn: str,
     *,
     application: str = "inference-store",
     pool_size: int = 10,
     statement_timeout_seconds: float | None = None,
+    password: str = "",
+    tls: str | ssl.SSLContext | None = None,
 ) -> AsyncEngine:
-    """An engine for `postgresql://…`; it connects when first used.
+    """An engine for `postgresql://…`; it connects when first used, and raises PostgresAway.
 
+    `tls`: a context, or a mode as in sslmode; without it the DSN's, else "prefer".
     Plans are made for the values at hand: partitions are pruned while planning.
     Raises ValueError for a parameter of the DSN that is not known.
     """
@@ -57,6 +90,8 @@ def create_engine(
     if statement_timeout_seconds is not None:
         settings["statement_timeout"] = str(int(statement_timeout_seconds * 1000))
     arguments: dict[str, Any] = {"server_settings": settings, "timeout": 10}
+    if password and not parts.password:
+        arguments["password"] = password
     for name, value in parse_qsl(parts.query):
         if name in {"sslmode", "ssl"}:
             arguments["ssl"] = value
@@ -64,14 +99,26 @@ def create_engine(
             settings[name] = value
         else:
             raise ValueError(f"the DSN's {name!r} is not known; sslmode and application_name are")
+    if tls is not None:
+        arguments["ssl"] = tls
     return create_async_engine(
         parts._replace(scheme="postgresql+asyncpg", query="").geturl(),
         pool_size=pool_size,
         max_overflow=0,
         pool_pre_ping=True,
         pool_recycle=1800,
-        connect_args=arguments,
+        connect_args={**arguments, "async_creator_fn": _connect},
     )
+
+
+async def _connect(*place: Any, **how: Any) -> Any:
+    """asyncpg's own connect, where every failure says who does not answer, and is trouble."""
+    try:
+        return await asyncpg.connect(*place, **how)
+    except (OSError, TimeoutError, PostgresError, InterfaceError) as exc:
+        said = str(exc) or type(exc).__name__
+        where = f"{how.get('host') or 'localhost'}:{how.get('port') or 5432}"
+        raise PostgresAway(f"Postgres at {where}: {said}") from exc
 
 
 Database: TypeAlias = str | PostgresSettings
@@ -82,8 +129,7 @@ def opened(database: Database, *, application: str) -> AsyncEngine:
     """An engine of one connection at a time, for a command's own work."""
     if isinstance(database, str):
         return create_engine(database, application=application, pool_size=1)
-    dsn = database.postgres_dsn.get_secret_value()
-    return create_engine(dsn, application=application, pool_size=1)
+    return engine_of(database, application=application, pool_size=1)
 
 
 def cause_of(error: BaseException) -> BaseException:

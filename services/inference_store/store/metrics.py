@@ -36,6 +36,9 @@ PARKED_TRIES = _counter(
 REQUESTS = _counter("api_requests_total", "Requests answered.", "method", "route", "status")
 REQUEST_SECONDS = _histogram("api_request_seconds", "Time to answer a request.", "route")
 QUERY_TIMEOUTS = _counter("api_query_timeouts_total", "Queries cut off by the timeout.", "kind")
+REPLICA_AWAY = _counter(
+    "api_replica_away_total", "Questions that POSTGRES_DSN answered, as the read replica was away."
+)
 
 RETENTION_RUNS = _counter("retention_runs_total", "Runs, by how they ended.", "state")
 ERASED = _counter("retention_erased_total", "Inferences or inputs erased.", "scope")

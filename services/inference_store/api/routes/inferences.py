@@ -48,7 +48,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     inference = await _read(connection, model, inference_id, same, include)
     found = shown(model_id, inference) | {"count": len(same.uids)}
     if "urls" in include:
-        [found["urls"]] = await links(blobs, [inference], seconds=to.presigned_url_seconds)
+        [found["urls"]] = await links(to, blobs, model_id, [inference])
     return Answer(found, headers={"ETag": f'"{inference.row["revision"]}"'})
 
 

@@ -107,9 +107,9 @@ async def _page(
     inferences = await read(connection, model, shown_uids, include=body.include)
     items = [shown(model_id, each) for each in inferences]
     if "urls" in body.include:
-        seconds = settings.presigned_url_seconds
-        for item, urls in zip(items, await links(blobs, inferences, seconds=seconds), strict=True):
-            item["urls"] = urls
+        urls = await links(settings, blobs, model_id, inferences)
+        for item, each in zip(items, urls, strict=True):
+            item["urls"] = each
     return {"items": items, "warnings": asked.warnings, **_next(found, body.limit, fingerprint)}
 
 

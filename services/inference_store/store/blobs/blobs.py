@@ -27,6 +27,7 @@ from inference_store.store.settings import BlobSettings
 
 from .clients import away, minio_client, obstore_client
 from .deletion import DeleteFault, Deletion
+from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .reading import Fetched, get_many, get_plain, refuse_size, translated
 from .streaming import BlobStream, stream_plain, stream_whole
@@ -52,6 +53,7 @@ class Blobs:
         self._lock = Lock()
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
+        self._encryption = minio_encryption(settings)
         self._deletion = Deletion(self._minio)
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="blobs-get")
@@ -102,6 +104,7 @@ class Blobs:
     def head(self, key: StorageKey) -> int:
         """An object's size in bytes. Raises BlobMissing, BlobsAway."""
         self._refuse_unaddressable(key)
+        self._refuse_strange(key.bucket)
         with away():
             try:
                 return self._minio.stat_object(key.bucket, key.key).size or 0
@@ -115,8 +118,16 @@ class Blobs:
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         """Write an object, over whatever is there. Raises BlobsAway."""
         if not is_plain(key.key):
+            self._refuse_strange(key.bucket)
             with away():
-                self._minio.put_object(key.bucket, key.key, BytesIO(data), len(data), content_type)
+                self._minio.put_object(
+                    key.bucket,
+                    key.key,
+                    BytesIO(data),
+                    len(data),
+                    content_type,
+                    sse=self._encryption,
+                )
             return
         try:
             attributes = {"Content-Type": content_type}
@@ -138,8 +149,13 @@ class Blobs:
         return self._deletion.delete_older(key)
 
     def presign(self, key: StorageKey, seconds: int) -> str:
-        """A link that reads the object for so many seconds, from where clients are."""
+        """A link that reads the object for so many seconds, from where clients are.
+
+        Raises BlobMissing for what no link can read: a strange bucket, `.` and `..`; BlobsAway.
+        """
         self._refuse_unaddressable(key)
+        if key.bucket not in self.buckets.allowed:
+            raise BlobMissing(f"bucket {key.bucket}: {_NOT_ALLOWED}")
         with away():
             return self._public.presigned_get_object(
                 key.bucket, key.key, timedelta(seconds=seconds)
@@ -175,8 +191,7 @@ class Blobs:
         self.close()
 
     def _store(self, bucket: str) -> S3Store:
-        if bucket not in self.buckets.allowed:
-            raise BlobsAway(f"bucket {bucket}: {_NOT_ALLOWED}")
+        self._refuse_strange(bucket)
         with self._lock:
             if bucket not in self._stores:
                 self._stores[bucket] = obstore_client(self._settings, bucket)
@@ -226,6 +241,10 @@ class Blobs:
             finally:
                 answer.close()
                 answer.release_conn()
+
+    def _refuse_strange(self, bucket: str) -> None:
+        if bucket not in self.buckets.allowed:
+            raise BlobsAway(f"bucket {bucket}: {_NOT_ALLOWED}")
 
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):

@@ -5,6 +5,8 @@ delete by version and no presigned link. Nothing connects before the first reque
 """
 
 import os
+import re
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,20 +16,17 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 from minio import Minio
-from minio.credentials.providers import (
-    AWSConfigProvider,
-    ChainedProvider,
-    EnvAWSProvider,
-    IamAwsProvider,
-)
 from minio.error import InvalidResponseError, S3Error, ServerError
 from obstore.store import S3Store
 
 from inference_store.store.errors import AccessDenied, BlobsAway
 from inference_store.store.settings import BlobSettings
 
+from .encryption import obstore_encryption
+from .identity import provider, web_identity
+
 if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
-    from obstore.store import S3Config
+    from obstore.store import ClientConfig, S3Config
 
 RETRIES = 2
 _AWS = "https://s3.amazonaws.com"
@@ -41,23 +40,31 @@ _AWAY = (
 def obstore_client(settings: BlobSettings, bucket: str) -> S3Store:
     """A client for the objects of one bucket; safe to share between threads."""
     timeout = timedelta(seconds=settings.s3_timeout_seconds)
+    options: ClientConfig = {"allow_http": True, "timeout": timeout, "connect_timeout": timeout}
+    if settings.s3_ca_file is not None:
+        options["root_certificate"] = settings.s3_ca_file.read_bytes()
     return S3Store(
         bucket,
         config=_config(settings),
-        client_options={"allow_http": True, "timeout": timeout, "connect_timeout": timeout},
+        client_options=options,
         # obstore's own default goes on for three minutes; who calls us has a loop of its own
         retry_config={"max_retries": RETRIES, "retry_timeout": 2 * timeout},
     )
 
 
 def _config(settings: BlobSettings) -> "S3Config":
-    config: S3Config = {"region": settings.s3_region}
+    config: S3Config = {"region": settings.s3_region, **obstore_encryption(settings)}
     if settings.s3_endpoint is not None:
         config["endpoint"] = settings.s3_endpoint
         config["virtual_hosted_style_request"] = False
     if settings.s3_access_key.get_secret_value():
         config["access_key_id"] = settings.s3_access_key.get_secret_value()
         config["secret_access_key"] = settings.s3_secret_key.get_secret_value()
+    identity = web_identity(settings)
+    if identity is not None:
+        config["role_arn"], config["role_session_name"] = identity.role, identity.session
+        config["web_identity_token_file"] = str(identity.token_file)
+        config["sts_endpoint"] = identity.sts_endpoint
     return config
 
 
@@ -67,33 +74,42 @@ def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
     if address.path.strip("/") or not address.netloc:
         raise ValueError(f"the S3 endpoint {endpoint!r} must be like http://host:port, no path")
     key, secret = settings.s3_access_key, settings.s3_secret_key
+    http = _pool(settings)
     named = bool(key.get_secret_value())
     return Minio(
         address.netloc,
         access_key=key.get_secret_value() if named else None,
         secret_key=secret.get_secret_value() if named else None,
         # without a key in the settings: where AWS's own clients look
-        credentials=None if named else _provider(),
+        credentials=None if named else provider(settings, http),
         secure=address.scheme == "https",
         region=settings.s3_region,
-        http_client=_pool(settings.s3_timeout_seconds),
+        http_client=http,
     )
 
 
-def _provider() -> ChainedProvider:
-    return ChainedProvider([EnvAWSProvider(), AWSConfigProvider(), IamAwsProvider()])
-
-
-def _pool(timeout: float) -> urllib3.PoolManager:
+def _pool(settings: BlobSettings) -> urllib3.PoolManager:
+    timeout = settings.s3_timeout_seconds
+    trusted = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
+    if settings.s3_ca_file is not None:
+        trusted.load_verify_locations(settings.s3_ca_file)
     return urllib3.PoolManager(
         timeout=urllib3.Timeout(connect=timeout, read=timeout),
         maxsize=16,
-        cert_reqs="CERT_REQUIRED",
-        ca_certs=os.environ.get("SSL_CERT_FILE") or certifi.where(),
+        ssl_context=trusted,
         retries=urllib3.Retry(
             total=RETRIES, backoff_factor=0.2, status_forcelist=[500, 502, 503, 504]
         ),
     )
+
+
+# What proves who we are: a client puts its request's URL into its error.
+_SECRET = re.compile(r"(WebIdentityToken|X-Amz-Security-Token|X-Amz-Signature)=[^&\s)\"']+", re.I)
+
+
+def without_secrets(text: str) -> str:
+    """A client's error as it may be logged and shown."""
+    return _SECRET.sub(r"\1=…", text)
 
 
 @contextmanager
@@ -102,6 +118,7 @@ def away() -> Iterator[None]:
     try:
         yield
     except _AWAY as exc:
+        said = f"the object store says: {without_secrets(str(exc))}"
         if isinstance(exc, S3Error) and exc.response.status == 403:
-            raise AccessDenied(f"the object store says: {exc}") from exc
-        raise BlobsAway(f"the object store says: {exc}") from exc
+            raise AccessDenied(said) from exc
+        raise BlobsAway(said) from None

@@ -20,6 +20,8 @@ from inference_store.store.errors import (
 )
 from inference_store.store.events import StorageKey
 
+from .clients import without_secrets
+
 
 class OverBudget:
     """Stands for a blob that was not fetched, because those before it filled the budget."""
@@ -71,8 +73,8 @@ def translated(key: StorageKey, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError | ValueError):
         return BlobMissing(f"{key} is not there")
     kind = AccessDenied if isinstance(error, PermissionDeniedError) else BlobsAway
-    said = text[:300] if code is None else f"{code[1]}: {text[:300]}"
-    return kind(f"the object store does not give {key}: {said}")
+    said = without_secrets(text)[:300]
+    return kind(f"the object store does not give {key}: {f'{code[1]}: ' if code else ''}{said}")
 
 
 @dataclass

@@ -3,6 +3,7 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
+from .admin import AdminSettings
 from .api import ApiSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
@@ -13,10 +14,13 @@ from .logs import LogSettings
 from .names import GROUPS, UnknownSetting, names, refuse_unknown
 from .postgres import PostgresSettings
 from .retention import RetentionSettings
+from .secret_files import WrongSetting, secrets_of
+from .tls_files import presenting, trusting
 
 __all__ = [
     "GROUPS",
     "PREFIX",
+    "AdminSettings",
     "ApiSettings",
     "BlobSettings",
     "CapSettings",
@@ -26,6 +30,10 @@ __all__ = [
     "PostgresSettings",
     "RetentionSettings",
     "UnknownSetting",
+    "WrongSetting",
     "names",
+    "presenting",
     "refuse_unknown",
+    "secrets_of",
+    "trusting",
 ]

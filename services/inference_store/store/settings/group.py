@@ -3,7 +3,15 @@
 from typing import Annotated
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from .secret_files import SecretFiles
 
 PREFIX = "INFERENCE_STORE_"
 Seconds = Annotated[float, Field(gt=0)]
@@ -12,8 +20,30 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class Group(BaseSettings):
-    """Settings that belong together; read from the environment, else from `.env`."""
+    """Settings that belong together; read from the environment, else `.env`, else secret files.
+
+    A name that is set to nothing counts as unset.
+    """
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", extra="ignore", use_attribute_docstrings=True
+        env_prefix=PREFIX,
+        env_file=".env",
+        env_ignore_empty=True,
+        extra="ignore",
+        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003  (pydantic's signature)
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        assert isinstance(env_settings, EnvSettingsSource)
+        assert isinstance(dotenv_settings, DotEnvSettingsSource)
+        given = {**dotenv_settings.env_vars, **env_settings.env_vars}
+        files = SecretFiles(settings_cls, given)
+        return init_settings, env_settings, dotenv_settings, files

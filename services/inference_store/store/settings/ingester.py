@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from .admin import AdminSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
 from .group import Count, Port, Seconds
@@ -12,7 +13,9 @@ from .logs import LogSettings
 from .postgres import PostgresSettings
 
 
-class IngesterSettings(LogSettings, PostgresSettings, KafkaSettings, BlobSettings, CapSettings):
+class IngesterSettings(
+    LogSettings, AdminSettings, PostgresSettings, KafkaSettings, BlobSettings, CapSettings
+):
     """Kafka → Postgres."""
 
     ingester_admin_host: str = "127.0.0.1"

@@ -10,9 +10,10 @@ from .api import ApiSettings
 from .group import PREFIX, Group
 from .ingester import IngesterSettings
 from .retention import RetentionSettings
+from .secret_files import WrongSetting, file_names
 
 
-class UnknownSetting(ValueError):
+class UnknownSetting(WrongSetting):
     """The environment names a setting that does not exist."""
 
 
@@ -27,7 +28,7 @@ def names() -> frozenset[str]:
 
 def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
     """Raise UnknownSetting if the environment names a setting that does not exist."""
-    known = names()
+    known = names() | file_names(PREFIX, GROUPS)
     if environment is None:
         environment = {**dotenv_values(".env"), **os.environ}
     for name in environment:

@@ -1,12 +1,13 @@
 """The retention service."""
 
+from .admin import AdminSettings
 from .blobs import BlobSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
 
 
-class RetentionSettings(LogSettings, PostgresSettings, BlobSettings):
+class RetentionSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettings):
     """Deletes by policy, on a schedule."""
 
     retention_admin_host: str = "127.0.0.1"

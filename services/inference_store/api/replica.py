@@ -1,0 +1,70 @@
+"""Where questions are asked: a read replica, or the first Postgres where there is none."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.metrics import REPLICA_AWAY
+
+# How long a replica that is away is not asked again: one question in that time finds out.
+_LEFT_ALONE_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+class Replica:
+    """Connections to read on. While the replica is away the first Postgres answers: counted."""
+
+    def __init__(self, first: AsyncEngine, replica: AsyncEngine | None = None) -> None:
+        self._first = first
+        self._replica = replica
+        self._left_alone_until = 0.0
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for one question. Raises what the first Postgres raises."""
+        connection = await self._opened()
+        try:
+            yield connection
+        finally:
+            await connection.close()
+
+    async def _opened(self) -> AsyncConnection:
+        replica = self._available()
+        if replica is not None:
+            try:
+                connection = await replica.connect()
+            except (OSError, DBAPIError) as error:
+                self._left_alone_until = time.monotonic() + _LEFT_ALONE_SECONDS
+                _log.warning("the read replica is away", action="replica_away", error=str(error))
+            else:
+                self._left_alone_until = 0.0
+                return connection
+        if self._replica is not None:
+            REPLICA_AWAY.inc()
+        return await self._first.connect()
+
+    def _available(self) -> AsyncEngine | None:
+        """The replica, unless it was away a moment ago."""
+        now = time.monotonic()
+        if now < self._left_alone_until:
+            return None
+        if self._left_alone_until:  # this question finds out for the others
+            self._left_alone_until = now + _LEFT_ALONE_SECONDS
+        return self._replica
+
+    async def why_away(self) -> str | None:
+        """One sentence while the replica does not answer."""
+        if self._replica is None:
+            return None
+        try:
+            async with self._replica.connect() as connection:
+                await connection.execute(text("SELECT 1 FROM registration LIMIT 1"))
+        except (DBAPIError, PoolTimeout, OSError) as exc:
+            return f"away, so that POSTGRES_DSN answers the questions: {exc}"[:500]
+        return None
