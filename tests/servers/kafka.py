@@ -82,6 +82,8 @@ class KafkaServer(Server, Kafka):
     """A Kafka of our own. `settings` are added to server.properties."""
 
     name = "kafka"
+    format_arguments: tuple[str, ...] = ()
+    java_options: tuple[str, ...] = ()
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         self._libs = find_kafka()
@@ -127,14 +129,14 @@ class KafkaServer(Server, Kafka):
         cluster = cluster.replace("-", "A")
         process = self._java(
             "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
-            str(properties),
+            str(properties), *self.format_arguments,
         )  # fmt: skip
         if process.wait(60):
             raise RuntimeError(f"Kafka's storage could not be formatted\n{process.last_lines()}")
 
     def _java(self, option: str, *arguments: str) -> LeashedProcess:
         quiet = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-        command = ["java", option, quiet, "-cp", f"{self._libs}/*", *arguments]
+        command = ["java", option, quiet, *self.java_options, "-cp", f"{self._libs}/*", *arguments]
         return self._run(command)
 
     def _answers(self) -> bool:

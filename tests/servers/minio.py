@@ -54,12 +54,17 @@ class MinioServer(Server, S3):
     """A MinIO of our own."""
 
     name = "minio"
+    options: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._binary = find_minio()
         Server.__init__(self)
         self.port = free_port()
         S3.__init__(self, f"http://127.0.0.1:{self.port}", _USER, _PASSWORD)
+
+    def environment(self) -> dict[str, str]:
+        """What is added to the server's environment."""
+        return {}
 
     def _launch(self) -> LeashedProcess:
         data = self.folder / "data"
@@ -70,9 +75,10 @@ class MinioServer(Server, S3):
             "MINIO_BROWSER": "off",
             "MINIO_UPDATE": "off",
             "HOME": str(self.folder),
+            **self.environment(),
         }
         address = f"127.0.0.1:{self.port}"
-        command = [str(self._binary), "server", str(data), "--address", address]
+        command = [str(self._binary), "server", str(data), "--address", address, *self.options]
         return self._run(command, environment=environment)
 
     def _answers(self) -> bool:

@@ -121,6 +121,12 @@ class PostgresServer(Server, Postgres):
         if process.wait(60):
             raise RuntimeError(f"initdb failed\n{process.last_lines()}")
 
+    def _owned(self, *paths: Path) -> None:
+        """Give files to the user that the server runs as."""
+        for path in paths:
+            if self._user:
+                shutil.chown(path, self._user)
+
     def _answers(self) -> bool:
         try:
             self.execute("SELECT 1")

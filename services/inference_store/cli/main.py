@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from inference_store.store.errors import SchemaBehind
+from inference_store.store.settings import WrongSetting
 
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
@@ -32,8 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     module.add_arguments(command)
     try:
         return int(module.run(command.parse_args(rest)))
-    except SchemaBehind as behind:
-        sys.exit(str(behind))
+    except (SchemaBehind, WrongSetting) as refused:
+        sys.exit(str(refused))
 
 
 if __name__ == "__main__":

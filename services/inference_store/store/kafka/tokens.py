@@ -26,7 +26,7 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         secret = settings.kafka_oauth_client_secret.get_secret_value()
         # form-encoded before Basic, as the RFC has it
         client = (quote(each, safe="") for each in (settings.kafka_oauth_client_id, secret))
-        self._client = aiohttp.BasicAuth(*client)
+        self._headers = {"Authorization": aiohttp.encode_basic_auth(*client)}
         self._form = {"grant_type": "client_credentials"}
         if settings.kafka_oauth_scope:
             self._form["scope"] = settings.kafka_oauth_scope
@@ -65,7 +65,11 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]
         async with (
             aiohttp.ClientSession(timeout=_TIMEOUT) as http,
             http.post(
-                self._url, data=self._form, auth=self._client, ssl=self._tls, allow_redirects=False
+                self._url,
+                data=self._form,
+                headers=self._headers,
+                ssl=self._tls,
+                allow_redirects=False,
             ) as answer,
         ):
             body = await answer.content.read(_MOST_BYTES + 1)

@@ -1,0 +1,220 @@
+"""The servers as they stand in production: TLS, logins, keys of their own, a standby."""
+
+import base64
+import re
+import shutil
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import urllib3
+from minio import Minio
+
+from .certificates import Authority, Pair
+from .issuer import CLIENT, SECRET, Issuer
+from .kafka import KafkaServer
+from .minio import MinioServer
+from .ports import free_port
+from .postgres import PostgresServer
+
+USER, PASSWORD = "alice", "correct-horse"
+_MODULES = "org.apache.kafka.common.security"
+_OAUTH = f"{_MODULES}.oauthbearer"
+
+
+class SecuredKafka(KafkaServer):
+    """Three listeners: PLAINTEXT, TLS (asks for the client's certificate), LOGIN (SASL over TLS).
+
+    LOGIN takes PLAIN, SCRAM and OAUTHBEARER (tokens of `issuer`).
+    """
+
+    format_arguments = tuple(
+        argument
+        for name in ("SCRAM-SHA-256", "SCRAM-SHA-512")
+        for argument in ("--add-scram", f"{name}=[name={USER},password={PASSWORD}]")
+    )
+
+    def __init__(self, authority: Authority, issuer: Issuer) -> None:
+        super().__init__()
+        self._authority, self._issuer = authority, issuer
+        self.tls_port, self.login_port = free_port(), free_port()
+        self.java_options = (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={issuer.url}/jwks",)
+
+    def properties(self) -> dict[str, str]:
+        """The whole server.properties."""
+        plain = super().properties()
+        pair = self._authority.issue("kafka")
+        store = self.folder / "kafka.pem"
+        store.write_bytes(pair.key.read_bytes() + pair.certificate.read_bytes())
+        ours = f"TLS://127.0.0.1:{self.tls_port},LOGIN://127.0.0.1:{self.login_port}"
+        return plain | {
+            "listeners": f"{plain['listeners']},{ours}",
+            "advertised.listeners": f"{plain['advertised.listeners']},{ours}",
+            "listener.security.protocol.map": (
+                "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,TLS:SSL,LOGIN:SASL_SSL"
+            ),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(store),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self._authority.ca_file),
+            "listener.name.tls.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            **{f"listener.name.login.{name}": value for name, value in self._logins()},
+        }
+
+    def _logins(self) -> Iterator[tuple[str, str]]:
+        scram = f"{_MODULES}.scram.ScramLoginModule required;"
+        plain = f'{_MODULES}.plain.PlainLoginModule required user_{USER}="{PASSWORD}";'
+        yield "plain.sasl.jaas.config", plain
+        yield "scram-sha-256.sasl.jaas.config", scram
+        yield "scram-sha-512.sasl.jaas.config", scram
+        module = f"{_OAUTH}.OAuthBearerLoginModule required;"
+        yield "oauthbearer.sasl.jaas.config", module
+        handler = f"{_OAUTH}.OAuthBearerValidatorCallbackHandler"
+        yield "oauthbearer.sasl.server.callback.handler.class", handler
+        yield "oauthbearer.sasl.oauthbearer.jwks.endpoint.url", f"{self._issuer.url}/jwks"
+        yield "oauthbearer.sasl.oauthbearer.expected.issuer", self._issuer.url
+        yield "oauthbearer.sasl.oauthbearer.expected.audience", CLIENT
+
+    def login(self, mechanism: str) -> dict[str, str]:
+        """A service's settings for this listener; `SSL`: by our certificate alone."""
+        ca = {"KAFKA_CA_FILE": str(self._authority.ca_file)}
+        if mechanism == "SSL":
+            pair = self._authority.issue("client", password="open sesame")
+            return ca | {
+                "KAFKA_BOOTSTRAP_SERVERS": f"localhost:{self.tls_port}",
+                "KAFKA_SECURITY_PROTOCOL": "SSL",
+                "KAFKA_CERTIFICATE_FILE": str(pair.certificate),
+                "KAFKA_KEY_FILE": str(pair.key),
+                "KAFKA_KEY_PASSWORD": "open sesame",
+            }
+        return ca | {
+            "KAFKA_BOOTSTRAP_SERVERS": f"localhost:{self.login_port}",
+            "KAFKA_SECURITY_PROTOCOL": "SASL_SSL",
+            "KAFKA_SASL_MECHANISM": mechanism,
+            **self._proof(mechanism),
+        }
+
+    def _proof(self, mechanism: str) -> dict[str, str]:
+        if mechanism != "OAUTHBEARER":
+            return {"KAFKA_SASL_USERNAME": USER, "KAFKA_SASL_PASSWORD": PASSWORD}
+        return {
+            "KAFKA_OAUTH_TOKEN_URL": f"{self._issuer.url}/token",
+            "KAFKA_OAUTH_CLIENT_ID": CLIENT,
+            "KAFKA_OAUTH_CLIENT_SECRET": SECRET,
+            "KAFKA_OAUTH_SCOPE": "kafka",
+        }
+
+
+class SecuredPostgres(PostgresServer):
+    """TLS; the user `alice` only over it, with a password; set-up by `postgres`, who is trusted."""
+
+    def __init__(self, authority: Authority) -> None:
+        super().__init__({"ssl": "on", "ssl_cert_file": "server.crt", "ssl_key_file": "server.key"})
+        self._pair = authority.issue("postgres")
+
+    def _initialise(self, data: Path) -> None:
+        super()._initialise(data)
+        self.present(self._pair)
+        access = data / "pg_hba.conf"
+        access.write_text(
+            f"hostssl all {USER} 127.0.0.1/32 scram-sha-256\n"
+            "host all postgres 127.0.0.1/32 trust\n"
+            "host replication postgres 127.0.0.1/32 trust\n"
+        )
+
+    def present(self, pair: Pair) -> None:
+        """Take this certificate from the next start on."""
+        for source, name in ((pair.certificate, "server.crt"), (pair.key, "server.key")):
+            target = self.folder / "data" / name
+            shutil.copyfile(source, target)
+            target.chmod(0o600)
+            self._owned(target)
+
+    def dsn_of_user(self, database: str, host: str = "localhost") -> str:
+        """The address of a database for the user `alice`, without the password."""
+        return f"postgresql://{USER}@{host}:{self.port}/{database}"
+
+
+class SecuredMinio(MinioServer):
+    """https, keys for encryption (`tests`), and roles by tokens of `issuer`."""
+
+    def __init__(self, authority: Authority, issuer: Issuer) -> None:
+        super().__init__()
+        self._issuer, self._ca_file = issuer, authority.ca_file
+        self.endpoint = f"https://localhost:{self.port}"
+        certificates = self.folder / "certs"
+        self.options = ("--certs-dir", str(certificates))
+        certificates.mkdir()
+        pair = authority.issue("minio")
+        shutil.copyfile(pair.certificate, certificates / "public.crt")
+        shutil.copyfile(pair.key, certificates / "private.key")
+
+    def environment(self) -> dict[str, str]:
+        """What is added to the server's environment."""
+        openid = {
+            "CONFIG_URL": f"{self._issuer.url}/.well-known/openid-configuration",
+            "CLIENT_ID": CLIENT,
+            "CLIENT_SECRET": SECRET,
+            "ROLE_POLICY": "readwrite",
+        }
+        return {
+            "MINIO_KMS_SECRET_KEY": f"tests:{base64.b64encode(bytes(range(32))).decode()}",
+            **{f"MINIO_IDENTITY_OPENID_{name}": value for name, value in openid.items()},
+        }
+
+    @property
+    def role(self) -> str:
+        """The role that the issuer's tokens may take on, as the server says at its start."""
+        log = (self.folder / "minio.log").read_text(errors="replace")
+        found = re.search(r"arn:minio:iam:::role/\S+", log)
+        if found is None:
+            raise RuntimeError(f"MinIO names no role\n{log[-2000:]}")
+        return found[0]
+
+    def client(self) -> Minio:
+        """A client for set-up and checks; the caller need not close it."""
+        return Minio(
+            self.endpoint.removeprefix("https://"),
+            access_key=self.access_key,
+            secret_key=self.secret_key,
+            region=self.region,
+            http_client=urllib3.PoolManager(ca_certs=str(self._ca_file)),
+        )
+
+    def _answers(self) -> bool:
+        trusted = ssl.create_default_context(cafile=str(self._ca_file))
+        try:
+            url = f"{self.endpoint}/minio/health/cluster"
+            with urlopen(url, timeout=2, context=trusted) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+
+class Standby(PostgresServer):
+    """A hot standby of another Postgres of ours: a base backup that follows it."""
+
+    def __init__(self, primary: PostgresServer) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def _initialise(self, data: Path) -> None:
+        self._owned(self.folder)
+        tool = str(self._binaries / "pg_basebackup")
+        command = [tool, "-D", str(data), "-d", self._primary.dsn, "--write-recovery-conf"]
+        process = self._run([*command, "--checkpoint=fast", "--no-sync"], user=self._user)
+        if process.wait(60):
+            raise RuntimeError(f"pg_basebackup failed\n{process.last_lines()}")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """It takes nothing in from the primary while the block runs."""
+        self.execute("SELECT pg_wal_replay_pause()")
+        try:
+            yield
+        finally:
+            self.execute("SELECT pg_wal_replay_resume()")
