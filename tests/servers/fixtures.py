@@ -25,6 +25,8 @@ from .postgres import Postgres, PostgresServer, find_postgres
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from inference_store.store.settings import PostgresSettings
+
 
 def unique(prefix: str = "test") -> str:
     """A name that no other test of any run has."""
@@ -122,13 +124,13 @@ def migrated_template(postgres_server: Postgres) -> Iterator[str]:
     postgres_server.drop_database(name)
 
 
-def migrate(dsn: str) -> None:
+def migrate(database: "str | PostgresSettings") -> None:
     """Bring a database to the newest schema."""
     from inference_store.store.migration import upgrade  # noqa: PLC0415  (a test may not need it)
 
     # In a thread of its own: migrations may run a loop, and this thread may have one already.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(upgrade, dsn).result()
+        thread.submit(upgrade, database).result()
 
 
 @pytest.fixture

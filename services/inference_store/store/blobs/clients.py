@@ -64,7 +64,8 @@ def _config(settings: BlobSettings) -> "S3Config":
     if identity is not None:
         config["role_arn"], config["role_session_name"] = identity.role, identity.session
         config["web_identity_token_file"] = str(identity.token_file)
-        config["sts_endpoint"] = identity.sts_endpoint
+        # its declared types have another name, which it refuses
+        config["endpoint_url_sts"] = identity.sts_endpoint  # type: ignore[typeddict-unknown-key]
     return config
 
 

@@ -32,6 +32,8 @@ Fetched: TypeAlias = bytes | BlobMissing | BlobForbidden | BlobTooLarge | OverBu
 Get = Callable[[StorageKey], bytes]
 
 _CODE = re.compile(r"<Code>(\w+)</Code>")
+# What is of use in the page of debugging output beneath obstore's sentence.
+_CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 # The trouble of this one object, for ever: waiting for the store would not help.
 _UNREADABLE = {
     "InvalidObjectName",
@@ -73,8 +75,13 @@ def translated(key: StorageKey, error: Exception) -> Exception:
     if isinstance(error, FileNotFoundError | ValueError):
         return BlobMissing(f"{key} is not there")
     kind = AccessDenied if isinstance(error, PermissionDeniedError) else BlobsAway
-    said = without_secrets(text)[:300]
-    return kind(f"the object store does not give {key}: {f'{code[1]}: ' if code else ''}{said}")
+    reason = without_secrets(text.partition("\n\nDebug source")[0])[:300]
+    if code is not None:
+        reason = f"{code[1]}: {reason}"
+    certificate = _CERTIFICATE.search(text)
+    if certificate is not None:
+        reason += f": its certificate is not trusted ({certificate[1]})"
+    return kind(f"the object store does not give {key}: {reason}")
 
 
 @dataclass

@@ -54,6 +54,8 @@ class BlobSettings(Group):
             raise ValueError(f"S3_{there}_KEY is set and S3_{missing}_KEY is not: set both")
         if key and (self.s3_role_arn or self.s3_web_identity_token_file):
             raise ValueError("S3_ACCESS_KEY and S3_ROLE_ARN are set: keep keys, or web identity")
+        if not (self.s3_sts_endpoint or "https://").startswith("https://"):
+            raise ValueError("S3_STS_ENDPOINT must begin with https://: a token goes there")
         if self.s3_encryption == "SSE-KMS" and not self.s3_kms_key_id:
             raise ValueError("S3_ENCRYPTION=SSE-KMS needs S3_KMS_KEY_ID")
         if self.s3_encryption != "SSE-KMS" and self.s3_kms_key_id:

@@ -62,6 +62,7 @@ FIGHTS: list[tuple[dict[str, Any], str]] = [
         "POSTGRES_DSN names sslmode and POSTGRES_TLS is set",
     ),
     ({"s3_encryption": "SSE-KMS"}, "S3_ENCRYPTION=SSE-KMS needs S3_KMS_KEY_ID"),
+    ({"s3_sts_endpoint": "http://h"}, "S3_STS_ENDPOINT must begin with https"),
     ({"s3_kms_key_id": "k"}, "S3_KMS_KEY_ID is set, but only S3_ENCRYPTION=SSE-KMS"),
     ({"s3_access_key": "a"}, "S3_ACCESS_KEY is set and S3_SECRET_KEY is not"),
     (
