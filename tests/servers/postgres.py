@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
@@ -40,6 +41,11 @@ class Postgres:
         with ThreadPoolExecutor(1) as thread:
             thread.submit(asyncio.run, _execute(self.dsn, statements)).result()
 
+    def ask(self, question: str) -> Any:
+        """The first value of the answer; from any thread, in a loop or not."""
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, _ask(self.dsn, question)).result()
+
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Make a database, a copy of `template`, and return its address."""
         self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
@@ -48,6 +54,14 @@ class Postgres:
     def drop_database(self, name: str) -> None:
         """Drop a database whoever is connected to it; one that is gone is no error."""
         self.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
+
+
+async def _ask(dsn: str, question: str) -> Any:
+    connection = await asyncpg.connect(dsn, timeout=5)
+    try:
+        return await connection.fetchval(question)
+    finally:
+        await connection.close()
 
 
 async def _execute(dsn: str, statements: tuple[str, ...]) -> None:

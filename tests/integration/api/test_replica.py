@@ -1,0 +1,154 @@
+"""A read replica: questions are asked there, changes go to the first Postgres."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import httpx
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api.app import create_app
+from inference_store.api.replica import Replica
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import create_engine
+from inference_store.store.settings import ApiSettings
+from tests.integration.stored import Made, store
+from tests.polling import until
+from tests.servers.environment import service_environment
+from tests.servers.fixtures import migrate, unique
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3
+from tests.servers.ports import free_port
+from tests.servers.postgres import PostgresServer
+from tests.servers.secured import Standby
+from tests.servers.waiting import wait_until
+from tests.service_process import Service
+
+from .conftest import client_of
+
+
+@pytest.fixture(scope="module")
+def standby(own_postgres: PostgresServer) -> Iterator[Standby]:
+    """A hot standby of the module's own Postgres."""
+    with Standby(own_postgres) as server:
+        yield server
+
+
+@pytest.fixture
+def pair(own_postgres: PostgresServer, standby: Standby) -> tuple[str, str]:
+    """One migrated database, on both."""
+    name = unique()
+    dsn = own_postgres.create_database(name)
+    migrate(dsn)
+    position = own_postgres.ask("SELECT pg_current_wal_lsn()::text")
+    caught_up = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
+    wait_until(lambda: bool(standby.ask(caught_up)), seconds=30, what="the standby")
+    return dsn, standby.dsn_of(name)
+
+
+@pytest.fixture
+async def engines(pair: tuple[str, str]) -> AsyncIterator[tuple[AsyncEngine, AsyncEngine]]:
+    made = create_engine(pair[0]), create_engine(pair[1])
+    yield made
+    for each in made:
+        await each.dispose()
+
+
+@pytest.fixture
+async def client(
+    engines: tuple[AsyncEngine, AsyncEngine],
+    settings: Callable[..., ApiSettings],
+    blobs: Blobs,
+) -> AsyncIterator[httpx.AsyncClient]:
+    async with client_of(create_app(settings(), engines[0], blobs, engines[1])) as made:
+        yield made
+
+
+async def _models(client: httpx.AsyncClient) -> list[str]:
+    answer = await client.get("/v1/models")
+    assert answer.status_code == 200, answer.text
+    return [item["model_id"] for item in answer.json()["items"]]
+
+
+async def test_questions_read_there_and_changes_go_here(
+    client: httpx.AsyncClient, engines: tuple[AsyncEngine, AsyncEngine], standby: Standby
+) -> None:
+    with standby.paused():
+        answer = await client.put("/v1/models/model", json={"name": "first"})
+        # the change's own answer is read where it was made
+        assert (answer.status_code, answer.json()["name"]) == (201, "first")
+        await store(engines[0], Made(metadata=[("frame", "int", "7")]))
+        assert await _models(client) == []
+    assert await until(lambda: _models(client), bool) == ["model"]
+    body = {"metadata_filter": [{"key": "frame", "type": "int", "operator": "eq", "value": "7"}]}
+    path = "/v1/models/model/inferences"
+
+    async def counted() -> int:
+        return int((await client.post(f"{path}/count", json=body)).json().get("count", 0))
+
+    assert await until(counted, bool) == 1
+    page = (await client.post(f"{path}/query", json=body)).json()
+    assert [item["inference_id"] for item in page["items"]] == ["one"]
+    changed = await client.post(
+        f"{path}/one/metadata", json={"metadata": [{"key": "seen", "type": "bool", "value": True}]}
+    )
+    assert changed.status_code == 200, changed.text
+    assert "seen" in changed.text
+
+
+async def test_without_a_replica_the_first_is_read(engines: tuple[AsyncEngine, AsyncEngine]) -> None:
+    async with Replica(*engines).connect() as connection:
+        assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is True
+    async with Replica(engines[0]).connect() as connection:
+        assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is False
+
+
+def _get(url: str) -> Any:
+    with urlopen(Request(url), timeout=20) as answer:
+        return json.load(answer)
+
+
+async def test_while_it_is_away_the_first_answers_and_health_says_so(
+    pair: tuple[str, str], minio_server: S3, bucket: str, tmp_path: Path, standby: Standby
+) -> None:
+    port = free_port()
+    environment = service_environment(
+        pair[0],
+        Kafka("localhost:1"),
+        minio_server,
+        bucket,
+        POSTGRES_READ_DSN=pair[1],
+        API_PORT=str(port),
+    )
+    api = Service("api", environment, tmp_path)
+    try:
+        await asyncio.to_thread(api.wait_ready)
+        assert api.health()["parts"]["read replica"] == "ready"
+        assert api.metrics("api_replica_away_total") == 0
+        await asyncio.to_thread(standby.stop)
+        models = await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/v1/models")
+        assert models["items"] == []
+        assert api.metrics("api_replica_away_total") == 1
+        health = api.health()
+        assert health["ready"] is True
+        assert "POSTGRES_DSN answers the questions" in health["parts"]["read replica"]
+        await asyncio.to_thread(standby.start)
+
+        async def ready() -> str:
+            return str((await asyncio.to_thread(api.health))["parts"]["read replica"])
+
+        await until(ready, lambda said: said == "ready")
+
+        async def answered_there() -> bool:
+            before = api.metrics("api_replica_away_total")
+            await asyncio.to_thread(_get, f"http://127.0.0.1:{port}/v1/models")
+            return api.metrics("api_replica_away_total") == before
+
+        await until(answered_there, bool)
+    finally:
+        api.stop()
