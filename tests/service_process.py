@@ -2,6 +2,7 @@
 
 import json
 import re
+import ssl
 import sys
 import urllib.error
 import urllib.request
@@ -19,6 +20,8 @@ class Service:
     def __init__(self, name: str, environment: Mapping[str, str], folder: Path) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
+        # where the admin port is https: whom to trust
+        self.trusted: ssl.SSLContext | None = None
         self._environment = dict(environment)
         self.process = self._started()
 
@@ -43,15 +46,19 @@ class Service:
         )
         if found is None:
             raise AssertionError(self.text)
-        return f"http://127.0.0.1:{found[1] or found[2]}"
+        scheme = "http" if self.trusted is None else "https"
+        return f"{scheme}://127.0.0.1:{found[1] or found[2]}"
 
     def health(self) -> dict[str, Any]:
         """The body of /health/ready."""
         try:
-            with urllib.request.urlopen(f"{self.admin}/health/ready", timeout=5) as answer:
+            with self._get("/health/ready") as answer:
                 return dict(json.load(answer))
         except urllib.error.HTTPError as error:
             return dict(json.load(error))
+
+    def _get(self, path: str) -> Any:
+        return urllib.request.urlopen(f"{self.admin}{path}", timeout=5, context=self.trusted)
 
     def wait_ready(self, seconds: float = 60) -> "Service":
         """Wait until every part is ready."""
@@ -75,7 +82,7 @@ class Service:
 
     def metrics(self, name: str) -> float:
         """The sum of a metric's samples, whatever their labels."""
-        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=5) as answer:
+        with self._get("/metrics") as answer:
             lines = answer.read().decode().splitlines()
         found = re.compile(rf"inference_store_{name}(\{{.*\}})? (\S+)$")
         return sum(float(match[2]) for line in lines if (match := found.match(line)))

@@ -101,7 +101,9 @@ async def test_questions_read_there_and_changes_go_here(
     assert "seen" in changed.text
 
 
-async def test_without_a_replica_the_first_is_read(engines: tuple[AsyncEngine, AsyncEngine]) -> None:
+async def test_without_a_replica_the_first_is_read(
+    engines: tuple[AsyncEngine, AsyncEngine],
+) -> None:
     async with Replica(*engines).connect() as connection:
         assert await connection.scalar(text("SELECT pg_is_in_recovery()")) is True
     async with Replica(engines[0]).connect() as connection:

@@ -1,0 +1,203 @@
+"""The whole line as in production: Kafka by SASL over TLS, S3 by https, Postgres checked."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiokafka import AIOKafkaProducer
+from obstore.store import S3Store
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import create_engine
+from inference_store.store.settings import PostgresSettings
+from tests.polling import until
+from tests.producer import Producer, capture
+from tests.servers.certificates import Authority
+from tests.servers.environment import service_environment
+from tests.servers.fixtures import migrate, unique
+from tests.servers.kafka import Kafka
+from tests.servers.ports import free_port
+from tests.servers.secured import PASSWORD, USER, SecuredKafka, SecuredMinio, SecuredPostgres
+from tests.service_process import Service
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(600)]
+
+
+class SecuredProducer(Producer):
+    """As any producer, to S3 by https. Its events go to Kafka's open listener: it is set-up."""
+
+    def __init__(self, environment: dict[str, str], topic: str, authority: Authority) -> None:
+        self._ca = authority.ca_file.read_bytes()
+        super().__init__(environment, topic)
+
+    def _store_of(self, bucket: str) -> S3Store:
+        environment = self._environment
+        return S3Store(
+            bucket,
+            endpoint=environment["INFERENCE_STORE_S3_ENDPOINT"],
+            access_key_id=environment["INFERENCE_STORE_S3_ACCESS_KEY"],
+            secret_access_key=environment["INFERENCE_STORE_S3_SECRET_KEY"],
+            region="us-east-1",
+            client_options={"root_certificate": self._ca},
+        )
+
+
+@pytest.fixture
+def database(secured_postgres: SecuredPostgres) -> str:
+    """The name of a migrated database that the user `alice` may use."""
+    secured_postgres.execute(
+        f"DO $$ BEGIN CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}';"
+        " EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+    )
+    name = unique()
+    secured_postgres.execute(f'CREATE DATABASE "{name}" OWNER {USER} TEMPLATE template0')
+    return name
+
+
+@pytest.fixture
+async def engine(secured_postgres: SecuredPostgres, database: str) -> AsyncIterator[AsyncEngine]:
+    """For looking at the tables, as `postgres`."""
+    made = create_engine(secured_postgres.dsn_of(database))
+    yield made
+    await made.dispose()
+
+
+@pytest.fixture
+def environment(
+    secured_postgres: SecuredPostgres,
+    secured_kafka: SecuredKafka,
+    secured_minio: SecuredMinio,
+    database: str,
+    authority: Authority,
+    tmp_path: Path,
+) -> dict[str, str]:
+    """The services' environment: passwords in files, every certificate checked."""
+    dsn, ca = secured_postgres.dsn_of_user(database), str(authority.ca_file)
+    checked = {"postgres_tls": "verify-full", "postgres_ca_file": ca}
+    migrate(
+        PostgresSettings.model_validate(
+            {"postgres_dsn": dsn, "postgres_password": PASSWORD, **checked}
+        )
+    )
+    (tmp_path / "password").write_text(PASSWORD + "\n")
+    topic = secured_kafka.create_topic(unique())
+    made = service_environment(
+        dsn,
+        Kafka("replaced"),
+        secured_minio,
+        secured_minio.create_bucket(unique()),
+        KAFKA_TOPIC=topic,
+        API_PORT=str(free_port()),
+        S3_CA_FILE=ca,
+        S3_ENCRYPTION="SSE-KMS",
+        S3_KMS_KEY_ID="tests",
+        POSTGRES_TLS="verify-full",
+        POSTGRES_CA_FILE=ca,
+        POSTGRES_PASSWORD_FILE=str(tmp_path / "password"),
+        INGESTER_RETRY_SECONDS="0.2",
+        **secured_kafka.login("SCRAM-SHA-512"),
+    )
+    made["INFERENCE_STORE_KAFKA_SASL_PASSWORD_FILE"] = str(tmp_path / "password")
+    del made["INFERENCE_STORE_KAFKA_SASL_PASSWORD"]
+    return made
+
+
+async def produce(
+    environment: dict[str, str], kafka: SecuredKafka, authority: Authority, *numbers: int
+) -> None:
+    """Blobs and events of these numbers."""
+    topic = environment["INFERENCE_STORE_KAFKA_TOPIC"]
+    producer = SecuredProducer(environment, topic, authority)
+    captures = [capture(number) for number in numbers]
+    await producer.put_all(captures)
+    async with AIOKafkaProducer(bootstrap_servers=kafka.bootstrap_servers) as sending:
+        for one in captures:
+            await sending.send_and_wait(topic, one.event)
+
+
+async def counted(engine: AsyncEngine, table: str = "inference") -> int:
+    async with engine.connect() as connection:
+        return int(await connection.scalar(text(f"SELECT count(*) FROM {table}")) or 0)
+
+
+async def test_an_event_becomes_a_typed_answer(
+    environment: dict[str, str],
+    secured_kafka: SecuredKafka,
+    authority: Authority,
+    engine: AsyncEngine,
+    tmp_path: Path,
+) -> None:
+    pair = authority.issue("api")
+    environment["INFERENCE_STORE_API_TLS_CERTIFICATE_FILE"] = str(pair.certificate)
+    environment["INFERENCE_STORE_API_TLS_KEY_FILE"] = str(pair.key)
+    services = [Service(name, environment, tmp_path) for name in ("ingester", "api", "retention")]
+    trusted = ssl.create_default_context(cafile=str(authority.ca_file))
+    port = environment["INFERENCE_STORE_API_PORT"]
+    url = f"https://localhost:{port}/v1/models/people-detector/inferences"
+    try:
+        for service in services:
+            await asyncio.to_thread(service.wait_ready, 120)
+        await produce(environment, secured_kafka, authority, 7)
+        await until(lambda: counted(engine), lambda number: number == 1, seconds=60)
+        body: dict[str, Any] = {
+            "metadata_filter": [
+                {"key": "frame_number", "type": "int", "operator": "eq", "value": "7"}
+            ],
+            "include": ["urls"],
+        }
+        async with aiohttp.ClientSession() as http:
+            async with http.post(f"{url}/query", json=body, ssl=trusted) as answer:
+                [item] = (await answer.json())["items"]
+            async with http.get(item["urls"]["data"], ssl=trusted) as answer:
+                assert await answer.read() == b"datum 7"
+            async with http.get(f"{url}/inference-7/data", ssl=trusted) as answer:
+                assert await answer.read() == b"datum 7"
+        for service in services:
+            assert PASSWORD not in service.text
+    finally:
+        for service in services:
+            service.stop()
+
+
+@pytest.mark.parametrize(
+    ("setting", "part"),
+    [
+        ("KAFKA_CA_FILE", "kafka"),
+        ("S3_CA_FILE", "object store"),
+        ("POSTGRES_CA_FILE", "postgres"),
+    ],
+)
+async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
+    environment: dict[str, str],
+    secured_kafka: SecuredKafka,
+    authority: Authority,
+    stranger: Authority,
+    engine: AsyncEngine,
+    tmp_path: Path,
+    setting: str,
+    part: str,
+) -> None:
+    await produce(environment, secured_kafka, authority, 1, 2, 3)
+    name = f"INFERENCE_STORE_{setting}"
+    ingester = Service("ingester", environment | {name: str(stranger.ca_file)}, tmp_path)
+
+    async def said() -> str:
+        return str((await asyncio.to_thread(ingester.health))["parts"][part])
+
+    try:
+        found = await until(said, lambda text: "certificate" in text.lower(), seconds=90)
+        assert "certificate verify failed" in found
+        assert ingester.health()["ready"] is False
+        assert await counted(engine) == 0
+        await asyncio.to_thread(ingester.stop)
+        ingester.restart(**{setting: str(authority.ca_file)})
+        await until(lambda: counted(engine), lambda number: number == 3, seconds=90)
+        assert await counted(engine, "dead_letter") == 0
+        assert await counted(engine, "parked_event") == 0
+    finally:
+        ingester.stop()
