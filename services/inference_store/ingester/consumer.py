@@ -17,6 +17,7 @@ from inference_store.store.metrics import ASSIGNED
 from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
+from .decompression import bound_decompression
 from .positions import OffsetsWentBack, Positions
 from .record_batches import read_whatever_comes
 from .repeats import say_less
@@ -77,6 +78,7 @@ class Topic:
         """Connect and join the group. Raises KafkaError where no broker answers."""
         say_less("aiokafka")
         read_whatever_comes()
+        bound_decompression()
         arguments = client_arguments(self._settings)
         consumer = AIOKafkaConsumer(
             **arguments,

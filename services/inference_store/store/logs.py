@@ -5,6 +5,7 @@ import sys
 from typing import TextIO
 
 import structlog
+from structlog.typing import EventDict
 
 from .settings import LogSettings
 
@@ -16,10 +17,10 @@ def configure(settings: LogSettings, *, service: str, stream: TextIO = sys.stder
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer()
+    rendered: list[structlog.typing.Processor] = (
+        [structlog.processors.JSONRenderer()]
         if settings.log_format == "json"
-        else structlog.dev.ConsoleRenderer(colors=False)
+        else [one_line, structlog.dev.ConsoleRenderer(colors=False)]
     )
     handler = logging.StreamHandler(stream)
     handler.setFormatter(
@@ -28,7 +29,7 @@ def configure(settings: LogSettings, *, service: str, stream: TextIO = sys.stder
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,
-                renderer,
+                *rendered,
             ],
         )
     )
@@ -39,3 +40,17 @@ def configure(settings: LogSettings, *, service: str, stream: TextIO = sys.stder
         wrapper_class=structlog.stdlib.BoundLogger,
     )
     structlog.contextvars.bind_contextvars(service=service)
+
+
+def one_line(_: object, __: str, event: EventDict) -> EventDict:
+    """Nothing that others wrote can begin a line of a text log, or speak to the terminal."""
+    shown = {_printable(str(name)): value for name, value in event.items()}
+    shown["event"] = _printable(str(event.get("event", "")))
+    if "exception" in event:
+        lines = str(event["exception"]).split("\n")
+        shown["exception"] = "\n".join(f"    {_printable(line)}" for line in lines)
+    return shown
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

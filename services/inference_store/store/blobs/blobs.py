@@ -237,7 +237,9 @@ class Blobs:
         with away():
             answer = self._minio.get_object(key.bucket, key.key)
             try:
-                return answer.read(), answer.headers.get("Content-Type")
+                # as it is stored: undoing a Content-Encoding could make gigabytes of it
+                data = answer.read(decode_content=False)
+                return data, answer.headers.get("Content-Type")
             finally:
                 answer.close()
                 answer.release_conn()
