@@ -14,7 +14,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
-	bench-ingest bench-retention bench-scale clean
+	bench-ingest bench-retention bench-scale audit clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,7 @@ format: $(DEV_STAMP) ## Format the code and mend what can be mended.
 types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p inference_store
 	@$(BIN)/mypy -p tests.servers
+	@$(BIN)/mypy -p security
 
 test: lint types unit integration e2e ## Run every check and test but the fault matrix.
 
@@ -66,6 +67,9 @@ bench-retention: servers ## Measure erasures against plain DELETE and S3's own b
 
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale
+
+audit: $(DEV_STAMP) ## Hold every locked dependency against the known vulnerabilities.
+	@$(BIN)/python -m security.audit
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info

@@ -11,7 +11,7 @@ from inference_store.store.errors import StoreError
 from inference_store.store.events import DEAD_LETTER_REASONS
 from inference_store.store.metrics import REGISTRY
 from inference_store.store.operators import OPERATORS
-from inference_store.store.settings import GROUPS, PREFIX, names
+from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
 from inference_store.store.task_types import TASK_TYPES
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +33,20 @@ def test_every_setting_says_what_it_does(group: type) -> None:
     for name, field in group.model_fields.items():  # type: ignore[attr-defined]
         assert field.description, name
         assert field.description in OPERATE, name
+
+
+def test_every_secret_is_told_to_be_one() -> None:
+    told = OPERATE[OPERATE.index("<!-- secrets -->") : OPERATE.index("<!-- /secrets -->")]
+    secrets = {name.upper() for group in GROUPS for name in secrets_of(group)}
+    assert set(re.findall(r"`([A-Z0-9_]+)`", told)) == secrets
+
+
+def test_every_setting_of_an_example_exists() -> None:
+    examples = "".join(re.findall(r"^```\n(.*?)^```", OPERATE, re.DOTALL | re.MULTILINE))
+    found = {name.removesuffix("_FILE") for name in re.findall(r"^([A-Z0-9_]+)=", examples, re.M)}
+    known = {name.removeprefix(PREFIX).removesuffix("_FILE") for name in names()}
+    assert found
+    assert found <= known
 
 
 def test_every_metric_is_documented() -> None:

@@ -1,0 +1,38 @@
+"""Every line of the threat model is held by a test that exists."""
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "threat-model.md").read_text()
+ROWS = [
+    [cell.strip() for cell in line.strip("|").split(" | ")]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith("| threat ")
+]
+
+
+@cache
+def names_in(path: str) -> frozenset[str]:
+    """The test functions of a file."""
+    functions = ast.FunctionDef | ast.AsyncFunctionDef
+    tree = ast.parse((ROOT / path).read_text())
+    return frozenset(node.name for node in tree.body if isinstance(node, functions))
+
+
+def test_there_are_lines() -> None:
+    assert len(ROWS) > 30
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0][:40])
+def test_a_line_names_tests_that_exist(row: list[str]) -> None:
+    assert len(row) == 3, row
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[2])
+    assert named, row
+    for path, name in named:
+        assert name.startswith("test_")
+        assert name in names_in(path), f"{path} has no {name}"
