@@ -1,7 +1,8 @@
 """A bound on what a compressed batch may become: 1 MiB of zstd can be gigabytes.
 
 aiokafka's decoders have none, and no setting for one; a batch over it would end the process each
-time it is fetched. So they are replaced, in the modules of records that call them.
+time it is fetched. So they are replaced, in the modules of records that call them. What they
+refuse is a batch that cannot be read: dead letters, see record_batches.py.
 """
 
 import gzip
@@ -25,14 +26,10 @@ _MODULES = (default_records, legacy_records, fast_default_records, fast_legacy_r
 
 
 class BatchTooLarge(KafkaError):  # type: ignore[misc]
-    """A batch becomes larger than is read; the line waits, for its records cannot be told apart."""
+    """A batch becomes larger than is read."""
 
     def __init__(self) -> None:
-        super().__init__(
-            f"a compressed batch becomes larger than {MOST_BYTES} bytes: find who produces it, and"
-            " let Kafka delete the records up to its end (kafka-delete-records); the books then"
-            " name them lost"
-        )
+        super().__init__(f"it becomes larger than {MOST_BYTES} bytes")
 
 
 def bound_decompression() -> None:
@@ -95,13 +92,13 @@ class _Room:
 
 
 def _named(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
-    """A decoder whose every failure is Kafka's trouble: the line waits, and says why."""
+    """A decoder whose failures are all of one kind."""
 
     def named(payload: bytes) -> bytes:
         try:
             return decode(payload)
         except _DAMAGED as error:
-            raise KafkaError(f"a batch cannot be decompressed: {error}") from error
+            raise KafkaError(f"it cannot be decompressed: {error}") from error
 
     return named
 

@@ -1,11 +1,14 @@
 """A record that aiokafka cannot read costs itself alone, or its batch at most."""
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.ingester.decompression import MOST_BYTES
 from inference_store.store import dead_letters
 from inference_store.store.books import Outcome
 from inference_store.store.dead_letters import Selection
@@ -15,10 +18,12 @@ from tests.odd_batch import CODECS, OddBatch, odd_name
 from tests.polling import until
 from tests.producer import capture
 from tests.servers.kafka import Kafka
+from tests.service_process import Service
 
 pytestmark = pytest.mark.real_kafka
 SOME = [capture(number) for number in range(30)]
 ODD = 7
+BOMB_BYTES = 2 * MOST_BYTES
 
 
 def batch_of(codec: str, *, transactional: bool = False) -> OddBatch:
@@ -111,3 +116,38 @@ async def test_in_an_aborted_transaction_it_is_not_delivered(
     # ten events and their marker; and the marker of those that came through
     wanted = {Outcome.STORED: 10, Outcome.DEAD: 1, Outcome.NOT_DELIVERED: 12}
     assert +(await counted(engine)) == Counter(wanted)
+
+
+def _peak_bytes(service: Service) -> int:
+    """The most memory that the process ever had."""
+    status = Path(f"/proc/{service.process.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
+    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, codec: str
+) -> None:
+    service, producer = await start_line()
+    await producer.put_all(SOME[:2])
+    await producer.publish(SOME[0].event)
+    await until(lambda: counted(engine), lambda found: found.total() == 1)
+    before = _peak_bytes(service)
+    kafka = AIOKafkaProducer(
+        bootstrap_servers=kafka_server.bootstrap_servers,
+        compression_type=codec,
+        max_request_size=2 * BOMB_BYTES,
+    )
+    async with kafka:
+        await kafka.send_and_wait(producer.topic, bytes(BOMB_BYTES))
+    await producer.publish(SOME[1].event)
+    await until(lambda: counted(engine), lambda found: found.total() == 3)
+    assert +(await counted(engine)) == Counter({Outcome.STORED: 2, Outcome.DEAD: 1})
+    async with engine.connect() as connection:
+        (letter,) = await dead_letters.find(connection, Selection(), limit=10)
+    assert letter.trouble.reason == "unreadable_record"
+    assert f"larger than {MOST_BYTES} bytes" in letter.trouble.detail
+    assert _peak_bytes(service) - before < BOMB_BYTES

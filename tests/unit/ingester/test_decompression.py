@@ -49,7 +49,7 @@ def test_a_bomb_is_refused_and_a_batch_is_read(name: str, records: object) -> No
     assert read(records, good) == [b"x" * 900_000]
     tracemalloc.start()
     try:
-        with pytest.raises(BatchTooLarge, match="kafka-delete-records"):
+        with pytest.raises(BatchTooLarge, match="larger than 1000000 bytes"):
             read(records, bomb)
         assert tracemalloc.get_traced_memory()[1] < 5_000_000
     finally:
@@ -73,7 +73,7 @@ def test_blocks_of_snappy_count_together() -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_what_is_damaged_is_kafkas_trouble(name: str) -> None:
+def test_every_damage_is_one_error(name: str) -> None:
     with pytest.raises(KafkaError, match="cannot be decompressed"):
         decompression.DECODERS[f"{name}_decode"](b"no such thing" * 10)
     with pytest.raises(KafkaError, match="cannot be decompressed"):
