@@ -138,8 +138,8 @@ class PostgresServer(Server, Postgres):
     def _owned(self, *paths: Path) -> None:
         """Give files to the user that the server runs as."""
         for path in paths:
-            if self._user:
-                shutil.chown(path, self._user)
+            if self.user:
+                shutil.chown(path, self.user)
 
     def _answers(self) -> bool:
         try:

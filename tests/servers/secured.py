@@ -206,7 +206,7 @@ class Standby(PostgresServer):
         self._owned(self.folder)
         tool = str(self._binaries / "pg_basebackup")
         command = [tool, "-D", str(data), "-d", self._primary.dsn, "--write-recovery-conf"]
-        process = self._run([*command, "--checkpoint=fast", "--no-sync"], user=self._user)
+        process = self._run([*command, "--checkpoint=fast", "--no-sync"], user=self.user)
         if process.wait(60):
             raise RuntimeError(f"pg_basebackup failed\n{process.last_lines()}")
 
