@@ -36,12 +36,14 @@ HOMES = {
 }
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
-    {"errors", "settings", "logs", "metrics", "failpoints", "json_text", "long_text", "times"},
-    {"tables", "events", "layout", "database", "schema", "distribution", "distributing", "admin"}
-    | {"kafka"},
+    {"repeats", "traces", "metrics", "stages"},
+    {"errors", "settings", "logs", "failpoints", "json_text", "long_text", "times"},
+    {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}
+    | {"distributing", "admin", "kafka"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"},
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},
+    {"figures"},
 )
 
 

@@ -1,7 +1,5 @@
 """The api: routes, refusals, metrics. Built from parts that its caller opens and closes."""
 
-import time
-from collections.abc import Callable
 from functools import cache
 from importlib.metadata import version
 
@@ -10,15 +8,14 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.responses import HTMLResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.dictionary import Dictionary
-from inference_store.store.metrics import REQUEST_SECONDS, REQUESTS
 from inference_store.store.settings import ApiSettings
 
 from . import problems
 from .access import check_token, is_guarded
+from .measured import Measured
 from .paths import EscapedPaths
 from .replica import Replica
 from .routes import dead_letters, inferences, metadata, models, queries, retention
@@ -57,7 +54,7 @@ def create_app(
     problems.document(app, guarded=is_guarded(settings))
     templates = cache(lambda: Templates(app.openapi()["paths"]))
     app.state.templates = templates
-    app.add_middleware(Measured, templates=templates)
+    app.add_middleware(Measured, templates=templates, failed=problems.unexpected)
     return app
 
 
@@ -67,30 +64,3 @@ def _operation_id(route: APIRoute) -> str:
 
 async def _errors() -> HTMLResponse:
     return HTMLResponse(problems.page())
-
-
-class Measured:
-    """ASGI: counts and times requests by their route, not by their path."""
-
-    def __init__(self, app: ASGIApp, templates: Callable[[], Templates]) -> None:
-        self._app = app
-        self._templates = templates
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        began, status = time.monotonic(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            route = self._templates().of(scope["path"])
-            REQUESTS.labels(scope["method"], route, str(status)).inc()
-            REQUEST_SECONDS.labels(route).observe(time.monotonic() - began)

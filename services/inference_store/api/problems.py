@@ -102,7 +102,7 @@ def handle_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     for kind in (DBAPIError, PoolTimeout, OSError, BlobsAway, OutOfTime, Exception):
-        app.add_exception_handler(kind, _unexpected)
+        app.add_exception_handler(kind, unexpected)
 
 
 def document(app: FastAPI, *, guarded: bool) -> None:
@@ -241,7 +241,8 @@ async def _http(request: Request, exc: Exception) -> ProblemAnswer:
             return problem(NotJson(f"The body cannot be read: {exc.detail}."))
 
 
-async def _unexpected(_: Request, exc: Exception) -> ProblemAnswer:
+async def unexpected(_: Request, exc: Exception) -> ProblemAnswer:
+    """The answer to an error that no route names; what nobody foresaw is logged."""
     if isinstance(exc, OutOfTime) or "canceling statement due to statement timeout" in str(exc):
         return problem(errors.QueryTimeout("The query took too long: narrow its time window."))
     if isinstance(exc, BlobsAway):

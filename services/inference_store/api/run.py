@@ -2,8 +2,8 @@
 
 import asyncio
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from socket import socket
 
 import structlog
@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.admin import AdminApp
+from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway
@@ -24,6 +24,7 @@ from .access import refuse_open_address
 from .app import create_app
 from .replica import Replica
 
+_BEAT_SECONDS = 1.0
 _log = structlog.get_logger()
 
 
@@ -53,11 +54,14 @@ async def serve(settings: ApiSettings) -> None:
     reading = None if read_dsn is None else _engine(settings, read_dsn.get_secret_value())
     blobs = Blobs(settings)
     app = create_app(settings, engine, blobs, reading)
-    admin = _admin(app, engine, blobs)
+    heartbeat = Heartbeat()
+    admin = _admin(app, engine, blobs, heartbeat)
     try:
         await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
-        await Server(_config(settings, app)).serve()
+        server = Server(_config(settings, app))
+        async with _beating(server, heartbeat):
+            await server.serve()
     finally:
         await admin.stop()
         blobs.close()
@@ -75,13 +79,32 @@ def _engine(settings: ApiSettings, dsn: str | None = None) -> AsyncEngine:
     )
 
 
-def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs) -> AdminApp:
+def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
     return AdminApp(
+        "api",
         {"postgres": lambda: _postgres(engine), "object store": lambda: _object_store(blobs)},
+        heartbeat,
         spares={} if settings.postgres_read_dsn is None else {"read replica": replica.why_away},
     )
+
+
+@asynccontextmanager
+async def _beating(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
+    """Beat while the server accepts requests; not before it listens, nor once it has ended."""
+
+    async def beat() -> None:
+        while True:
+            if server.started and not server.should_exit:
+                heartbeat.beat()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:

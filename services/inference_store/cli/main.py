@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+from inference_store.store import traces
 from inference_store.store.errors import SchemaBehind
 from inference_store.store.settings import WrongSetting
 
@@ -35,6 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(module.run(command.parse_args(rest)))
     except (SchemaBehind, WrongSetting) as refused:
         sys.exit(str(refused))
+    finally:
+        traces.stop()
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from inference_store.store import logs
+from inference_store.store import logs, traces
 from inference_store.store.settings import PREFIX, LogSettings, WrongSetting, refuse_unknown
 
 S = TypeVar("S", bound=LogSettings)
@@ -22,6 +22,7 @@ def started(settings: type[S], service: str) -> S:
         # never the value: it may be a secret
         sys.exit("\n".join(_sentence(e["loc"], e["msg"]) for e in wrong.errors()))
     logs.configure(read, service=service)
+    traces.configure(service)
     return read
 
 

@@ -1,7 +1,11 @@
 """What travels down the line: records read, and the share of each partition in a batch."""
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
+
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from inference_store.store.books import Place
 from inference_store.store.indexing import Indexable
@@ -32,7 +36,7 @@ class Read:
     result: Indexable | Trouble | MissingBlob
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Assigned:
     """A partition while it is assigned to us. Running state: `gone` once it is not."""
 
@@ -44,6 +48,17 @@ class Assigned:
     gone: bool = False
     # when offsets that hold no event were last moved past (the loop's time)
     passed_at: float = 0.0
+    # what the books have: their next offset, and the time of the record before it
+    written: int = 0
+    written_at: datetime | None = None
+    # what is in hand, read and not written: (hi, time of the first record) of each share
+    in_hand: deque[tuple[int, datetime]] = field(default_factory=deque)
+
+    def wrote(self, hi: int, at: datetime | None) -> None:
+        """The books have all below `hi`; `at`: the time of the last record, if there was one."""
+        self.written, self.written_at = hi, at or self.written_at
+        while self.in_hand and self.in_hand[0][0] <= hi:
+            self.in_hand.popleft()
 
 
 @dataclass(slots=True)
@@ -72,6 +87,7 @@ class Batch:
 
     shares: list[Share]
     reads: list[Read] = field(default_factory=list)
+    span: Span = INVALID_SPAN
 
     def drop_gone(self) -> None:
         """Leave out partitions that are no longer ours."""

@@ -14,13 +14,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.kafka import client_arguments, why_away
 from inference_store.store.metrics import ASSIGNED
+from inference_store.store.repeats import say_less
 from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
 from .decompression import bound_decompression
 from .positions import OffsetsWentBack, Positions
 from .record_batches import read_whatever_comes
-from .repeats import say_less
 from .topic_ids import topic_ids
 
 _FETCH_BYTES = 4 * 1024 * 1024
@@ -197,6 +197,14 @@ class Topic:
                 return
             await self._kafka.topics()
         self._heard_at = now
+
+    async def ends(self) -> dict[Assigned, int]:
+        """Where the log of each partition ends that is placed. Raises KafkaError."""
+        placed = {tp: one for tp, one in self._assigned.items() if one.place is not None}
+        if not placed:
+            return {}
+        found = await self._kafka.end_offsets(list(placed))
+        return {placed[tp]: end for tp, end in found.items()}
 
     async def commit(self, shares: Iterable[Share]) -> None:
         """Tell Kafka how far we are, at most once a second: lag tools look there."""

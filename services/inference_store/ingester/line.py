@@ -3,17 +3,27 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 
 import structlog
+from opentelemetry.trace import Span, SpanKind
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import traces
 from inference_store.store.admin import Heartbeat
 from inference_store.store.books import Fenced, Outcome
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable
-from inference_store.store.metrics import BATCH_SECONDS, DEAD_LETTERS, EVENTS, FLAGGED
+from inference_store.store.metrics import (
+    BATCH_EVENTS,
+    BATCH_SECONDS,
+    DEAD_LETTERS,
+    DELAY_SECONDS,
+    EVENTS,
+    FLAGGED,
+)
 from inference_store.store.records import Trouble
 from inference_store.store.settings import IngesterSettings
 
@@ -80,14 +90,15 @@ class Line:
 
         Only what is in it is in memory, so slices are small while events are large.
         """
-        batch = Gathering()
+        batch = Gathering(self._begin_span)
         for share in shares:
             remaining = list(share.records)
             batch.begin(share)
             while remaining:
                 some, remaining = remaining[: self._slice], remaining[self._slice :]
                 started = time.perf_counter()
-                reads = await self._patience.until_done(partial(self._reader.read, some))
+                with traces.within(batch.span):
+                    reads = await self._patience.until_done(partial(self._reader.read, some))
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 batch.add(some, reads)
                 self._slice = slice_after(self._slice, reads)
@@ -98,11 +109,15 @@ class Line:
 
     async def _write(self) -> None:
         while (batch := await self._ahead.get()) is not None:
-            await self._write_one(batch)
-            self._heartbeat.beat()
+            self._heartbeat.beat("write")
+            with traces.ended(batch.span):
+                await self._write_one(batch)
+            # Nothing to write is no reason to call the line stuck.
+            self._heartbeat.rest("write")
 
     async def _write_one(self, batch: Batch) -> None:
         started = time.perf_counter()
+        traces.link(batch.span, _traceparents(batch))
         while True:
             batch.drop_gone()
             if not batch.shares:
@@ -119,6 +134,7 @@ class Line:
             except Halted as halted:
                 _log.error("halted", action="halted", reason=str(halted))
                 await self._pause()
+        batch.span.set_attribute("messaging.batch.message_count", len(batch.reads))
         BATCH_SECONDS.labels("write").observe(time.perf_counter() - started)
         self._count(batch, outcomes)
         await self._topic.commit(batch.shares)
@@ -130,7 +146,7 @@ class Line:
         batch.reads = await self._patience.until_done(lambda: self._reader.read(records))
 
     async def _attempt(self, batch: Batch) -> Outcomes:
-        self._heartbeat.beat()
+        self._heartbeat.beat("write")
         events = len(batch.reads)
 
         async def within_limit(connection: AsyncConnection, outcomes: Outcomes) -> None:
@@ -147,6 +163,7 @@ class Line:
         """Halted: look again now and then, for the window moves on and limits may be raised."""
         for _ in range(10):
             self._heartbeat.beat()
+            self._heartbeat.beat("write")
             try:
                 await asyncio.wait_for(self._stop.wait(), 1.0)
             except TimeoutError:
@@ -157,17 +174,51 @@ class Line:
         total: Counter[Outcome] = sum(outcomes.values(), Counter())
         for outcome, count in total.items():
             EVENTS.labels(outcome.value).inc(count)
-        count_reads(batch.reads)
+        # Of what was read well Postgres refused the rest.
+        refused = total[Outcome.DEAD] - count_reads(batch.reads)
+        if refused > 0:
+            DEAD_LETTERS.labels("unindexable").inc(refused)
+        self._note_written(batch)
+
+    def _note_written(self, batch: Batch) -> None:
+        BATCH_EVENTS.observe(len(batch.reads))
+        oldest = min((read.record.time for read in batch.reads), default=None)
+        if oldest is not None:
+            DELAY_SECONDS.observe(max(0.0, (datetime.now(UTC) - oldest).total_seconds()))
+        for share in batch.shares:
+            last = share.records[-1].time if share.records else None
+            share.assigned.wrote(share.hi, last)
+
+    def _begin_span(self) -> Span:
+        topic = self._settings.kafka_topic
+        attributes = {
+            "messaging.system": "kafka",
+            "messaging.operation.type": "process",
+            "messaging.operation.name": "process",
+            "messaging.destination.name": topic,
+            "messaging.consumer.group.name": self._settings.kafka_group,
+        }
+        return traces.begin(f"process {topic}", SpanKind.CONSUMER, attributes)
 
 
-def count_reads(reads: Iterable[Read]) -> None:
-    """Count reasons and flags of what was read."""
+def _traceparents(batch: Batch) -> Iterator[str]:
+    for read in batch.reads:
+        for name, value in read.record.headers:
+            if name == "traceparent":
+                yield value
+
+
+def count_reads(reads: Iterable[Read]) -> int:
+    """Count reasons and flags of what was read; how many cannot be read."""
+    dead = 0
     for read in reads:
         match read.result:
             case Trouble(reason=reason):
+                dead += 1
                 DEAD_LETTERS.labels(reason).inc()
             case MissingBlob(reason=reason):
                 DEAD_LETTERS.labels(reason).inc()
             case Indexable() as item:
                 for flag in (*item.flags, *item.metadata.flags, *item.predictions.flags):
                     FLAGGED.labels(flag.partition(":")[0]).inc()
+    return dead

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import books
 from inference_store.store.books import Place
-from inference_store.store.metrics import EVENT_BYTES, LAG
+from inference_store.store.metrics import EVENT_BYTES
 from inference_store.store.records import Record
 from inference_store.store.settings import IngesterSettings
 
@@ -93,7 +93,7 @@ class Positions:
             self._kafka.seek(tp, seek)
         except IllegalStateError:  # taken from us a moment ago
             return
-        assigned.next = next
+        assigned.next = assigned.written = next
         assigned.place = place
 
     async def share(
@@ -137,7 +137,6 @@ class Positions:
         # Where the log was cut in between, the consumer was sent to its new start.
         begins, _ = await self._bounds(tp)
         assigned.next, assigned.passed_at = hi, now
-        self._show_lag(tp, hi)
         return passed_share(assigned, place, lo=lo, hi=hi, lost=max(0, min(begins, hi) - lo))
 
     async def _verified(
@@ -172,11 +171,8 @@ class Positions:
         share = share_of(assigned, place, lo=lo, lost=lost, records=found)
         assigned.next = hi
         EVENT_BYTES.inc(sum(len(record.payload) for record in share.records))
-        self._show_lag(tp, hi)
+        assigned.in_hand.append((hi, found[0].time))
         return share
-
-    def _show_lag(self, tp: TopicPartition, hi: int) -> None:
-        LAG.labels(str(tp.partition)).set(max(0, (self._kafka.highwater(tp) or hi) - hi))
 
 
 def _record(place: Place, record: ConsumerRecord) -> Record:

@@ -18,10 +18,12 @@ from inference_store.store.events import InferenceEvent, StorageKey, decode
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable
 from inference_store.store.metadata import Metadata, MetadataCaps, from_response, read_metadata
+from inference_store.store.metrics import STAGE_SECONDS
 from inference_store.store.records import Record, Trouble
 from inference_store.store.registrations import Registration
 from inference_store.store.settings import IngesterSettings
 from inference_store.store.sidecars import Sidecar
+from inference_store.store.stages import stage
 from inference_store.store.task_types import (
     PredictionCaps,
     Predictions,
@@ -67,8 +69,10 @@ class Reader:
 
     async def read(self, records: Sequence[Record]) -> list[Read]:
         """What each record is, in order. Raises BlobsAway, and errors of Postgres."""
-        troubles, events = await self._decode(records)
-        await self._look_up(events)
+        with stage(STAGE_SECONDS, "decode"):
+            troubles, events = await self._decode(records)
+        with stage(STAGE_SECONDS, "look_up"):
+            await self._look_up(events)
         known: list[_Event] = []
         for item in events:
             if item.registration is None:
@@ -77,8 +81,10 @@ class Reader:
                 known.append(item)
         reads = troubles
         while known:
-            fetched, known = await self._fetch(known)
-            reads += await self._parse(fetched)
+            with stage(STAGE_SECONDS, "fetch"):
+                fetched, known = await self._fetch(known)
+            with stage(STAGE_SECONDS, "parse"):
+                reads += await self._parse(fetched)
         return sorted(reads, key=lambda read: (read.record.place, read.record.offset))
 
     async def _decode(self, records: Sequence[Record]) -> tuple[list[Read], list[_Event]]:

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from functools import partial
 
 import structlog
+from opentelemetry.trace import SpanKind
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import books, dead_letters, parked
+from inference_store.store import books, dead_letters, parked, traces
 from inference_store.store.books import Outcome, Place
 from inference_store.store.dead_letters import DeadLetter
 from inference_store.store.failpoints import failpoint
@@ -81,6 +82,16 @@ class Retries:
         if not waiting and not letters:
             return 0
         events: list[_Event] = sorted([*waiting, *letters], key=lambda event: event.record.place)
+        attributes: traces.Attributes = {
+            "messaging.system": "kafka",
+            "messaging.operation.name": "retry",
+            "messaging.batch.message_count": len(events),
+        }
+        with traces.ended(traces.begin("retry", SpanKind.CONSUMER, attributes)):
+            await self._try(events)
+        return len(events)
+
+    async def _try(self, events: Sequence[_Event]) -> None:
         reads = await self._reader.read([event.record for event in events])
         results = {(read.record.place, read.record.offset): read for read in reads}
         await self._writer.prepare(reads)
@@ -89,7 +100,6 @@ class Retries:
             some = events[start : start + _MOST_EVENTS]
             await self._writer.attempt(partial(self._settle, some, results))
             failpoint("ingester.retry.commit.after")
-        return len(events)
 
     async def _settle(
         self,

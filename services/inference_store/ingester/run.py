@@ -22,21 +22,29 @@ from .line import Line
 from .patience import Patience, Stopped
 from .reading import Reader
 from .retry import Retries
+from .watch import Watch
 from .write import Writer
 
-_ANALYSE_SECONDS = 20.0
+_PARTITIONS_SECONDS = 20.0
+_LIVE_SECONDS = 120.0
 _log = structlog.get_logger()
 
 
-async def run(settings: IngesterSettings, stop: asyncio.Event | None = None) -> None:
-    """Ingest until SIGTERM, SIGINT or `stop`."""
+async def run(
+    settings: IngesterSettings,
+    stop: asyncio.Event | None = None,
+    *,
+    live_seconds: float = _LIVE_SECONDS,
+) -> None:
+    """Ingest until SIGTERM, SIGINT or `stop`; not live once a loop has stood for `live_seconds`."""
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     engine = engine_of(settings, application="inference-store-ingester")
     blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
     try:
-        await _Ingester(settings, engine, blobs, stop).run()
+        heartbeat = Heartbeat(limit_seconds=live_seconds)
+        await _Ingester(settings, engine, blobs, heartbeat, stop).run()
     finally:
         blobs.close()
         await engine.dispose()
@@ -55,13 +63,18 @@ class _Ingester:
     """The parts of one ingester, wired."""
 
     def __init__(
-        self, settings: IngesterSettings, engine: AsyncEngine, blobs: Blobs, stop: asyncio.Event
+        self,
+        settings: IngesterSettings,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        heartbeat: Heartbeat,
+        stop: asyncio.Event,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._blobs = blobs
         self._stop = stop
-        self._heartbeat = Heartbeat(limit_seconds=120.0)
+        self._heartbeat = heartbeat
         self._patience = Patience(
             stop, first_seconds=settings.ingester_retry_seconds, heartbeat=self._heartbeat
         )
@@ -71,6 +84,7 @@ class _Ingester:
         self._topic = Topic(settings, engine)
         self._joined = False
         self._admin = AdminApp(
+            "ingester",
             {
                 "kafka": self._kafka,
                 "postgres": lambda: self._away("postgres"),
@@ -131,17 +145,20 @@ class _Ingester:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(line.run())
             tasks.create_task(retries.run())
-            tasks.create_task(self._analyse())
+            tasks.create_task(self._keep_partitions())
+            tasks.create_task(Watch(self._topic, self._engine, self._stop).run())
 
-    async def _analyse(self) -> None:
-        """Statistics of partitions that have grown, long before autovacuum would think of it."""
+    async def _keep_partitions(self) -> None:
+        """The next span before it is needed, and statistics long before autovacuum's."""
         while not self._stop.is_set():
             try:
-                await asyncio.wait_for(self._stop.wait(), _ANALYSE_SECONDS)
+                await asyncio.wait_for(self._stop.wait(), _PARTITIONS_SECONDS)
             except TimeoutError:
-                work = partial(partitions.analyse, self._engine)
+                target = self._settings.partition_inferences
+                ahead = partial(partitions.make_ahead, self._engine, target=target)
                 try:
-                    await self._retry_patience.until_done(work)
+                    await self._retry_patience.until_done(ahead)
+                    await self._retry_patience.until_done(partial(partitions.analyse, self._engine))
                 except Stopped:
                     return
 

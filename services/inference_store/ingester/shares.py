@@ -1,7 +1,9 @@
 """Accounting for offsets: a share of a batch covers [lo, hi) without a hole."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
+
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from inference_store.store.books import Place
 from inference_store.store.indexing import Indexable
@@ -69,11 +71,20 @@ def passed_share(assigned: Assigned, place: Place, *, lo: int, hi: int, lost: in
 class Gathering:
     """A batch while it is being read: parts of shares, and what was read of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, begin_span: Callable[[], Span] = lambda: INVALID_SPAN) -> None:
         self.reads: list[Read] = []
         self.rows = 0
+        self._begin_span = begin_span
+        self._span: Span | None = None
         # the share that is being read, and its parts that this batch has so far
         self._shares: list[tuple[Share, int, int, list[Record]]] = []
+
+    @property
+    def span(self) -> Span:
+        """The span of the batch that is being read; begun with its first slice."""
+        if self._span is None:
+            self._span = self._begin_span()
+        return self._span
 
     def begin(self, share: Share) -> None:
         """What is added from now on is of this share."""
@@ -99,10 +110,10 @@ class Gathering:
             for share, lo, lost, records in self._shares
             if records or not share.records
         ]
-        batch = Batch(parts, self.reads)
+        batch = Batch(parts, self.reads, self.span)
         share = self._shares[-1][0]
         self._shares = [(share, parts[-1].hi, 0, [])]
-        self.reads, self.rows = [], 0
+        self.reads, self.rows, self._span = [], 0, None
         return batch
 
 

@@ -16,14 +16,21 @@ from collections.abc import Iterable, Sequence
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store import traces
 from inference_store.store.blobs import Blobs, DeleteFault
 from inference_store.store.events import StorageKey, parse_stored
 from inference_store.store.failpoints import failpoint
-from inference_store.store.metrics import ERASED, OBJECTS_DELETED, RETENTION_TROUBLE
+from inference_store.store.metrics import (
+    ERASED,
+    OBJECTS_DELETED,
+    RETENTION_TROUBLE,
+    STEP_SECONDS,
+)
 from inference_store.store.retention import claims, erasures, marks, rows
 from inference_store.store.retention.erasures import Erasure, State
 from inference_store.store.retention.identities import Identity
 from inference_store.store.retention.marks import Mark
+from inference_store.store.stages import stage
 
 from .pace import Pace
 from .requests import forget_requests
@@ -42,6 +49,14 @@ class Eraser:
 
     async def finish(self, one: Erasure) -> State:
         """Erase all that is marked, whoever marked it, and say how it ended."""
+        attributes = {"inference_store.erasure.scope": one.scope}
+        with traces.ended(traces.begin("erasure", attributes=attributes)) as span:
+            state = await self._finish(one)
+            if state == "failed":
+                traces.failed(span, "LeftOver")
+        return state
+
+    async def _finish(self, one: Erasure) -> State:
         error, after = None, None
         while True:
             after, fault = await self.step(one, after)
@@ -61,18 +76,20 @@ class Eraser:
         (None, None) when there are none.
         """
         await self._pace.next_step()
-        async with self._engine.begin() as connection:
-            page = await marks.page(connection, one.id, after=after, limit=self._batch)
-            doomed = await claims.claim(connection, page) if page else frozenset()
-            if page:
-                await erasures.advance(connection, one.id, "deleting_objects")
+        with stage(STEP_SECONDS, "claim"):
+            async with self._engine.begin() as connection:
+                page = await marks.page(connection, one.id, after=after, limit=self._batch)
+                doomed = await claims.claim(connection, page) if page else frozenset()
+                if page:
+                    await erasures.advance(connection, one.id, "deleting_objects")
         if not page:
             return None, None
         faults = await self._delete(one, page, doomed)
         left = {fault.key for fault in faults}
         done = [mark for mark in page if left.isdisjoint(_objects(mark))]
         objects = len(doomed) - len(left.intersection(map(parse_stored, doomed)))
-        await self._forget(one, done, objects=objects, whole_span=whole_span)
+        with stage(STEP_SECONDS, "forget"):
+            await self._forget(one, done, objects=objects, whole_span=whole_span)
         return (page[-1].model, page[-1].uid), _sentence(faults)
 
     async def _delete(
@@ -81,14 +98,16 @@ class Eraser:
         """Delete objects and see them gone; what is left, with the reasons."""
         keys = [parse_stored(key) for key in sorted(doomed)]
         failpoint("retention.object_delete.before")
-        faults = await asyncio.to_thread(self._blobs.delete_objects, keys)
-        if one.scope == "input":
-            faults += await asyncio.to_thread(forget_requests, self._blobs, page)
+        with stage(STEP_SECONDS, "delete"):
+            faults = await asyncio.to_thread(self._blobs.delete_objects, keys)
+            if one.scope == "input":
+                faults += await asyncio.to_thread(forget_requests, self._blobs, page)
         failpoint("retention.object_delete.after")
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, "verifying")
         failpoint("retention.verify.before")
-        left = await asyncio.to_thread(self._blobs.still_there, keys)
+        with stage(STEP_SECONDS, "verify"):
+            left = await asyncio.to_thread(self._blobs.still_there, keys)
         failpoint("retention.verify.after")
         return _proved(faults, keys, left)
 

@@ -1,14 +1,15 @@
 """What the one working retention service does, over and over: resume, carry out, tidy up."""
 
 import asyncio
+import time
 from datetime import timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import key_registry, partitions
+from inference_store.store import key_registry, partitions, traces
 from inference_store.store.blobs import Blobs
-from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS
+from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import RetentionSettings
@@ -19,6 +20,7 @@ from .sweep import Sweep
 
 # Late events are rare by then.
 _MERGED_AFTER = timedelta(days=3)
+_CAUSE = "inference_store.retention.cause"
 _log = structlog.get_logger()
 
 
@@ -72,7 +74,12 @@ class Leader:
     async def _carry_out(self, run: Run) -> None:
         async with self._engine.begin() as connection:
             await runs.start(connection, run.id)
-        error = await Sweep(self._engine, self._eraser, run, batch=self._batch).carry_out()
+        began = time.monotonic()
+        with traces.ended(traces.begin("retention run", attributes={_CAUSE: run.cause})) as span:
+            error = await Sweep(self._engine, self._eraser, run, batch=self._batch).carry_out()
+            if error is not None:
+                traces.failed(span, "LeftOver")
+        RUN_SECONDS.observe(time.monotonic() - began)
         async with self._engine.begin() as connection:
             await runs.finish(connection, run.id, error=error)
         RETENTION_RUNS.labels("failed" if error else "done").inc()

@@ -20,26 +20,33 @@ from inference_store.store.settings import RetentionSettings
 from .leader import Leader
 from .pace import Pace, Stopped
 from .scheduler import Schedule
+from .watch import watching
 
 _log = structlog.get_logger()
-_HEARTBEAT_SECONDS = 300.0
+_LIVE_SECONDS = 300.0
 _LONGEST_WAIT_SECONDS = 30.0
 
 
-async def run(settings: RetentionSettings, stop: asyncio.Event | None = None) -> None:
-    """Delete by policy until SIGTERM, SIGINT or `stop`."""
+async def run(
+    settings: RetentionSettings,
+    stop: asyncio.Event | None = None,
+    *,
+    live_seconds: float = _LIVE_SECONDS,
+) -> None:
+    """Delete by policy until SIGTERM, SIGINT or `stop`; not live once it stood so long."""
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     engine = engine_of(
         settings,
         application="inference-store-retention",
-        # one for leadership, one for health, one for the work
-        pool_size=max(settings.postgres_pool_size, 3),
+        # one each for leadership, health, gauges and the work
+        pool_size=max(settings.postgres_pool_size, 4),
     )
     blobs = Blobs(settings)
     try:
-        await _Retention(settings, engine, blobs, stop).run()
+        heartbeat = Heartbeat(limit_seconds=live_seconds)
+        await _Retention(settings, engine, blobs, heartbeat, stop).run()
     finally:
         blobs.close()
         await engine.dispose()
@@ -49,17 +56,24 @@ class _Retention:
     """The parts of one retention service, wired."""
 
     def __init__(
-        self, settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs, stop: asyncio.Event
+        self,
+        settings: RetentionSettings,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        heartbeat: Heartbeat,
+        stop: asyncio.Event,
     ) -> None:
         self._settings = settings
         self._engine = engine
         self._blobs = blobs
         self._stop = stop
-        self._heartbeat = Heartbeat(limit_seconds=_HEARTBEAT_SECONDS)
+        self._heartbeat = heartbeat
         self._schedule = Schedule(settings.retention_interval_seconds)
         self._wait_seconds = settings.retention_poll_seconds
         self._admin = AdminApp(
-            {"postgres": self._postgres, "object store": self._object_store}, self._heartbeat
+            "retention",
+            {"postgres": self._postgres, "object store": self._object_store},
+            self._heartbeat,
         )
 
     async def run(self) -> None:
@@ -102,11 +116,12 @@ class _Retention:
         pace = Pace(leadership, self._heartbeat, self._stop)
         leader = Leader(self._settings, self._engine, self._blobs, pace, self._schedule.due)
         _log.info("retention leads", action="leading")
-        await leader.begin()
-        while True:
-            await leader.turn()
-            self._wait_seconds = self._settings.retention_poll_seconds
-            await self._rest(self._wait_seconds)
+        async with watching(self._engine):
+            await leader.begin()
+            while True:
+                await leader.turn()
+                self._wait_seconds = self._settings.retention_poll_seconds
+                await self._rest(self._wait_seconds)
 
     async def _trouble(self, server: str, error: Exception) -> None:
         RETENTION_TROUBLE.inc()

@@ -4,12 +4,13 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import version
 
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from .metrics import REGISTRY
+from .metrics import BUILD, HEARTBEAT, READY, SHOWN, Service
 from .settings import AdminSettings, presenting
 
 # None when the part is ready, else one sentence that says why it is not.
@@ -19,19 +20,23 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Heartbeat:
-    """When the service's loop last turned; live only while it does."""
+    """When each of the service's loops last turned; live only while all of them do."""
 
     limit_seconds: float = 60.0
-    _last: float = field(default_factory=time.monotonic)
+    _last: dict[str, float] = field(default_factory=lambda: {"loop": time.monotonic()})
 
-    def beat(self) -> None:
+    def beat(self, loop: str = "loop") -> None:
         """The loop turned."""
-        self._last = time.monotonic()
+        self._last[loop] = time.monotonic()
+
+    def rest(self, loop: str) -> None:
+        """The loop has nothing to do: until it beats again it need not turn."""
+        self._last.pop(loop, None)
 
     @property
     def age_seconds(self) -> float:
-        """Time since the loop last turned."""
-        return time.monotonic() - self._last
+        """Time since the slowest of the loops last turned."""
+        return time.monotonic() - min(self._last.values())
 
 
 class AdminApp:
@@ -39,17 +44,20 @@ class AdminApp:
 
     def __init__(
         self,
+        service: Service,
         checks: Mapping[str, Check],
-        heartbeat: Heartbeat | None = None,
+        heartbeat: Heartbeat,
         *,
         spares: Mapping[str, Check] | None = None,
     ) -> None:
         """`checks` make the service ready; `spares` are named too, but it works without them."""
+        self._registry = SHOWN[service]
         self._checks = checks
         self._spares = spares or {}
         self._heartbeat = heartbeat
         self._runner: web.AppRunner | None = None
         self.port = 0
+        BUILD.labels(version("inference-store")).set(1)
 
     async def start(self, host: str, port: int, settings: AdminSettings) -> None:
         """Listen; `port` 0 takes any free one, told by `self.port` and the log."""
@@ -70,13 +78,15 @@ class AdminApp:
 
     async def _live(self, _: web.Request) -> web.Response:
         beat = self._heartbeat
-        if beat is not None and beat.age_seconds > beat.limit_seconds:
+        if beat.age_seconds > beat.limit_seconds:
             reason = f"the loop has not turned for {beat.age_seconds:.0f} s"
             return web.json_response({"live": False, "reason": reason}, status=503)
         return web.json_response({"live": True})
 
     async def _ready(self, _: web.Request) -> web.Response:
         parts = {name: await check() for name, check in self._checks.items()}
+        for name, reason in parts.items():
+            READY.labels(name).set(reason is None)
         ready = all(reason is None for reason in parts.values())
         parts |= {name: await check() for name, check in self._spares.items()}
         body = {
@@ -86,8 +96,9 @@ class AdminApp:
         return web.json_response(body, status=200 if ready else 503)
 
     async def _metrics(self, _: web.Request) -> web.Response:
+        HEARTBEAT.set(self._heartbeat.age_seconds)
         return web.Response(
-            body=generate_latest(REGISTRY), headers={"Content-Type": CONTENT_TYPE_LATEST}
+            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
 
 

@@ -20,7 +20,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from . import traces
 from .settings import PostgresSettings, trusting
+from .statement_spans import trace_statements
 
 # The database's own trouble: worth another try, never the fault of what was written.
 _TROUBLE = (
@@ -101,14 +103,19 @@ def create_engine(
             raise ValueError(f"the DSN's {name!r} is not known; sslmode and application_name are")
     if tls is not None:
         arguments["ssl"] = tls
-    return create_async_engine(
+    engine = create_async_engine(
         parts._replace(scheme="postgresql+asyncpg", query="").geturl(),
+        # errors go into logs: none carries the values of a statement
+        hide_parameters=True,
         pool_size=pool_size,
         max_overflow=0,
         pool_pre_ping=True,
         pool_recycle=1800,
         connect_args={**arguments, "async_creator_fn": _connect},
     )
+    if traces.is_on():
+        trace_statements(engine)
+    return engine
 
 
 async def _connect(*place: Any, **how: Any) -> Any:

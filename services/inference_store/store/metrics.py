@@ -1,30 +1,133 @@
-"""Every metric of every service, each with its sentence. Names begin with inference_store_."""
+"""Every metric of every service, each with its sentence. Names begin with inference_store_.
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+A service shows its own and those of `every` service, so that a gauge that one process never sets
+does not stand at 0 in another. Labels are bounded: values of our own lists, numbers of Kafka's
+partitions, and the api's routes; never a model, a key, an id or anything else a caller chose.
+"""
 
-REGISTRY = CollectorRegistry(auto_describe=True)
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+)
+from prometheus_client.metrics import MetricWrapperBase
+
+Service = Literal["ingester", "api", "retention"]
+SERVICES: Sequence[Service] = ("ingester", "api", "retention")
+_PREFIX = "inference_store_"
+_Named: TypeAlias = tuple[str, str, tuple[str, ...]]
+# What `/metrics` of a service shows.
+SHOWN = {service: CollectorRegistry(auto_describe=True) for service in SERVICES}
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_LONG_SECONDS = (0.1, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
+_EVENTS = (1, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000)
+M = TypeVar("M", bound=MetricWrapperBase)
+
+for _registry in SHOWN.values():  # the process's own: memory, CPU, open files
+    ProcessCollector(registry=_registry)
+    GCCollector(registry=_registry)
+
+
+# Who sets a metric, by the first word of its name.
+_OWNERS: dict[str, Literal["every"] | Service] = {
+    "build": "every",
+    "ready": "every",
+    "heartbeat": "every",
+    "ingester": "ingester",
+    "books": "ingester",
+    "dead": "ingester",
+    "parked": "ingester",
+    "partitions": "ingester",
+    "api": "api",
+    "retention": "retention",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A metric as documents, dashboards and tests know it."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    sentence: str
+    labels: Sequence[str]
+    owner: Literal["every"] | Service
+
+    @property
+    def samples(self) -> Sequence[str]:
+        """The names that a scrape has of it."""
+        if self.kind == "histogram":
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+        return (self.name,)
+
+
+METRICS: list[Entry] = []
+
+
+def _shown(metric: M, kind: Literal["counter", "gauge", "histogram"], entry: _Named) -> M:
+    name, sentence, labels = entry
+    owner = _OWNERS[name.split("_", maxsplit=1)[0]]
+    METRICS.append(Entry(f"{_PREFIX}{name}", kind, sentence, labels, owner))
+    for service in SERVICES if owner == "every" else (owner,):
+        SHOWN[service].register(metric)
+    return metric
 
 
 def _counter(name: str, sentence: str, *labels: str) -> Counter:
-    return Counter(f"inference_store_{name}", sentence, labels, registry=REGISTRY)
+    made = Counter(_PREFIX + name, sentence, labels, registry=None)
+    return _shown(made, "counter", (name, sentence, labels))
 
 
 def _gauge(name: str, sentence: str, *labels: str) -> Gauge:
-    return Gauge(f"inference_store_{name}", sentence, labels, registry=REGISTRY)
+    made = Gauge(_PREFIX + name, sentence, labels, registry=None)
+    return _shown(made, "gauge", (name, sentence, labels))
 
 
-def _histogram(name: str, sentence: str, *labels: str) -> Histogram:
-    return Histogram(
-        f"inference_store_{name}", sentence, labels, buckets=_SECONDS, registry=REGISTRY
-    )
+def _histogram(
+    name: str, sentence: str, *labels: str, buckets: Sequence[float] = _SECONDS
+) -> Histogram:
+    made = Histogram(_PREFIX + name, sentence, labels, buckets=buckets, registry=None)
+    return _shown(made, "histogram", (name, sentence, labels))
 
+
+BUILD = _gauge("build_info", "1, with the version as a label.", "version")
+READY = _gauge("ready", "1 while a part was ready when /health/ready was last asked.", "part")
+HEARTBEAT = _gauge("heartbeat_age_seconds", "Time since the service's loop last turned.")
 
 EVENTS = _counter("ingester_events_total", "Offsets by what became of them.", "outcome")
 EVENT_BYTES = _counter("ingester_event_bytes_total", "Bytes of messages read from Kafka.")
-DEAD_LETTERS = _counter("ingester_dead_letters_total", "Events set aside, by reason.", "reason")
+DEAD_LETTERS = _counter(
+    "ingester_dead_letters_total", "Events set aside, by reason; `blob_missing`: parked.", "reason"
+)
 LAG = _gauge("ingester_lag_events", "Offsets between the books and the log's end.", "partition")
-BATCH_SECONDS = _histogram("ingester_batch_seconds", "Time of one step of a batch.", "step")
+LAG_SECONDS = _gauge(
+    "ingester_lag_seconds",
+    "Age of the oldest record that is not in the books yet; 0 without lag.",
+    "partition",
+)
+OLDEST = _gauge(
+    "ingester_oldest_unprocessed_seconds",
+    "Age of the oldest event of all that waits: in Kafka, in hand or parked.",
+)
+DELAY_SECONDS = _histogram(
+    "ingester_delay_seconds",
+    "From the Kafka time of a batch's oldest record to its commit.",
+    buckets=_LONG_SECONDS,
+)
+BATCH_SECONDS = _histogram(
+    "ingester_batch_seconds", "Time to read a slice, and to write a batch.", "step"
+)
+STAGE_SECONDS = _histogram(
+    "ingester_stage_seconds", "Time of one stage of reading or writing.", "stage"
+)
+BATCH_EVENTS = _histogram("ingester_batch_events", "Events of a written batch.", buckets=_EVENTS)
 HALTED = _gauge("ingester_halted", "1 while too many dead letters hold the ingester.")
 TROUBLE = _counter("ingester_trouble_total", "Waits because a server was away.", "server")
 FLAGGED = _counter("ingester_flagged_total", "Inferences indexed with a flag.", "flag")
@@ -32,17 +135,42 @@ ASSIGNED = _gauge("ingester_partitions_assigned", "Kafka partitions assigned to 
 PARKED_TRIES = _counter(
     "ingester_retried_total", "Parked and redriven events tried again, by outcome.", "outcome"
 )
+BOOKS = _gauge("books_events", "Offsets in the books, over all partitions, by state.", "state")
+BOOKS_OPEN = _gauge("books_open_partitions", "Partitions whose books do not close: must be 0.")
+DEAD_OPEN = _gauge("dead_letters_open", "Dead letters that nobody has redriven or discarded.")
+PARKED = _gauge("parked_events", "Events that wait for an object.")
+PARKED_OLDEST = _gauge("parked_oldest_seconds", "How long the oldest parked event has waited.")
+PARTITIONS = _gauge("partitions_spans", "Spans of time that the tables are cut into.")
+PARTITIONS_AHEAD = _gauge(
+    "partitions_ahead_seconds", "For how long from now there are partitions already."
+)
 
 REQUESTS = _counter("api_requests_total", "Requests answered.", "method", "route", "status")
 REQUEST_SECONDS = _histogram("api_request_seconds", "Time to answer a request.", "route")
+IN_PROGRESS = _gauge("api_requests_in_progress", "Requests being answered now.")
+QUERY_SECONDS = _histogram(
+    "api_query_seconds",
+    "Time of a query in Postgres, by what it answers and by its kinds of condition.",
+    *("kind", "form"),
+)
 QUERY_TIMEOUTS = _counter("api_query_timeouts_total", "Queries cut off by the timeout.", "kind")
 REPLICA_AWAY = _counter(
     "api_replica_away_total", "Questions that POSTGRES_DSN answered, as the read replica was away."
 )
 
 RETENTION_RUNS = _counter("retention_runs_total", "Runs, by how they ended.", "state")
+RUN_SECONDS = _histogram("retention_run_seconds", "Time of a run.", buckets=_LONG_SECONDS)
+STEP_SECONDS = _histogram(
+    "retention_step_seconds", "Time of one step of erasing a batch.", "step", buckets=_LONG_SECONDS
+)
 ERASED = _counter("retention_erased_total", "Inferences or inputs erased.", "scope")
 OBJECTS_DELETED = _counter("retention_objects_deleted_total", "Objects deleted and seen gone.")
 PARTITIONS_DROPPED = _counter("retention_partitions_dropped_total", "Partitions dropped whole.")
 RETENTION_TROUBLE = _counter("retention_trouble_total", "Steps that failed and will be retried.")
 LAST_RUN = _gauge("retention_last_run_timestamp_seconds", "When the last run ended well.")
+LEADING = _gauge("retention_leading", "1 while this service is the one that works.")
+MARKED = _gauge("retention_marked", "Inferences and inputs marked, and not erased yet.")
+ERASURES = _gauge("retention_erasures", "Erasures that are not finished, by state.", "state")
+OLDEST_ERASURE = _gauge(
+    "retention_oldest_erasure_seconds", "How long ago the oldest unfinished erasure was asked for."
+)

@@ -6,7 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from inference_store.api.app import create_app
 from inference_store.store.blobs import Blobs
-from inference_store.store.metrics import REGISTRY
+from inference_store.store.metrics import SHOWN
 from tests.integration.stored import Made, store
 
 from .conftest import MakeApp, client_of
@@ -121,4 +121,4 @@ async def test_postgres_away(make_app: MakeApp, blobs: Blobs) -> None:
 async def test_requests_are_counted_by_route(client: httpx.AsyncClient) -> None:
     await client.get("/v1/models/a%2Fb")
     labels = {"method": "GET", "route": "/v1/models/{model_id}", "status": "404"}
-    assert (REGISTRY.get_sample_value("inference_store_api_requests_total", labels) or 0) >= 1
+    assert (SHOWN["api"].get_sample_value("inference_store_api_requests_total", labels) or 0) >= 1

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api.answer import Answer
+from inference_store.api.asking import asking
 from inference_store.api.dependencies import BlobStore, Reading, Settings
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
@@ -76,7 +77,8 @@ async def count_inferences(
     asked = await prepare(connection, model, body.question())
     deadline = Deadline.after(to.query_timeout_seconds)
     try:
-        number = await count_matches(connection, asked.query, deadline=deadline)
+        with asking("count", asked.query):
+            number = await count_matches(connection, asked.query, deadline=deadline)
     except OutOfTime:
         QUERY_TIMEOUTS.labels("count").inc()
         raise QueryTimeout(_NARROW) from None
@@ -99,7 +101,8 @@ async def _page(
         query = query.after(after)
     deadline = Deadline.after(settings.query_timeout_seconds)
     try:
-        found = await find(connection, query, limit=body.limit + 1, deadline=deadline)
+        with asking("page", query):
+            found = await find(connection, query, limit=body.limit + 1, deadline=deadline)
     except OutOfTime:
         QUERY_TIMEOUTS.labels("page").inc()
         raise QueryTimeout(_NARROW) from None

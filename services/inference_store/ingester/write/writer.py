@@ -28,7 +28,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.ingester.arrivals import Arrivals, sort_out
-from inference_store.ingester.batch import Batch, Read
+from inference_store.ingester.batch import Batch, Read, Share
 from inference_store.store import books, dead_letters, indexing, parked, partitions
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import Outcome, Place
@@ -36,7 +36,9 @@ from inference_store.store.database import is_partition_missing, is_rows_fault
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable, Rows, rows_of
+from inference_store.store.metrics import STAGE_SECONDS
 from inference_store.store.sidecars import CONTENT_TYPE, Sidecar
+from inference_store.store.stages import stage
 
 from .guards import ErasedMeanwhile, expire_inputs, keep_registrations, refuse_erased
 from .results import item_of, settled_of, sidecars_of, unindexable, waits
@@ -97,9 +99,11 @@ class Writer:
 
         `within_limit` sees the outcomes before the commit; what it raises rolls back.
         """
-        await self.prepare(batch.reads)
+        with stage(STAGE_SECONDS, "prepare"):
+            await self.prepare(batch.reads)
         failpoint("ingester.write.before")
-        outcomes = await self.attempt(partial(self._commit, batch, within_limit))
+        with stage(STAGE_SECONDS, "transaction"):
+            outcomes = await self.attempt(partial(self._commit, batch, within_limit))
         failpoint("ingester.commit.after")
         return outcomes
 
@@ -128,22 +132,9 @@ class Writer:
                 connection, batch.reads, sidecars=sidecars, one_by_one=one_by_one
             )
             await within_limit(connection, outcomes)
-            for share in sorted(batch.shares, key=lambda share: share.place):
-                counts = outcomes.setdefault(share.place, Counter())
-                counts[Outcome.LOST] += share.lost
-                counts[Outcome.NOT_DELIVERED] += share.not_delivered
-                if share.lost:
-                    lo, hi = share.lo, share.lo + share.lost
-                    await books.name_lost(connection, share.place, lo=lo, hi=hi)
-                await books.cover(connection, share.place, share.sequences)
-                await books.move(
-                    connection,
-                    share.place,
-                    lo=share.lo,
-                    hi=share.hi,
-                    outcomes=counts,
-                    last=share.last,
-                )
+            with stage(STAGE_SECONDS, "books"):
+                for share in sorted(batch.shares, key=lambda share: share.place):
+                    await _move(connection, share, outcomes.setdefault(share.place, Counter()))
             failpoint("ingester.write.books")
             await self.put(sidecars)
             failpoint("ingester.commit.before")
@@ -171,17 +162,17 @@ class Writer:
         Adds to `sidecars` those that the caller has to `put` before it commits.
         """
         await keep_registrations(connection, reads)
-        arrivals = await sort_out(connection, reads)
+        with stage(STAGE_SECONDS, "sort_out"):
+            arrivals = await sort_out(connection, reads)
         if arrivals.spans_gone:
             self._spans = partitions.Spans()
-        stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
+        with stage(STAGE_SECONDS, "insert"):
+            stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
         sidecars += sidecars_of(stored)
-        await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
-        await parked.add(
-            connection,
-            [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing],
-            self._schedule,
-        )
+        with stage(STAGE_SECONDS, "set_aside"):
+            await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
+            missing = [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing]
+            await parked.add(connection, missing, self._schedule)
         outcomes: dict[Place, Counter[Outcome]] = {}
         for read, outcome in (*stored, *settled_of(arrivals)):
             outcomes.setdefault(read.record.place, Counter())[outcome] += 1
@@ -229,3 +220,14 @@ class Writer:
                     raise
                 arrivals.dead.append((read, unindexable(read, error)))
         return frozenset(written)
+
+
+async def _move(connection: AsyncConnection, share: Share, counts: Counter[Outcome]) -> None:
+    """Move the books over a share."""
+    counts[Outcome.LOST] += share.lost
+    counts[Outcome.NOT_DELIVERED] += share.not_delivered
+    place, lo, hi = share.place, share.lo, share.hi
+    if share.lost:
+        await books.name_lost(connection, place, lo=lo, hi=lo + share.lost)
+    await books.cover(connection, place, share.sequences)
+    await books.move(connection, place, lo=lo, hi=hi, outcomes=counts, last=share.last)

@@ -10,9 +10,11 @@ from itertools import chain
 from typing import Any
 from uuid import UUID
 
+from opentelemetry.trace import SpanKind
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import traces
 from inference_store.store.database import driver_of
 from inference_store.store.failpoints import failpoint
 
@@ -98,4 +100,14 @@ async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> No
 
 
 async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    await driver.copy_records_to_table(table, columns=columns, records=rows)
+    with traces.span(f"COPY {table}", SpanKind.CLIENT, _copying(table, len(rows))):
+        await driver.copy_records_to_table(table, columns=columns, records=rows)
+
+
+def _copying(table: str, rows: int) -> traces.Attributes:
+    return {
+        "db.system.name": "postgresql",
+        "db.operation.name": "COPY",
+        "db.collection.name": table,
+        "db.operation.batch.size": rows,
+    }

@@ -6,18 +6,20 @@ last spans became, so that one holds near `target` inferences; old times get wid
 """
 
 from .dropping import drop
-from .making import create, make_missing
+from .making import AHEAD, create, make_ahead, make_missing
 from .merging import merge
 from .span import Span, Spans, lock_catalogue, spans
 from .statistics import analyse
 
 __all__ = [
+    "AHEAD",
     "Span",
     "Spans",
     "analyse",
     "create",
     "drop",
     "lock_catalogue",
+    "make_ahead",
     "make_missing",
     "merge",
     "spans",

@@ -5,7 +5,7 @@ found. Every condition has a test, not every one a list.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from sqlalchemy import ColumnElement, Select, any_, select, union
 from sqlalchemy.sql.selectable import CompoundSelect
@@ -28,6 +28,9 @@ Uids = Select[Any] | CompoundSelect[Any]
 class Condition(Protocol):
     """One condition."""
 
+    # as metrics name it: one of a short list
+    kind: ClassVar[str]
+
     @property
     def unique(self) -> bool:
         """Whether its list names each inference once."""
@@ -47,6 +50,7 @@ def _rows(scope: Scope, table: Any, key: int) -> Select[Any]:
 class Compared:
     """A metadata key compared with a value of one family."""
 
+    kind: ClassVar[str] = "metadata"
     key: int
     many: bool
     operator: Operator
@@ -75,6 +79,7 @@ class Compared:
 class Sent:
     """A metadata key was sent, or was not."""
 
+    kind: ClassVar[str] = "metadata"
     key: int
     sent: bool
     unique: bool = True
@@ -102,6 +107,7 @@ _SENT = (*SIDE_TABLES.values(), metadata_presence)
 class Named:
     """The inference's id, or one of its aliases, is one of these."""
 
+    kind: ClassVar[str] = "id"
     ids: Any
     unique: bool = True
 
@@ -127,6 +133,7 @@ class Named:
 class Hashed:
     """The datum's hash is one of these."""
 
+    kind: ClassVar[str] = "hash"
     hashes: Any
     unique: bool = True
 
@@ -145,6 +152,7 @@ class Hashed:
 class Succeeded:
     """The request went well, or did not; unknown is neither."""
 
+    kind: ClassVar[str] = "ok"
     ok: bool
     unique: bool = True
 
@@ -162,6 +170,7 @@ class Succeeded:
 class Predicted:
     """Some prediction has one of these labels and a score in these bounds, both at once."""
 
+    kind: ClassVar[str] = "prediction"
     labels: Any | None
     scores: tuple[tuple[Operator, Any], ...] = ()
     unique: bool = False

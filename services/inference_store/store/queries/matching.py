@@ -30,6 +30,11 @@ class Query:
         """Whether an index leads to the matches."""
         return any(condition.uids(self.scope) is not None for condition in self.conditions)
 
+    @property
+    def form(self) -> str:
+        """The kinds of its conditions, `everything` without any: a word of a short list."""
+        return "+".join(sorted({condition.kind for condition in self.conditions})) or "everything"
+
     def in_order(self) -> "Query":
         """The same question, the oldest first."""
         return replace(self, newest_first=False)

@@ -1,6 +1,6 @@
 import logging
 
-from inference_store.ingester.repeats import say_less
+from inference_store.store.repeats import say_less
 
 
 def test_a_library_says_each_kind_of_thing_once() -> None:

@@ -1,0 +1,25 @@
+"""A query, timed and traced by its form: what it answers, and of which kinds its conditions are."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from inference_store.store import traces
+from inference_store.store.metrics import QUERY_SECONDS
+from inference_store.store.queries.matching import Query
+
+
+@contextmanager
+def asking(kind: str, query: Query) -> Iterator[None]:
+    """Around the statements that find inferences; `kind` is `page` or `count`."""
+    form, began = query.form, time.perf_counter()
+    attributes: traces.Attributes = {
+        "inference_store.query.kind": kind,
+        "inference_store.query.form": form,
+        "inference_store.query.conditions": len(query.conditions),
+    }
+    try:
+        with traces.span(f"query {kind}", attributes=attributes):
+            yield
+    finally:
+        QUERY_SECONDS.labels(kind, form).observe(time.perf_counter() - began)

@@ -1,0 +1,96 @@
+"""Around every request: its id, its span, and what it adds to the metrics."""
+
+import re
+import time
+from collections.abc import Awaitable, Callable
+from uuid import uuid4
+
+from opentelemetry.trace import Span, SpanKind
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from inference_store.store import traces
+from inference_store.store.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
+
+from .templates import Templates
+
+_REQUEST_ID = "x-request-id"
+# What callers send is written into logs and back into their answer.
+_SOUND = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+Failed = Callable[[Request, Exception], Awaitable[Response]]
+_METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+
+
+class Measured:
+    """ASGI: counts, times and traces requests by their route, not by their path: ids are in it."""
+
+    def __init__(self, app: ASGIApp, templates: Callable[[], Templates], failed: Failed) -> None:
+        self._app = app
+        self._templates = templates
+        self._failed = failed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+        headers = Headers(scope=scope)
+        name = _request_id(headers)
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[_REQUEST_ID] = name
+            await send(message)
+
+        method = scope["method"] if scope["method"] in _METHODS else "_OTHER"
+        span = _begin(method, scope, headers)
+        with (
+            IN_PROGRESS.track_inprogress(),
+            traces.ended(span),
+            bound_contextvars(request_id=name),
+        ):
+            try:
+                await self._app(scope, receive, noted)
+            except Exception as error:  # the edge: logged and answered here, with the request's id
+                if status:
+                    raise
+                answer = await self._failed(Request(scope), error)
+                await answer(scope, receive, noted)
+            finally:
+                # Only now: the path is the one that routes were matched on.
+                route = self._templates().of(scope["path"])
+                REQUESTS.labels(method, route, str(status or 500)).inc()
+                REQUEST_SECONDS.labels(route).observe(time.monotonic() - began)
+                _describe(span, method, route, status or 500)
+
+
+def _request_id(headers: Headers) -> str:
+    """The caller's, where it is sound, else a new one."""
+    sent = headers.get(_REQUEST_ID, "")
+    return sent if _SOUND.fullmatch(sent) else str(uuid4())
+
+
+def _begin(method: str, scope: Scope, headers: Headers) -> Span:
+    if not traces.is_on():
+        return traces.begin("")
+    # No `url.path` or `url.query`: ids and values of filters are in them.
+    attributes = {
+        "http.request.method": method,
+        "url.scheme": scope["scheme"],
+        "network.protocol.version": scope["http_version"],
+    }
+    return traces.begin(method, SpanKind.SERVER, attributes, headers=headers)
+
+
+def _describe(span: Span, method: str, route: str, status: int) -> None:
+    if span.is_recording():
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.route", route)
+        span.set_attribute("http.response.status_code", status)
+        if status >= 500:
+            traces.failed(span, str(status))

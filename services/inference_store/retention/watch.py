@@ -1,0 +1,50 @@
+"""Gauges of what is to be erased, set while this service leads; a long step does not stop them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import figures, metrics
+
+_EVERY_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def watching(engine: AsyncEngine) -> AsyncIterator[None]:
+    """Set the gauges every five seconds; afterwards another service leads, and shows them."""
+    task = asyncio.create_task(_watch(engine))
+    metrics.LEADING.set(1)
+    try:
+        yield
+    finally:
+        metrics.LEADING.set(0)
+        metrics.MARKED.set(0)
+        metrics.ERASURES.clear()
+        metrics.OLDEST_ERASURE.set(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _watch(engine: AsyncEngine) -> None:
+    while True:
+        try:
+            async with engine.connect() as connection:
+                _show(await figures.of_retention(connection))
+        except (DBAPIError, PoolTimeout, OSError) as error:
+            _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
+        await asyncio.sleep(_EVERY_SECONDS)
+
+
+def _show(found: figures.RetentionFigures) -> None:
+    metrics.MARKED.set(found.marked)
+    for state, count in found.erasures.items():
+        metrics.ERASURES.labels(state).set(count)
+    metrics.OLDEST_ERASURE.set(found.oldest_seconds)
+    if found.last_run is not None:
+        metrics.LAST_RUN.set(found.last_run.timestamp())
