@@ -17,7 +17,7 @@ ALLOWED = {
     "cli": {"cli", "store", "local", *SERVICE_ROOMS},
 }
 HOMES = {
-    "aiokafka": {"store/kafka", "ingester", "local/demo"},
+    "aiokafka": {"store/kafka", "store/doctor/kafka.py", "ingester", "local/demo"},
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},
@@ -44,6 +44,7 @@ LINES = (
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},
     {"figures"},
+    {"doctor"},
 )
 
 

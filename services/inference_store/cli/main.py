@@ -16,6 +16,7 @@ COMMANDS = {
     "ingester": "Index what arrives on Kafka.",
     "api": "Answer questions over HTTP.",
     "retention": "Delete by policy, on a schedule.",
+    "doctor": "Say what is wrong with what the services need, and what to do.",
     "demo": "Start everything on this machine and feed it real detections.",
 }
 

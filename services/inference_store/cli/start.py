@@ -20,13 +20,13 @@ def started(settings: type[S], service: str) -> S:
         sys.exit(str(wrong))
     except ValidationError as wrong:
         # never the value: it may be a secret
-        sys.exit("\n".join(_sentence(e["loc"], e["msg"]) for e in wrong.errors()))
+        sys.exit("\n".join(sentence(e["loc"], e["msg"]) for e in wrong.errors()))
     logs.configure(read, service=service)
     traces.configure(service)
     return read
 
 
-def _sentence(place: tuple[int | str, ...], message: str) -> str:
+def sentence(place: tuple[int | str, ...], message: str) -> str:
     """What is wrong with one setting, or (no place) with several that do not fit together."""
     said = message.removeprefix("Value error, ")
     return f"{PREFIX}{str(place[0]).upper()}: {said}" if place else f"Settings: {said}."

@@ -69,6 +69,13 @@ def secrets_of(settings: LogSettings) -> frozenset[str]:
     return frozenset(one for one in spelt if len(one) >= _SHORTEST_SECRET)
 
 
+def struck_out(text: str, secrets: frozenset[str]) -> str:
+    """A text without the secrets; the longest first, for one may be part of another."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, _STRUCK_OUT)
+    return text
+
+
 def _spellings(secret: str) -> Iterator[str]:
     if "://" in secret:
         secret = urlsplit(secret).password or ""
@@ -84,8 +91,7 @@ class _Discreet:
     """Strikes secrets out of every text of a line, and cuts what is too long to be ours."""
 
     def __init__(self, secrets: frozenset[str]) -> None:
-        # The longest first: one may be part of another.
-        self._secrets = sorted(secrets, key=len, reverse=True)
+        self._secrets = secrets
 
     def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
         return {name: self._without(name, value) for name, value in event.items()}
@@ -95,8 +101,7 @@ class _Discreet:
             value = str(value)
         if not isinstance(value, str):
             return value
-        for secret in self._secrets:
-            value = value.replace(secret, _STRUCK_OUT)
+        value = struck_out(value, self._secrets)
         # A traceback is long, and its end is what tells.
         return value if name == "exception" else value[:_LONGEST_TEXT]
 

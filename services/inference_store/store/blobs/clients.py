@@ -75,7 +75,7 @@ def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
     if address.path.strip("/") or not address.netloc:
         raise ValueError(f"the S3 endpoint {endpoint!r} must be like http://host:port, no path")
     key, secret = settings.s3_access_key, settings.s3_secret_key
-    http = _pool(settings)
+    http = http_pool(settings)
     named = bool(key.get_secret_value())
     return Minio(
         address.netloc,
@@ -89,7 +89,7 @@ def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
     )
 
 
-def _pool(settings: BlobSettings) -> urllib3.PoolManager:
+def http_pool(settings: BlobSettings) -> urllib3.PoolManager:
     timeout = settings.s3_timeout_seconds
     trusted = ssl.create_default_context(cafile=os.environ.get("SSL_CERT_FILE") or certifi.where())
     if settings.s3_ca_file is not None:

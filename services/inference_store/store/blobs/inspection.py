@@ -1,0 +1,82 @@
+"""What an operator would look up of a bucket: is it there, its versions, its lock, the clock."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+import urllib3
+from minio import Minio
+from minio.error import InvalidResponseError, S3Error, ServerError
+from minio.objectlockconfig import YEARS
+
+from inference_store.store.errors import BlobsAway
+from inference_store.store.settings import BlobSettings
+
+from .clients import http_pool, minio_client, without_secrets
+
+_NOT_KEPT = {"ObjectLockConfigurationNotFoundError", "NoSuchObjectLockConfiguration"}
+_UNKNOWN = {"NotImplemented", "MethodNotAllowed"}
+_AWAY = (*(S3Error, ServerError, InvalidResponseError), *(urllib3.exceptions.HTTPError, OSError))
+
+
+class BucketTrouble(Exception):
+    """The object store answers, but not as it should; `code` is S3's."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """`versioning`: Enabled, Suspended or Off. `locked_days`: what a new object is locked for."""
+
+    versioning: str
+    lock: bool
+    locked_days: int
+
+
+def look_at(settings: BlobSettings, bucket: str) -> BucketState:
+    """A bucket as it is; blocks. Raises BucketTrouble and BlobsAway."""
+    client = minio_client(settings, settings.s3_endpoint)
+    try:
+        # A list, not a question whether it is there: only its answer says what is wrong.
+        next(iter(client.list_objects(bucket)), None)
+        locked, days = _lock(client, bucket)
+        return BucketState(_versioning(client, bucket), locked, days)
+    except S3Error as error:
+        raise BucketTrouble(error.code or "", without_secrets(str(error.message))) from None
+    except (*_AWAY, ValueError) as error:
+        raise BlobsAway(without_secrets(str(error))) from None
+
+
+def _versioning(client: Minio, bucket: str) -> str:
+    try:
+        return str(client.get_bucket_versioning(bucket).status or "Off")
+    except S3Error as error:
+        if error.code in _UNKNOWN:
+            return "Off"
+        raise
+
+
+def _lock(client: Minio, bucket: str) -> tuple[bool, int]:
+    try:
+        found = client.get_object_lock_config(bucket)
+    except S3Error as error:
+        if error.code in _NOT_KEPT | _UNKNOWN:
+            return False, 0
+        raise
+    return True, (found.duration or 0) * (365 if found.duration_unit == YEARS else 1)
+
+
+def server_time(settings: BlobSettings) -> datetime | None:
+    """What the object store's clock says; None where it does not say. Raises BlobsAway."""
+    pool = http_pool(settings)
+    try:
+        answer = pool.request("HEAD", settings.s3_endpoint or "https://s3.amazonaws.com")
+        said = answer.headers.get("Date")
+        return None if said is None else parsedate_to_datetime(said)
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise BlobsAway(without_secrets(str(error))) from None
+    finally:
+        pool.clear()

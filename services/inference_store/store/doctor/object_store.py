@@ -1,0 +1,57 @@
+"""The buckets: there, readable with our keys, and such that what is deleted is gone."""
+
+import asyncio
+from collections.abc import Iterator
+
+from inference_store.store.blobs.inspection import BucketState, BucketTrouble, look_at
+from inference_store.store.errors import BlobsAway
+
+from .finding import Finding, Subject, failed, ok, warning
+
+_KEYS = (
+    "Check INFERENCE_STORE_S3_ACCESS_KEY and INFERENCE_STORE_S3_SECRET_KEY, or the role that is"
+    " taken instead."
+)
+_REMEDIES = {
+    "NoSuchBucket": "Create it, or mend INFERENCE_STORE_S3_BUCKET and _S3_ALLOWED_BUCKETS.",
+    "InvalidAccessKeyId": _KEYS,
+    "SignatureDoesNotMatch": _KEYS,
+    "ExpiredToken": _KEYS,
+    "AccessDenied": f"{_KEYS} They need the right to list the bucket.",
+    "RequestTimeTooSkewed": "Set this machine's clock: see the check 'object store clock'.",
+    "AuthorizationHeaderMalformed": "Check INFERENCE_STORE_S3_REGION.",
+    "PermanentRedirect": "Check INFERENCE_STORE_S3_REGION and INFERENCE_STORE_S3_ENDPOINT.",
+}
+
+
+async def look(subject: Subject) -> list[Finding]:
+    """Every bucket that may be read or deleted from."""
+    names = sorted(subject.settings.buckets)
+    found = await asyncio.gather(*(_bucket(subject, name) for name in names))
+    return [finding for findings in found for finding in findings]
+
+
+async def _bucket(subject: Subject, name: str) -> list[Finding]:
+    try:
+        state = await asyncio.to_thread(look_at, subject.settings, name)
+    except BucketTrouble as trouble:
+        remedy = _REMEDIES.get(trouble.code, "Look the code up in the object store's manual.")
+        return [failed(f"{name}: {trouble.code}: {trouble}"[:300], remedy)]
+    except BlobsAway as away:
+        remedy = "Is INFERENCE_STORE_S3_ENDPOINT its address as seen from here, and its CA known?"
+        return [failed(f"the object store does not answer: {away}"[:300], remedy)]
+    return list(_of_versions(name, state)) or [ok(f"{name}: versioning {state.versioning}")]
+
+
+def _of_versions(name: str, state: BucketState) -> Iterator[Finding]:
+    if state.versioning == "Suspended":
+        yield warning(
+            f"{name}: versioning is suspended: an overwrite is final, while older versions stay",
+            "Enable it again; or leave it off for good, and delete the older versions.",
+        )
+    if state.locked_days:
+        yield warning(
+            f"{name}: S3 locks every new object for {state.locked_days} days: until then no policy"
+            " and no erasure can delete it",
+            "Keep policies longer than that, or remove the bucket's default retention.",
+        )

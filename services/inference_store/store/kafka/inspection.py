@@ -1,0 +1,108 @@
+"""What an operator would look up in Kafka: its version, the topic's settings, where logs end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.conn import create_conn
+from aiokafka.errors import KafkaConnectionError
+
+from inference_store.store.settings import KafkaSettings
+
+from .connection import client_arguments, why_away
+
+_TIMEOUT_MILLISECONDS = 8000
+_FETCH = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """A topic as the brokers keep it. `settings`: the topic's own and the brokers' defaults."""
+
+    partitions: int
+    replicas: int
+    # partitions without a leader, and those with fewer replicas in sync than they have
+    leaderless: int
+    lagging: int
+    settings: Mapping[str, str]
+
+
+async def version(settings: KafkaSettings) -> tuple[int, str]:
+    """The brokers' major version, and how it is to be said. Raises KafkaError, OSError.
+
+    Brokers do not tell their version, only which requests they take.
+    """
+    arguments = client_arguments(settings)
+    servers = arguments.pop("bootstrap_servers")
+    first = str(servers).split(",", maxsplit=1)[0].strip()
+    host, _, port = first.rpartition(":")
+    connection = await create_conn(host.strip("[]"), int(port), **arguments)
+    try:
+        # aiokafka has no other place for it
+        lowest, highest = (connection._versions or {}).get(_FETCH, (0, 0))
+    finally:
+        connection.close()
+    if lowest >= 4:
+        return 4, "4 or newer"
+    return (3, "3") if highest >= 12 else (2, "older than 3")
+
+
+async def topic(settings: KafkaSettings) -> TopicSettings | None:
+    """The topic of the settings; None where there is none. Raises KafkaError, OSError."""
+    name = settings.kafka_topic
+    admin = AIOKafkaAdminClient(
+        **client_arguments(settings), request_timeout_ms=_TIMEOUT_MILLISECONDS
+    )
+    try:
+        await _started(admin, settings)
+        (found,) = await admin.describe_topics([name])
+        if found["error_code"] or not found["partitions"]:
+            return None
+        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+    finally:
+        await admin.close()
+    # error code, message, type, name, entries; of an entry: name, value
+    entries = answer.resources[0][4]
+    return _settings_of(found["partitions"], {entry[0]: entry[1] or "" for entry in entries})
+
+
+def _settings_of(partitions: list[Any], settings: Mapping[str, str]) -> TopicSettings:
+    return TopicSettings(
+        partitions=len(partitions),
+        replicas=min(len(one["replicas"]) for one in partitions),
+        leaderless=sum(one["leader"] < 0 for one in partitions),
+        lagging=sum(len(one["isr"]) < len(one["replicas"]) for one in partitions),
+        settings=settings,
+    )
+
+
+async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:
+    """Where the log of each partition begins and ends. Raises KafkaError, OSError."""
+    consumer = AIOKafkaConsumer(
+        settings.kafka_topic,
+        **client_arguments(settings),
+        request_timeout_ms=_TIMEOUT_MILLISECONDS,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="latest",
+    )
+    try:
+        await _started(consumer, settings)
+        numbers = sorted(consumer.partitions_for_topic(settings.kafka_topic) or ())
+        places = [TopicPartition(settings.kafka_topic, number) for number in numbers]
+        first = await consumer.beginning_offsets(places)
+        last = await consumer.end_offsets(places)
+    finally:
+        await consumer.stop()
+    return {place.partition: (first[place], last[place]) for place in places}
+
+
+async def _started(client: Any, settings: KafkaSettings) -> None:
+    try:
+        await client.start()
+    except KafkaConnectionError as error:
+        why = await why_away(client_arguments(settings))
+        raise KafkaConnectionError(why or str(error)) from error
