@@ -137,6 +137,10 @@ class Producer:
             if not kinds or key.rsplit("/", 1)[1] in kinds:
                 await put_async(self._store, key, data)
 
+    async def put_bytes(self, key: str, data: bytes) -> None:
+        """Write one object as it is."""
+        await put_async(self._store, key, data)
+
     async def put_all(self, captures: Iterable[Capture], *kinds: str) -> None:
         """Write the objects of many captures, 16 at a time."""
         waiting = iter(captures)

@@ -49,10 +49,13 @@ class Kafka:
     def __init__(self, bootstrap_servers: str) -> None:
         self.bootstrap_servers = bootstrap_servers
 
-    def create_topic(self, name: str, *, partitions: int = 1) -> str:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> str:
         """Make a topic, wait until every partition has a leader, and return its name."""
         admin = self._admin()
-        admin.create_topics([NewTopic(name, partitions, 1)])[name].result(30)
+        new = NewTopic(name, partitions, 1, config=dict(settings or {}))
+        admin.create_topics([new])[name].result(30)
         wait_until(lambda: self._led(admin, name) == partitions, seconds=30, what=f"topic {name}")
         return name
 

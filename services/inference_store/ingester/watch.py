@@ -4,12 +4,13 @@ Lag is asked for on a clock, not when a batch is written: where the line is stuc
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import datetime
 
 import structlog
 from aiokafka.errors import IllegalStateError, KafkaError
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import figures, metrics
@@ -19,6 +20,7 @@ from .batch import Assigned
 from .consumer import Topic
 
 _EVERY_SECONDS = 5.0
+_POSTGRES = (DBAPIError, PoolTimeout)
 _log = structlog.get_logger()
 
 
@@ -36,18 +38,26 @@ class Watch:
     async def run(self) -> None:
         """A server that is away is the line's to tell: here what was seen last grows older."""
         while not self._stop.is_set():
-            try:
-                async with asyncio.timeout(_EVERY_SECONDS):
-                    await self._look()
-            except (TimeoutError, KafkaError, IllegalStateError, DBAPIError, OSError) as error:
-                _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
+            # Apart: Kafka's figures must move on while Postgres stands, and the reverse.
+            await self._try(self._look_at_kafka)
+            await self._try(self._look_at_postgres)
             self._show_lag(self._topic.assigned)
             try:
                 await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
             except TimeoutError:
                 continue
 
-    async def _look(self) -> None:
+    async def _try(self, look: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(_EVERY_SECONDS):
+                await look()
+        except (TimeoutError, KafkaError, IllegalStateError, *_POSTGRES, OSError) as error:
+            _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
+
+    async def _look_at_kafka(self) -> None:
+        self._ends = await self._topic.ends()
+
+    async def _look_at_postgres(self) -> None:
         async with self._engine.connect() as connection:
             of_books = await figures.of_books(connection)
             of_spans = await figures.of_spans(connection)
@@ -55,7 +65,6 @@ class Watch:
         _show_books(of_books)
         metrics.PARTITIONS.set(of_spans.spans)
         metrics.PARTITIONS_AHEAD.set(of_spans.ahead_seconds)
-        self._ends = await self._topic.ends()
 
     def _show_lag(self, assigned: Iterable[Assigned]) -> None:
         waits = {str(one.partition): _oldest(one, self._ends) for one in assigned}

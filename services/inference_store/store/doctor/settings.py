@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from .finding import DoctorSettings, Finding, State, Subject, ok
 
-_S3_LONGEST_LINK_SECONDS = 7 * 24 * 3600
-
 
 @dataclass(frozen=True, slots=True)
 class Fight:
@@ -26,22 +24,12 @@ def _is_open(of: DoctorSettings) -> bool:
         return True
 
 
-def _has_token(of: DoctorSettings) -> bool:
-    return of.api_token is not None and bool(of.api_token.get_secret_value())
-
-
 FIGHTS: Sequence[Fight] = (
     Fight(
         State.WARNING,
         lambda of: _is_open(of) and of.auth == "off",
         "the api serves {api_host} without access control (AUTH=off)",
         "Set INFERENCE_STORE_AUTH=on and give keys, or bind INFERENCE_STORE_API_HOST=127.0.0.1.",
-    ),
-    Fight(
-        State.FAILED,
-        lambda of: of.presigned_url_seconds > _S3_LONGEST_LINK_SECONDS,
-        "presigned links for {presigned_url_seconds} s, where S3 signs 7 days at most",
-        "Lower INFERENCE_STORE_PRESIGNED_URL_SECONDS to 604800 or less.",
     ),
     Fight(
         State.WARNING,

@@ -1,0 +1,291 @@
+"""Every metric of the list moves when the thing happens: real services, real servers."""
+
+import asyncio
+import re
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from minio.commonconfig import COMPLIANCE
+from minio.retention import Retention
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.metrics import METRICS, Entry
+from tests.polling import until
+from tests.producer import START, Producer, capture
+from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.minio import S3
+from tests.servers.ports import free_port
+from tests.servers.postgres import Postgres
+from tests.service_process import Service
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(600)]
+OLD = START - timedelta(days=3)
+MODEL = "people-detector"
+
+Samples = dict[str, float]
+
+
+def above_zero(found: Samples) -> bool:
+    return sum(found.values()) > 0
+
+
+def has(*labels: str) -> Callable[[Samples], bool]:
+    """Each label value stands at some sample that moved."""
+
+    def check(found: Samples) -> bool:
+        moved = [name for name, value in found.items() if value > 0]
+        return all(any(f'"{label}"' in name for name in moved) for label in labels)
+
+    return check
+
+
+# What each metric must show at some moment of the story below, whatever service shows it.
+MOVES: dict[str, Callable[[Samples], bool]] = {
+    "build_info": above_zero,
+    "ready": has("postgres", "kafka", "object store"),
+    "heartbeat_age_seconds": above_zero,
+    "ingester_events_total": has("stored", "duplicate", "dead", "parked"),
+    "ingester_event_bytes_total": above_zero,
+    "ingester_dead_letters_total": has("not_json", "blob_missing"),
+    "ingester_lag_events": above_zero,
+    "ingester_lag_seconds": above_zero,
+    "ingester_oldest_unprocessed_seconds": above_zero,
+    "ingester_delay_seconds": above_zero,
+    "ingester_batch_seconds": has("read", "write"),
+    "ingester_stage_seconds": has(
+        *("decode", "look_up", "fetch", "parse", "prepare"),
+        *("transaction", "sort_out", "insert", "set_aside", "books"),
+    ),
+    "ingester_batch_events": above_zero,
+    "ingester_halted": above_zero,
+    "ingester_trouble_total": has("postgres"),
+    "ingester_flagged_total": has("metadata_unreadable"),
+    "ingester_partitions_assigned": above_zero,
+    "ingester_retried_total": has("stored"),
+    "books_events": has("stored", "duplicate", "dead"),
+    # It must be zero: tests/integration/store/test_figures.py breaks the books by hand.
+    "books_open_partitions": lambda found: found != {},
+    "dead_letters_open": above_zero,
+    "parked_events": above_zero,
+    "parked_oldest_seconds": above_zero,
+    "partitions_spans": above_zero,
+    "partitions_ahead_seconds": above_zero,
+    "api_requests_total": has("GET", "POST", "/v1/models/{model_id}/inferences/query"),
+    "api_request_seconds": above_zero,
+    "api_requests_in_progress": above_zero,
+    "api_query_seconds": has("page", "count", "metadata+prediction", "everything"),
+    "api_query_timeouts_total": above_zero,
+    "api_replica_away_total": above_zero,
+    "retention_runs_total": has("done"),
+    "retention_run_seconds": above_zero,
+    "retention_step_seconds": has("claim", "delete", "verify", "forget"),
+    "retention_erased_total": has("inference"),
+    "retention_objects_deleted_total": above_zero,
+    "retention_partitions_dropped_total": above_zero,
+    "retention_trouble_total": above_zero,
+    "retention_last_run_timestamp_seconds": above_zero,
+    "retention_leading": above_zero,
+    "retention_marked": above_zero,
+    "retention_erasures": has("failed"),
+    "retention_oldest_erasure_seconds": above_zero,
+}
+
+
+def test_every_metric_of_the_list_has_its_line() -> None:
+    assert set(MOVES) == {entry.name.removeprefix("inference_store_") for entry in METRICS}
+
+
+class Scraped:
+    """What the services' /metrics showed over time: every sample at its highest."""
+
+    def __init__(self) -> None:
+        self.highest: dict[str, Samples] = {}
+
+    def take(self, service: Service) -> None:
+        with urllib.request.urlopen(f"{service.admin}/metrics", timeout=10) as answer:
+            for name, labels, value in _samples(answer.read().decode()):
+                found = self.highest.setdefault(name, {})
+                found[labels] = max(found.get(labels, value), value)
+
+    def of(self, entry: Entry) -> Samples:
+        """A counter's or gauge's samples; of a histogram how often it was observed."""
+        name = f"{entry.name}_count" if entry.kind == "histogram" else entry.name
+        return self.highest.get(name, {})
+
+    def still(self) -> list[str]:
+        """The metrics that have not moved yet."""
+        short = {entry.name.removeprefix("inference_store_"): entry for entry in METRICS}
+        return [name for name, moves in MOVES.items() if not moves(self.of(short[name]))]
+
+
+def _samples(text: str) -> Iterator[tuple[str, str, float]]:
+    for line in text.splitlines():
+        if found := re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line):
+            yield found[1], found[2] or "", float(found[3])
+
+
+@dataclass
+class Store:
+    """Three services and what feeds them."""
+
+    services: dict[str, Service]
+    producer: Producer
+    api: str
+    scraped: Scraped
+
+    async def ask(self, method: str, path: str, body: Any = None) -> int:
+        seconds = aiohttp.ClientTimeout(total=60)
+        async with (
+            aiohttp.ClientSession(timeout=seconds) as session,
+            session.request(method, f"{self.api}/v1{path}", json=body) as answer,
+        ):
+            await answer.read()
+            return answer.status
+
+    async def until_moved(self, *names: str, seconds: float = 60) -> None:
+        """Scrape until these have moved."""
+
+        async def still() -> set[str]:
+            for service in self.services.values():
+                if service.process.running:
+                    await asyncio.to_thread(self.scraped.take, service)
+            return set(names) & set(self.scraped.still())
+
+        await until(still, lambda left: not left, seconds=seconds)
+
+
+@asynccontextmanager
+async def running(environment: dict[str, str], folder: Path) -> AsyncIterator[Store]:
+    async with AsyncExitStack() as opened:
+        services = {}
+        for name in ("ingester", "api", "retention"):
+            services[name] = Service(name, environment, folder)
+            opened.callback(services[name].stop)
+        for service in services.values():
+            await asyncio.to_thread(service.wait_ready)
+        topic = environment["INFERENCE_STORE_KAFKA_TOPIC"]
+        producer = await opened.enter_async_context(Producer(environment, topic))
+        api = f"http://127.0.0.1:{environment['INFERENCE_STORE_API_PORT']}"
+        yield Store(services, producer, api, Scraped())
+
+
+async def test_every_metric_moves_when_the_thing_happens(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    engine: AsyncEngine,
+    database: str,
+    postgres_server: Postgres,
+    minio_server: S3,
+    tmp_path: Path,
+) -> None:
+    bucket = minio_server.create_bucket(unique(), object_lock=True)
+    environment = service_environment(
+        KAFKA_TOPIC=topic(2), S3_BUCKET=bucket, API_PORT=str(free_port()),
+        INGESTER_PARKED_FIRST_SECONDS="0.5", INGESTER_PARKED_LONGEST_SECONDS="1",
+        INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1", QUERY_TIMEOUT_SECONDS="2",
+        POSTGRES_READ_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
+        RETENTION_INTERVAL_SECONDS="3600", INGESTER_DEAD_LETTER_LIMIT="12",
+    )  # fmt: skip
+    async with running(environment, tmp_path) as store:
+        await _ingest(store)
+        await _ask(store, engine)
+        await _stand(store, engine)
+        await _lose_postgres(store, postgres_server, database)
+        await _delete(store, minio_server, bucket)
+        await _halt(store)
+        assert store.scraped.still() == []
+        _each_shows_its_own(store)
+
+
+async def _ingest(store: Store) -> None:
+    old = [capture(n, received_at=OLD) for n in range(20)]
+    new = [capture(n) for n in range(20, 40)]
+    unreadable, late = capture(50, received_at=OLD), capture(51, received_at=OLD)
+    await store.producer.put(unreadable, "data", "response")
+    await store.producer.put_bytes(unreadable.key("metadata"), b"{not json")
+    await store.producer.produce(*old, *new)
+    await store.producer.publish_all([b"not json", *(one.event for one in new[:5])])
+    await store.producer.publish(unreadable.event)
+    await store.producer.put(late, "data", "metadata")
+    await store.producer.publish(late.event)
+    await store.until_moved(
+        *("ingester_events_total", "ingester_dead_letters_total", "ingester_flagged_total"),
+        *("dead_letters_open", "parked_events", "parked_oldest_seconds", "books_events"),
+        *("partitions_spans", "ingester_oldest_unprocessed_seconds", "ready"),
+    )
+    await store.producer.put(late, "response")
+    await store.until_moved("ingester_retried_total", "partitions_ahead_seconds")
+
+
+async def _ask(store: Store, engine: AsyncEngine) -> None:
+    key = {"key": "frame_number", "type": "int", "operator": "gt", "value": 3}
+    question = {"metadata_filter": [key], "prediction": {"label": "person"}}
+    assert await store.ask("POST", f"/models/{MODEL}/inferences/query", question) == 200
+    assert await store.ask("GET", f"/models/{MODEL}/inferences") == 200
+    assert await store.ask("POST", f"/models/{MODEL}/inferences/count", question) == 200
+    async with engine.begin() as connection:
+        await connection.execute(text("LOCK TABLE inference IN ACCESS EXCLUSIVE MODE"))
+        asked = asyncio.create_task(
+            store.ask("POST", f"/models/{MODEL}/inferences/count", question)
+        )
+        await store.until_moved("api_requests_in_progress")
+        assert await asked == 503
+    await store.until_moved(
+        "api_query_seconds", "api_query_timeouts_total", "api_replica_away_total"
+    )
+
+
+async def _stand(store: Store, engine: AsyncEngine) -> None:
+    """A writer that stands still: lag rises all the same."""
+    async with engine.begin() as connection:
+        await connection.execute(text("LOCK TABLE inference IN ACCESS EXCLUSIVE MODE"))
+        await store.producer.produce(*(capture(n) for n in range(100, 130)))
+        await store.until_moved("ingester_lag_events", "ingester_lag_seconds")
+
+
+async def _lose_postgres(store: Store, server: Postgres, dsn: str) -> None:
+    name = dsn.rsplit("/", 1)[1]
+    cut = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"
+    shut, open_ = (f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {x}' for x in ("false", "true"))
+    await asyncio.to_thread(server.execute, shut, cut)
+    try:
+        await store.until_moved("ingester_trouble_total", "retention_trouble_total")
+    finally:
+        await asyncio.to_thread(server.execute, open_)
+    for service in store.services.values():
+        await asyncio.to_thread(service.wait_ready)
+
+
+async def _delete(store: Store, s3: S3, bucket: str) -> None:
+    """All has expired; one object is locked, so that its erasure fails and stays."""
+    kept = Retention(COMPLIANCE, datetime.now(UTC) + timedelta(minutes=10))
+    s3.client().set_object_retention(bucket, capture(30).key("data"), kept)
+    rule = {"keep_input": "PT1S", "keep_inference": "PT1S"}
+    path = f"/models/{MODEL}/retention-policy"
+    assert await store.ask("PUT", path, {"rules": [rule]}) in {200, 201}
+    assert await store.ask("POST", f"{path}/run") == 202
+    await store.until_moved(*(name for name in MOVES if name.startswith("retention_")))
+
+
+async def _halt(store: Store) -> None:
+    await store.producer.publish_all([b"bad"] * 40)
+    await store.until_moved("ingester_halted")
+
+
+def _each_shows_its_own(store: Store) -> None:
+    for name, service in store.services.items():
+        shown = Scraped()
+        shown.take(service)
+        owners = {
+            entry.owner for entry in METRICS for sample in entry.samples if sample in shown.highest
+        }
+        assert owners == {name, "every"}
+        assert "process_resident_memory_bytes" in shown.highest

@@ -1,0 +1,185 @@
+"""One trace from a producer's Kafka header through the ingester and a question to the api."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.tables import inference
+from tests.collector import Collector
+from tests.polling import until
+from tests.producer import Producer, capture
+from tests.servers.fixtures import MakeEnvironment
+from tests.servers.ports import free_port
+from tests.service_process import Service
+
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
+MODEL = "people-detector"
+# Nothing of these may be in any span: an id, metadata, a filter's value, a token, a secret key.
+VALUES = ("inference-3", "camera-1", "4711", "token-of-this-test", "inference-store-tests")
+# Client-chosen names may: that of the topic and the bucket's are the operator's.
+
+
+async def stored(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        return int(await connection.scalar(select(func.count()).select_from(inference)) or 0)
+
+
+async def publish(producer: Producer, *, sampled: bool = True) -> None:
+    captures = [capture(number) for number in range(5)]
+    await producer.put_all(captures)
+    header = TRACEPARENT if sampled else TRACEPARENT[:-2] + "00"
+    for one in captures:
+        await producer.publish(one.event, headers=[("traceparent", header.encode())])
+
+
+async def ask(api: str, method: str, path: str, body: Any = None) -> int:
+    headers = {"traceparent": TRACEPARENT, "Authorization": "Bearer token-of-this-test"}
+    async with (
+        aiohttp.ClientSession(headers=headers) as session,
+        session.request(method, f"{api}/v1{path}", json=body) as answer,
+    ):
+        await answer.read()
+        return answer.status
+
+
+async def test_spans_of_all_services_join(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    engine: AsyncEngine,
+    tmp_path: Path,
+) -> None:
+    name, port = topic(1), free_port()
+    environment = service_environment(
+        KAFKA_TOPIC=name, API_PORT=str(port), API_TOKEN="token-of-this-test"
+    )
+    async with Collector() as collector:
+        environment |= collector.environment()
+        with ExitStack() as stopped:
+            for each in ("ingester", "api", "retention"):
+                service = Service(each, environment, tmp_path)
+                stopped.callback(service.stop)
+                await asyncio.to_thread(service.wait_ready)
+            async with Producer(environment, name) as producer:
+                await publish(producer)
+            await until(lambda: stored(engine), lambda count: count == 5)
+            api = f"http://127.0.0.1:{port}"
+            key = {"key": "frame_number", "type": "int", "operator": "lt", "value": 4711}
+            question = {"metadata_filter": [key]}
+            assert await ask(api, "POST", f"/models/{MODEL}/inferences/query", question) == 200
+            assert await ask(api, "GET", f"/models/{MODEL}/inferences/no-such-id") == 404
+            assert await ask(api, "DELETE", f"/models/{MODEL}/inferences/inference-3") == 202
+            await until(lambda: stored(engine), lambda count: count == 4)
+        # They have ended, and sent what they had.
+        the_ingester(collector, name)
+        the_api(collector)
+        the_retention(collector)
+        nothing_private(collector)
+
+
+def the_ingester(collector: Collector, topic: str) -> None:
+    batches = [
+        each for each in collector.named(f"process {topic}") if (TRACE, PARENT) in each.links
+    ]
+    assert batches, [span.name for span in collector.spans]
+    batch = batches[0]
+    assert (batch.service, batch.kind) == ("inference-store-ingester", 5)  # CONSUMER
+    assert batch.attributes["messaging.system"] == "kafka"
+    assert batch.attributes["messaging.batch.message_count"] >= 1
+    names = {span.name for span in collector.below(batch)}
+    assert {"decode", "look_up", "fetch", "parse", "prepare", "transaction", "books"} <= names
+    assert "COPY staged" in names
+    statements = [
+        each
+        for each in collector.below(batch)
+        if each.attributes.get("db.collection.name") == "kafka_partition"
+    ]
+    assert {each.attributes["db.system.name"] for each in statements} == {"postgresql"}
+    assert {each.kind for each in statements} == {3}  # CLIENT
+
+
+def the_api(collector: Collector) -> None:
+    (asked,) = collector.named("POST /v1/models/{model_id}/inferences/query")
+    assert (asked.service, asked.kind) == ("inference-store-api", 2)  # SERVER
+    assert (asked.trace, asked.parent) == (TRACE, PARENT)
+    assert asked.attributes["http.route"] == "/v1/models/{model_id}/inferences/query"
+    assert asked.attributes["http.response.status_code"] == 200
+    below = collector.below(asked)
+    (query,) = [each for each in below if each.name == "query page"]
+    assert query.attributes["inference_store.query.form"] == "metadata"
+    assert [each for each in collector.below(query) if each.name.startswith("SELECT")]
+    (missing,) = collector.named("GET /v1/models/{model_id}/inferences/{inference_id}")
+    assert missing.attributes["http.response.status_code"] == 404
+    assert not missing.failed  # the caller's mistake, not ours
+
+
+def the_retention(collector: Collector) -> None:
+    erasures = [each for each in collector.named("erasure") if collector.below(each)]
+    assert {each.service for each in erasures} == {"inference-store-retention"}
+    names = {span.name for each in erasures for span in collector.below(each)}
+    assert {"claim", "delete", "verify", "forget"} <= names
+
+
+def nothing_private(collector: Collector) -> None:
+    said = repr([(span.name, span.attributes) for span in collector.spans])
+    assert not [value for value in VALUES if value in said]
+    # No exception is recorded: its text may hold anything.
+    assert not [span for span in collector.spans if span.events]
+
+
+async def test_what_is_not_sampled_is_not_linked_and_other_names_are_kept(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    engine: AsyncEngine,
+    tmp_path: Path,
+) -> None:
+    name = topic(1)
+    environment = service_environment(KAFKA_TOPIC=name)
+    async with Collector() as collector:
+        environment |= collector.environment() | {"OTEL_SERVICE_NAME": "my-own-name"}
+        service = Service("ingester", environment, tmp_path).wait_ready()
+        async with Producer(environment, name) as producer:
+            await publish(producer, sampled=False)
+            await producer.publish(b"{}", headers=[("traceparent", b"\xff not one")])
+        await until(lambda: stored(engine), lambda count: count == 5)
+        await asyncio.to_thread(service.stop)
+        assert collector.named(f"process {name}")
+        assert not [span for span in collector.spans if span.links]
+        assert {span.service for span in collector.spans} == {"my-own-name"}
+
+
+@pytest.mark.parametrize("collector", ["away", "hangs"])
+async def test_a_collector_that_is_away_or_hangs_harms_nothing(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    engine: AsyncEngine,
+    tmp_path: Path,
+    collector: str,
+) -> None:
+    name = topic(1)
+    environment = service_environment(KAFKA_TOPIC=name)
+    async with Collector(hang_seconds=60) as hanging:
+        environment |= hanging.environment()
+        if collector == "away":
+            environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{free_port()}"
+        service = await asyncio.to_thread(Service("ingester", environment, tmp_path).wait_ready)
+        async with Producer(environment, name) as producer:
+            await producer.produce(*(capture(number) for number in range(300)))
+        await until(lambda: stored(engine), lambda count: count == 300)
+        assert service.health()["ready"]
+        if collector == "hangs":
+            assert hanging.requests
+        began = time.monotonic()
+        await asyncio.to_thread(service.stop)
+        assert time.monotonic() - began < 15
+        # A line now and then, not one a batch.
+        assert service.text.count("opentelemetry") + service.text.count("xport") < 20
