@@ -232,7 +232,8 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
     assert await store.ask("GET", f"/models/{MODEL}/inferences") == 200
     assert await store.ask("POST", f"/models/{MODEL}/inferences/count", question) == 200
     async with engine.begin() as connection:
-        await connection.execute(text("LOCK TABLE inference IN ACCESS EXCLUSIVE MODE"))
+        tables = "inference, metadata_number, prediction"
+        await connection.execute(text(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"))
         asked = asyncio.create_task(
             store.ask("POST", f"/models/{MODEL}/inferences/count", question)
         )

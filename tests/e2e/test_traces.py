@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +64,10 @@ async def test_spans_of_all_services_join(
     )
     async with Collector() as collector:
         environment |= collector.environment()
-        with ExitStack() as stopped:
+        async with AsyncExitStack() as stopped:
             for each in ("ingester", "api", "retention"):
                 service = Service(each, environment, tmp_path)
-                stopped.callback(service.stop)
+                stopped.push_async_callback(asyncio.to_thread, service.stop)
                 await asyncio.to_thread(service.wait_ready)
             async with Producer(environment, name) as producer:
                 await publish(producer)

@@ -7,6 +7,7 @@ import pytest
 
 from inference_store.store import errors
 from inference_store.store.books import Outcome
+from inference_store.store.doctor import CHECKS
 from inference_store.store.errors import StoreError
 from inference_store.store.events import DEAD_LETTER_REASONS
 from inference_store.store.metrics import METRICS
@@ -52,6 +53,11 @@ def test_every_setting_of_an_example_exists() -> None:
 def test_every_metric_is_documented() -> None:
     found = set(re.findall(r"`(inference_store_[a-z_]+)`", OPERATE))
     assert found == {metric.name for metric in METRICS}
+
+
+def test_every_check_of_the_doctor_is_documented() -> None:
+    for check in CHECKS:
+        assert f"| {check.name} | {check.sentence} |" in OPERATE
 
 
 def test_every_dead_letter_reason_is_documented() -> None:

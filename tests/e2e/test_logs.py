@@ -1,0 +1,178 @@
+"""What the services log: whole lines with ids, and nothing that was sent to them or entrusted."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.collector import Collector
+from tests.polling import until
+from tests.producer import Producer, capture
+from tests.servers.fixtures import MakeEnvironment
+from tests.servers.minio import S3
+from tests.servers.ports import free_port
+from tests.service_process import Service
+
+pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
+TOKEN = "api-token-of-the-log-test"
+DSN_PASSWORD = "dsn-password-of-the-log-test"
+S3_SECRET = "s3-secret-of-the-log-test"
+PAYLOAD = "payload-7d1c"
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+MODEL = "people-detector"
+
+
+def told(number: int) -> Any:
+    """A capture whose every value is distinctive."""
+    metadata = [{"key": "note", "type": "string", "value": f"{PAYLOAD}-metadata"}]
+    predictions = [{"label": f"{PAYLOAD}-label", "score": 0.5}]
+    return capture(number, metadata=metadata, predictions=predictions)
+
+
+async def parked_and_dead(engine: AsyncEngine) -> tuple[int, int]:
+    async with engine.connect() as connection:
+        row = (
+            await connection.execute(
+                text("SELECT (SELECT count(*) FROM parked_event), count(*) FROM dead_letter")
+            )
+        ).one()
+    return int(row[0]), int(row[1])
+
+
+async def ask(
+    api: str, method: str, path: str, body: Any = None, **headers: str
+) -> tuple[int, str]:
+    given = {"Authorization": f"Bearer {TOKEN}", "traceparent": TRACEPARENT} | headers
+    async with (
+        aiohttp.ClientSession(headers=given) as session,
+        session.request(method, f"{api}/v1{path}", json=body) as answer,
+    ):
+        await answer.read()
+        return answer.status, answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+async def test_no_payload_and_no_secret_is_logged(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    engine: AsyncEngine,
+    minio_server: S3,
+    tmp_path: Path,
+    log_format: str,
+) -> None:
+    name, port = topic(1), free_port()
+    environment = service_environment(
+        KAFKA_TOPIC=name, API_PORT=str(port), API_TOKEN=TOKEN, LOG_FORMAT=log_format,
+        LOG_LEVEL="debug", QUERY_TIMEOUT_SECONDS="1", INGESTER_PARKED_FIRST_SECONDS="0.2",
+    )  # fmt: skip
+    async with Collector() as collector:
+        environment |= collector.environment()
+        async with AsyncExitStack() as stopped:
+            services = []
+            for each in ("ingester", "api", "retention"):
+                services.append(Service(each, environment, tmp_path))
+                stopped.push_async_callback(asyncio.to_thread, services[-1].stop)
+            await until(lambda: _listens(port), bool, seconds=60)
+            async with Producer(environment, name) as producer:
+                await _publish(producer)
+            await until(lambda: parked_and_dead(engine), lambda found: found == (1, 2))
+            request_ids = await _ask(f"http://127.0.0.1:{port}", engine)
+    said = {service.name: service.text for service in services}
+    for secret in (TOKEN, minio_server.secret_key, PAYLOAD):
+        assert not [name for name, lines in said.items() if secret in lines], secret
+    if log_format == "json":
+        _whole(said)
+        _joined(said["api"], *request_ids)
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _publish(producer: Producer) -> None:
+    await producer.produce(*(told(number) for number in range(5)))
+    await producer.publish(f'{{"model_id": "{PAYLOAD}-broken'.encode(), key=PAYLOAD.encode())
+    nul = b'{"model_id": "' + PAYLOAD.encode() + b'\\u0000"}'
+    await producer.publish(nul, headers=[("note", PAYLOAD.encode())])
+    late = told(99)
+    await producer.put(late, "metadata")
+    await producer.publish(late.event)
+
+
+async def _ask(api: str, engine: AsyncEngine) -> tuple[str, str]:
+    """Questions that are answered, refused, and fail inside; the ids of two that are logged."""
+    key = {"key": "note", "type": "string", "operator": "eq", "value": f"{PAYLOAD}-metadata"}
+    path = f"/models/{MODEL}/inferences/query"
+    assert (await ask(api, "POST", path, {"metadata_filter": [key]}))[0] == 200
+    assert (await ask(api, "POST", path, {"metadata_filter": [key | {"key": PAYLOAD}]}))[0] == 422
+    assert (await ask(api, "POST", path, {PAYLOAD: PAYLOAD}))[0] == 422
+    wrong = {"Authorization": "Bearer wrong"}
+    assert (await ask(api, "GET", f"/models/{PAYLOAD}", **wrong))[0] == 401
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE metadata_string RENAME COLUMN value TO away"))
+    status, failed = await ask(
+        api, "POST", path, {"metadata_filter": [key]}, **{"x-request-id": "mine-1"}
+    )
+    assert (status, failed) == (500, "mine-1")
+    status, given = await ask(
+        api, "POST", path, {"metadata_filter": [key]}, **{"x-request-id": "a b"}
+    )
+    assert (status, len(given)) == (500, 36)
+    return failed, given
+
+
+def _whole(said: dict[str, str]) -> None:
+    for name, lines in said.items():
+        for line in lines.splitlines():
+            event = json.loads(line)
+            assert event["service"] == name
+            assert {"event", "level", "timestamp"} <= set(event)
+
+
+def _joined(lines: str, *request_ids: str) -> None:
+    failures = [json.loads(line) for line in lines.splitlines() if "request_failed" in line]
+    assert [event["request_id"] for event in failures] == list(request_ids)
+    assert {event["trace_id"] for event in failures} == {TRACEPARENT.split("-")[1]}
+    assert all(re.fullmatch("[0-9a-f]{16}", event["span_id"]) for event in failures)
+    assert all("UndefinedColumnError" in event["exception"] for event in failures)
+
+
+@pytest.mark.parametrize("log_format", ["json", "text"])
+async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
+    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path, log_format: str
+) -> None:
+    away = f"postgresql://nobody:{DSN_PASSWORD}@127.0.0.1:{free_port()}/nothing"
+    changes = {"LOG_FORMAT": log_format, "LOG_LEVEL": "debug", "INGESTER_RETRY_SECONDS": "0.2"}
+    environment = service_environment(KAFKA_TOPIC=topic(1), POSTGRES_DSN=away, **changes)
+    refused = service_environment(KAFKA_TOPIC=topic(1), S3_SECRET_KEY=S3_SECRET, **changes)
+    (tmp_path / "postgres").mkdir()
+    (tmp_path / "s3").mkdir()
+    async with AsyncExitStack() as stopped:
+        first = Service("ingester", environment, tmp_path / "postgres")
+        stopped.push_async_callback(asyncio.to_thread, first.stop)
+        second = Service("ingester", refused, tmp_path / "s3")
+        stopped.push_async_callback(asyncio.to_thread, second.stop)
+        for service, server in ((first, "postgres"), (second, "object store")):
+            await until(lambda one=service, word=server: _waits(one, word), bool, seconds=60)
+        health = json.dumps([first.health(), second.health()])
+    assert "ignature" in second.text
+    for secret in (DSN_PASSWORD, S3_SECRET):
+        assert secret not in first.text + second.text + health
+
+
+async def _waits(service: Service, server: str) -> bool:
+    lines = [line for line in service.text.splitlines() if "waiting" in line]
+    return any(server in line for line in lines)
