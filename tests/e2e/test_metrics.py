@@ -174,7 +174,11 @@ async def running(environment: dict[str, str], folder: Path) -> AsyncIterator[St
         topic = environment["INFERENCE_STORE_KAFKA_TOPIC"]
         producer = await opened.enter_async_context(Producer(environment, topic))
         api = f"http://127.0.0.1:{environment['INFERENCE_STORE_API_PORT']}"
-        yield Store(services, producer, api, Scraped())
+        try:
+            yield Store(services, producer, api, Scraped())
+        finally:  # shown where the test fails
+            for service in services.values():
+                print(service.name, service.text[-3000:])
 
 
 async def test_every_metric_moves_when_the_thing_happens(

@@ -143,7 +143,12 @@ class Line:
     async def _read_again(self, batch: Batch) -> None:
         """A registration changed under the batch: what it says is read anew."""
         records = [read.record for read in batch.reads]
-        batch.reads = await self._patience.until_done(lambda: self._reader.read(records))
+
+        async def read() -> list[Read]:
+            self._heartbeat.beat("write")
+            return await self._reader.read(records)
+
+        batch.reads = await self._patience.until_done(read)
 
     async def _attempt(self, batch: Batch) -> Outcomes:
         self._heartbeat.beat("write")
