@@ -178,7 +178,7 @@ async def running(environment: dict[str, str], folder: Path) -> AsyncIterator[St
             yield Store(services, producer, api, Scraped())
         finally:  # shown where the test fails
             for service in services.values():
-                print(service.name, service.text[-3000:])
+                print(service.name, service.text[-20000:])
 
 
 async def test_every_metric_moves_when_the_thing_happens(
