@@ -3,6 +3,7 @@
 import ctypes
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -45,7 +46,11 @@ class EmbeddedKafka(Kafka):
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._handle)
 
-    def create_topic(self, name: str, *, partitions: int = 1) -> str:
+    def create_topic(
+        self, name: str, *, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> str:
+        if settings:
+            raise NotImplementedError("the embedded broker keeps no settings of a topic")
         made = self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1)
         if made != 0:
             raise RuntimeError(f"topic {name} was not made: error {made}")

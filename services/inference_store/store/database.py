@@ -154,7 +154,8 @@ def is_trouble(error: BaseException) -> bool:
     if isinstance(error, DBAPIError) and error.connection_invalidated:
         return True
     if isinstance(cause, InterfaceError) and not isinstance(cause, ValueError):
-        return "connection" in str(cause)
+        # Where a connection was lost amid a COPY, the rollback only says that it is busy.
+        return "connection" in str(cause) or "another operation is in progress" in str(cause)
     if is_partition_missing(error):
         return True
     return isinstance(cause, _TROUBLE)
