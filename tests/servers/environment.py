@@ -30,6 +30,7 @@ def service_environment(
         "S3_SECRET_KEY": s3.secret_key,
         "S3_REGION": s3.region,
         "S3_BUCKET": bucket,
+        "AUTH": "off",
         "INGESTER_ADMIN_PORT": "0",
         "API_ADMIN_PORT": "0",
         "RETENTION_ADMIN_PORT": "0",

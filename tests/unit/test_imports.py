@@ -22,7 +22,8 @@ HOMES = {
     "fastapi_offline": {"api"},
     "starlette": {"api"},
     "uvicorn": {"api", "cli/api.py"},
-    "aiohttp": {"store/admin.py", "store/kafka", "proxy"},
+    "aiohttp": {"store/admin.py", "store/kafka", "api/access/issuer.py", "proxy"},
+    "jwt": {"api/access"},
     "asyncpg": {"store", "ingester/write"},
     "sqlalchemy": {"store", "api", "ingester", "retention"},
     "alembic": {"store/migration.py"},
@@ -37,9 +38,11 @@ HOMES = {
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
     {"repeats", "traces", "metrics", "stages"},
-    {"errors", "settings", "logs", "failpoints", "json_text", "long_text", "times"},
+    {"errors", "rights"},
+    {"settings", "logs", "failpoints", "json_text", "long_text", "times"},
     {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}
     | {"distributing", "admin", "kafka"},
+    {"access"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"},
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},

@@ -1,10 +1,11 @@
 """Answers as JSON: times in UTC with microseconds, numbers exact, any text that came."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import orjson
@@ -12,6 +13,15 @@ from starlette.responses import Response
 
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 PROBLEM = "application/problem+json"
+# What every answer carries, unless it says something else itself.
+HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
 
 
 class Answer(Response):
@@ -24,9 +34,12 @@ class Answer(Response):
 
 
 class ProblemAnswer(Answer):
-    """A refusal (RFC 9457)."""
+    """A refusal (RFC 9457). It has the headers itself: what failed passes by what adds them."""
 
     media_type = PROBLEM
+
+    def __init__(self, content: Any, status_code: int, headers: Mapping[str, str]) -> None:
+        super().__init__(content, status_code, {**HEADERS, **headers})
 
 
 def instant(at: datetime | None) -> str | None:

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse
 
 from inference_store.store.blobs import Blobs
@@ -14,11 +15,13 @@ from inference_store.store.dictionary import Dictionary
 from inference_store.store.settings import ApiSettings
 
 from . import problems
-from .access import check_token, is_guarded
+from .access import Gate, finished
 from .measured import Measured
+from .openapi import document
 from .paths import EscapedPaths
 from .replica import Replica
-from .routes import dead_letters, inferences, metadata, models, queries, retention
+from .routes import audit, dead_letters, inferences, keys, metadata, models, queries, retention
+from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
@@ -26,6 +29,7 @@ _DESCRIPTION = """What models did in production: typed, queryable, and deleted o
 Ids in paths are percent-escaped (`a/b` is `a%2Fb`); `uid:<uuid>` stands for an inference's id.
 Times are RFC 3339 in UTC. Every refusal is `application/problem+json`.
 """
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 def create_app(
@@ -44,18 +48,37 @@ def create_app(
     app.state.settings, app.state.engine, app.state.blobs = settings, engine, blobs
     app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
+    app.state.gate = Gate(settings, engine)
     problems.handle_problems(app)
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(check_token)])
-    for part in (models, queries, inferences, metadata, retention, dead_letters):
+    # The first dependency is the last one to end: after it nothing of a request is open.
+    v1 = APIRouter(prefix="/v1", dependencies=[Depends(finished, scope="function")])
+    for part in (models, queries, inferences, metadata, retention, dead_letters, keys, audit):
         v1.include_router(part.router)
     app.include_router(v1)
     app.add_api_route(problems.PAGE, _errors, include_in_schema=False)
-    app.add_middleware(EscapedPaths)
-    problems.document(app, guarded=is_guarded(settings))
+    document(app, settings)
     templates = cache(lambda: Templates(app.openapi()["paths"]))
     app.state.templates = templates
+    # From the innermost to the outermost.
+    app.add_middleware(EscapedPaths)
+    app.add_middleware(HeaderLimit, most_bytes=settings.api_max_header_bytes)
+    _allow_origins(app, settings.api_cors_origins)
     app.add_middleware(Measured, templates=templates, failed=problems.unexpected)
+    app.add_middleware(SecurityHeaders)
     return app
+
+
+def _allow_origins(app: FastAPI, origins: str) -> None:
+    """Let pages of these origins ask from a browser; they send keys, never cookies."""
+    named = [name.strip() for name in origins.split(",") if name.strip()]
+    if named:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=named,
+            allow_methods=["GET", "POST", "PUT", "DELETE"],
+            allow_headers=["Authorization", "Content-Type", "If-Match"],
+            expose_headers=["ETag", "Location", "Retry-After"],
+        )
 
 
 def _operation_id(route: APIRoute) -> str:

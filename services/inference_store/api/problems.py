@@ -9,7 +9,6 @@ import structlog
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field
-from pydantic.json_schema import models_json_schema
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
@@ -24,12 +23,12 @@ from inference_store.store.errors import (
     NotJson,
     StoreError,
 )
+from inference_store.store.metrics import REFUSED
 from inference_store.store.queries.bounded import OutOfTime
 
 from .answer import PROBLEM, ProblemAnswer
 
 PAGE = "/docs/errors"
-_REF = "#/components/schemas/{model}"
 _log = structlog.get_logger()
 
 
@@ -68,7 +67,7 @@ def refusals(
     *statuses: int, also: dict[int | str, dict[str, Any]] | None = None
 ) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route, for its documentation; those of every route are added."""
-    always = {*statuses, 401, 422, 500, 503}
+    always = {*statuses, 401, 403, 422, 429, 431, 500, 503}
     return {**(also or {}), **{status: _documented(status) for status in sorted(always)}}
 
 
@@ -105,35 +104,6 @@ def handle_problems(app: FastAPI) -> None:
         app.add_exception_handler(kind, unexpected)
 
 
-def document(app: FastAPI, *, guarded: bool) -> None:
-    """Put the shape of refusals into the OpenAPI, in the place of FastAPI's own.
-
-    `guarded`: a token is asked for; else the OpenAPI asks for none either.
-    """
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = generate()
-            kinds = schema["components"]["schemas"]
-            for name in ("HTTPValidationError", "ValidationError"):
-                kinds.pop(name, None)
-            ours = models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]
-            kinds.update(ours["$defs"])
-            if not guarded:
-                _forget_security(schema)
-        return app.openapi_schema or {}
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def _forget_security(schema: dict[str, Any]) -> None:
-    schema["components"].pop("securitySchemes", None)
-    for item in schema["paths"].values():
-        for operation in item.values():
-            operation.pop("security", None)
-
-
 async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, StoreError)
     return problem(exc)
@@ -142,8 +112,12 @@ async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
 def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
     """A refusal as an answer."""
     more = dict(headers or {})
+    if exc.status in (401, 403, 429, 431):
+        REFUSED.labels(exc.type).inc()
     if exc.status == 401:
         more["WWW-Authenticate"] = "Bearer"
+    if isinstance(exc, errors.TooManyRequests):
+        more["Retry-After"] = str(exc.retry_after_seconds)
     if exc.status == 503:
         more["Retry-After"] = "5"
     body = _body(type(exc), exc.detail, exc.faults)

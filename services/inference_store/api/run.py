@@ -20,11 +20,11 @@ from inference_store.store.errors import BlobsAway
 from inference_store.store.schema import require_schema, schema_of
 from inference_store.store.settings import ApiSettings
 
-from .access import refuse_open_address
 from .app import create_app
 from .replica import Replica
 
 _BEAT_SECONDS = 1.0
+_READ_AHEAD_BYTES = 64 * 1024
 _log = structlog.get_logger()
 
 
@@ -47,8 +47,9 @@ class Server(uvicorn.Server):
 
 
 async def serve(settings: ApiSettings) -> None:
-    """Serve until SIGTERM or SIGINT. Raises OpenToAll."""
-    refuse_open_address(settings)
+    """Serve until SIGTERM or SIGINT."""
+    if settings.auth == "off":
+        _log.warning("access control is off", action="auth_off", host=settings.api_host)
     engine = _engine(settings)
     read_dsn = settings.postgres_read_dsn
     reading = None if read_dsn is None else _engine(settings, read_dsn.get_secret_value())
@@ -117,6 +118,11 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
+        http="h11",
+        # Beyond what the app refuses by itself, with room for what is read at once.
+        h11_max_incomplete_event_size=settings.api_max_header_bytes + _READ_AHEAD_BYTES,
+        proxy_headers=bool(settings.api_trusted_proxies),
+        forwarded_allow_ips=settings.api_trusted_proxies,
         timeout_graceful_shutdown=20,
     )
 

@@ -2,11 +2,9 @@
 
 import argparse
 import asyncio
-import sys
 
 import uvloop
 
-from inference_store.api.access import OpenToAll
 from inference_store.api.run import serve
 from inference_store.store.settings import ApiSettings
 
@@ -20,9 +18,6 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace) -> int:
     """Serve until stopped."""
     settings = started(ApiSettings, "api")
-    try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings))
-    except OpenToAll as open_to_all:
-        sys.exit(str(open_to_all))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(settings))
     return 0

@@ -33,6 +33,8 @@ def settings(servers: Servers, api_port: int, admin_ports: Mapping[str, int]) ->
         "S3_SECRET_KEY": servers.s3.secret_key,
         "S3_BUCKET": BUCKET,
         "API_HOST": HOST,
+        # On purpose: it serves this machine alone, and what it has is made for show.
+        "AUTH": "off",
         "API_PORT": str(api_port),
         **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in admin_ports.items()},
     }

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, true, update
+from sqlalchemy import ColumnElement, Select, func, select, update
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .access import EVERYTHING, Reach
 from .errors import Conflict, NotFound
 from .records import Record, Trouble, record_of
 from .tables import dead_letter
@@ -51,11 +52,13 @@ class Selection:
     model_id: str | None = None
     created_from: datetime | None = None
     created_to: datetime | None = None
+    within: Reach = EVERYTHING
+    """Those of models in it; what names no model is in everything alone."""
 
     def where(self) -> ColumnElement[bool]:
         """As SQL."""
         table = dead_letter.c
-        clause: ColumnElement[bool] = true()
+        clause = self.within.of_id(table.model_id)
         for name in ("state", "reason", "model_id"):
             value = getattr(self, name)
             clause = clause if value is None else clause & (table[name] == value)
@@ -110,9 +113,10 @@ async def find(
     return [_letter(row) for row in rows]
 
 
-async def get(connection: AsyncConnection, id: int) -> DeadLetter:
-    """One dead letter. Raises NotFound."""
-    row = (await connection.execute(select(dead_letter).where(dead_letter.c.id == id))).first()
+async def get(connection: AsyncConnection, id: int, *, within: Reach = EVERYTHING) -> DeadLetter:
+    """One dead letter. Raises NotFound, also where its model is not within reach."""
+    query = select(dead_letter).where(dead_letter.c.id == id)
+    row = (await connection.execute(query.where(within.of_id(dead_letter.c.model_id)))).first()
     if row is None:
         raise NotFound(f"there is no dead letter {id}")
     return _letter(row)

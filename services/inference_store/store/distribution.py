@@ -30,6 +30,7 @@ DISTRIBUTED = (*PARTITIONED, erasing, tombstone, blob_reference)
 REFERENCE = (registration, metadata_key, label, model_key, model_label)
 # Never joined with what is distributed; a table that is new is named here, or above.
 LOCAL = (
+    "api_key",
     "audit",
     "dead_letter",
     "erased_span",

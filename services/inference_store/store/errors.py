@@ -5,12 +5,15 @@ StoreError
 │   ├── UnknownKey, ImpossibleComparison, UnknownField …  (`errors` names path and remedy)
 ├── NotJson            400
 ├── Unauthorized       401
+├── Forbidden          403
 ├── NotFound           404
 ├── MethodNotAllowed   405
 ├── Conflict           409  someone was faster, or it is still in use
 ├── Gone               410
 ├── PreconditionFailed 412
 ├── TooLarge           413
+├── TooManyRequests    429
+├── HeadersTooLarge    431
 ├── QueryTimeout       503
 └── Unavailable        503  a part is away
 
@@ -74,11 +77,39 @@ class InvalidCursor(Invalid):
 
 
 class Unauthorized(StoreError):
-    """The Authorization header is missing or wrong: send `Bearer <INFERENCE_STORE_API_TOKEN>`."""
+    """No key or token was sent, or it does not work: send `Authorization: Bearer <key>`."""
 
     status = 401
     type = "unauthorized"
-    title = "A bearer token is needed"
+    title = "A key or token is needed"
+
+
+class Forbidden(StoreError):
+    """The caller was not given the right that the detail names: ask an administrator for it."""
+
+    status = 403
+    type = "forbidden"
+    title = "A right is missing"
+
+
+class TooManyRequests(StoreError):
+    """The key or subject asks more often than allowed: wait as long as `Retry-After` says."""
+
+    status = 429
+    type = "too-many-requests"
+    title = "Too many requests"
+
+    def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
+        super().__init__(detail)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class HeadersTooLarge(StoreError):
+    """The request's line and headers are over the limit that the detail names."""
+
+    status = 431
+    type = "headers-too-large"
+    title = "The headers are too large"
 
 
 class MethodNotAllowed(StoreError):

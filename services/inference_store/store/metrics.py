@@ -157,6 +157,10 @@ QUERY_TIMEOUTS = _counter("api_query_timeouts_total", "Queries cut off by the ti
 REPLICA_AWAY = _counter(
     "api_replica_away_total", "Questions that POSTGRES_DSN answered, as the read replica was away."
 )
+REFUSED = _counter("api_refused_total", "Requests refused by access control or limits.", "reason")
+ISSUER_FETCHES = _counter(
+    "api_issuer_fetches_total", "Fetches of the OIDC issuer's keys, by outcome.", "outcome"
+)
 
 RETENTION_RUNS = _counter("retention_runs_total", "Runs, by how they ended.", "state")
 RUN_SECONDS = _histogram("retention_run_seconds", "Time of a run.", buckets=_LONG_SECONDS)
@@ -167,6 +171,7 @@ ERASED = _counter("retention_erased_total", "Inferences or inputs erased.", "sco
 OBJECTS_DELETED = _counter("retention_objects_deleted_total", "Objects deleted and seen gone.")
 PARTITIONS_DROPPED = _counter("retention_partitions_dropped_total", "Partitions dropped whole.")
 RETENTION_TROUBLE = _counter("retention_trouble_total", "Steps that failed and will be retried.")
+AUDIT_PRUNED = _counter("retention_audit_pruned_total", "Entries of the audit removed by age.")
 LAST_RUN = _gauge("retention_last_run_timestamp_seconds", "When the last run ended well.")
 LEADING = _gauge("retention_leading", "1 while this service is the one that works.")
 MARKED = _gauge("retention_marked", "Inferences and inputs marked, and not erased yet.")

@@ -9,6 +9,7 @@ from sqlalchemy import func, null, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .access import EVERYTHING, Reach
 from .errors import Conflict, NotFound, PreconditionFailed
 from .events import InferenceEvent
 from .tables import (
@@ -129,12 +130,14 @@ class Details:
         }
 
 
-async def get(connection: AsyncConnection, model_id: str, *, lock: bool = False) -> Registration:
+async def get(
+    connection: AsyncConnection, model_id: str, *, lock: bool = False, within: Reach = EVERYTHING
+) -> Registration:
     """A model's registration; `lock`: against change until the transaction ends.
 
-    Raises NotFound.
+    Raises NotFound, also of a model that is not within reach.
     """
-    query = select(registration).where(registration.c.model_id == model_id)
+    query = select(registration).where(registration.c.model_id == model_id, within.where)
     row = (await connection.execute(query.with_for_update() if lock else query)).first()
     if row is None:
         raise NotFound(f"There is no model {model_id!r}.")
@@ -142,10 +145,14 @@ async def get(connection: AsyncConnection, model_id: str, *, lock: bool = False)
 
 
 async def page(
-    connection: AsyncConnection, *, limit: int, after: str | None = None
+    connection: AsyncConnection,
+    *,
+    limit: int,
+    after: str | None = None,
+    within: Reach = EVERYTHING,
 ) -> list[Registration]:
     """Registrations in order of model id, after that of `after`."""
-    query = select(registration).order_by(registration.c.model_id).limit(limit)
+    query = select(registration).where(within.where).order_by(registration.c.model_id).limit(limit)
     if after is not None:
         query = query.where(registration.c.model_id > after)
     return [registration_of(row) for row in await connection.execute(query)]

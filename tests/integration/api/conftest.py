@@ -28,7 +28,7 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
             s3_access_key=minio_server.access_key,
             s3_secret_key=minio_server.secret_key,
             s3_bucket=bucket,
-            **changes,
+            **{"auth": "off", **changes},
         )
 
     return make

@@ -98,7 +98,7 @@ async def test_paths(client: httpx.AsyncClient, method: str, path: str, status: 
 
 
 async def test_the_token(make_app: MakeApp) -> None:
-    async with client_of(make_app(api_token="sesame")) as client:
+    async with client_of(make_app(auth="on", api_token="sesame")) as client:
         refused = await client.get("/v1/models")
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
         wrong = {"Authorization": "Bearer sesam"}

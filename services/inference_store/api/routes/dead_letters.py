@@ -1,15 +1,17 @@
 """Dead letters and the books."""
 
 import base64
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import cursors
+from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named, text
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import refusals
-from inference_store.api.requests import ExactRoute
 from inference_store.api.schemas.dead_letters import (
     Accounting,
     Chosen,
@@ -19,10 +21,13 @@ from inference_store.api.schemas.dead_letters import (
     OneDeadLetter,
     Redriven,
 )
-from inference_store.store import books, dead_letters
+from inference_store.store import books, dead_letters, registrations
+from inference_store.store.access import Action
 from inference_store.store.dead_letters import DeadLetter
+from inference_store.store.registrations import Registration
+from inference_store.store.rights import Right
 
-router = APIRouter(route_class=ExactRoute, tags=["dead letters and books"])
+router = APIRouter(route_class=GuardedRoute, tags=["dead letters and books"])
 LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 
@@ -30,16 +35,18 @@ LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
     "/dead-letters",
     response_model=DeadLetterPage,
     responses=refusals(),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="List dead letters",
 )
 async def list_dead_letters(
-    page: Annotated[DeadLetterParameters, Query()], connection: Reading
+    page: Annotated[DeadLetterParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
-    """Events that could not be indexed, the newest first."""
+    """Events that could not be indexed, the newest first; those of no known model only where
+    everything is administered."""
     after = cursors.decode(page.cursor, int)
-    found = await dead_letters.find(
-        connection, page.selection(), limit=page.limit + 1, before=after[0] if after else None
-    )
+    chosen = replace(page.selection(), within=access.reach)
+    before = after[0] if after else None
+    found = await dead_letters.find(connection, chosen, limit=page.limit + 1, before=before)
     items = found[: page.limit]
     following = cursors.encode(items[-1].id) if len(found) > page.limit else None
     return Answer({"items": [_shown(each) for each in items], "next": following})
@@ -49,11 +56,13 @@ async def list_dead_letters(
     "/dead-letters/{id}",
     response_model=OneDeadLetter,
     responses=refusals(404),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Read a dead letter",
 )
-async def get_dead_letter(id: LetterId, connection: Reading) -> Answer:
-    """One dead letter with its payload."""
-    return Answer(_whole(await dead_letters.get(connection, id)))
+async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
+    """One dead letter, with its bytes where the caller may read inputs."""
+    letter = await dead_letters.get(connection, id, within=access.reach)
+    return Answer(await _whole(connection, access, letter))
 
 
 @router.post(
@@ -61,11 +70,15 @@ async def get_dead_letter(id: LetterId, connection: Reading) -> Answer:
     status_code=202,
     response_model=Redriven,
     responses=refusals(400, 413),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Redrive dead letters",
 )
-async def redrive_dead_letters(body: Chosen, connection: Writing) -> Answer:
+async def redrive_dead_letters(body: Chosen, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try every open one that is chosen again."""
-    redriven = await dead_letters.redrive(connection, body.selection())
+    chosen = replace(body.selection(), within=access.reach)
+    redriven = await dead_letters.redrive(connection, chosen)
+    asked = body.model_dump(mode="json", exclude_none=True)
+    await access.note(connection, Action.DEAD_LETTERS_REDRIVEN, redriven=redriven, chosen=asked)
     return Answer({"redriven": redriven}, status_code=202)
 
 
@@ -74,26 +87,43 @@ async def redrive_dead_letters(body: Chosen, connection: Writing) -> Answer:
     status_code=202,
     response_model=OneDeadLetter,
     responses=refusals(404, 409),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Redrive a dead letter",
 )
-async def redrive_dead_letter(id: LetterId, connection: Writing) -> Answer:
+async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking) -> Answer:
     """Ask the ingesters to try it again."""
-    return Answer(_whole(await dead_letters.redrive_one(connection, id)), status_code=202)
+    await dead_letters.get(connection, id, within=access.reach)
+    letter = await dead_letters.redrive_one(connection, id)
+    model = await _model(connection, letter)
+    await access.note(connection, Action.DEAD_LETTER_REDRIVEN, model, dead_letter=id)
+    return Answer(await _whole(connection, access, letter), status_code=202)
 
 
 @router.post(
     "/dead-letters/{id}/discard",
     response_model=OneDeadLetter,
     responses=refusals(400, 404, 409, 413),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Discard a dead letter",
 )
-async def discard_dead_letter(id: LetterId, body: Discard, connection: Writing) -> Answer:
+async def discard_dead_letter(
+    id: LetterId, body: Discard, connection: Writing, access: Asking
+) -> Answer:
     """Decide that it will never be indexed; it stays listed, with the reason."""
-    return Answer(_whole(await dead_letters.discard(connection, id, body.reason)))
+    await dead_letters.get(connection, id, within=access.reach)
+    letter = await dead_letters.discard(connection, id, body.reason)
+    model = await _model(connection, letter)
+    noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
+    await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
+    return Answer(await _whole(connection, access, letter))
 
 
 @router.get(
-    "/accounting", response_model=Accounting, responses=refusals(), summary="Read the books"
+    "/accounting",
+    response_model=Accounting,
+    responses=refusals(),
+    openapi_extra=needs(Right.READ, Over.EVERYTHING),
+    summary="Read the books",
 )
 async def get_accounting(connection: Reading) -> Answer:
     """What became of every offset of every Kafka partition."""
@@ -129,15 +159,27 @@ def _shown(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def _whole(letter: DeadLetter) -> dict[str, Any]:
-    record = letter.record
+async def _whole(connection: AsyncConnection, access: Access, letter: DeadLetter) -> dict[str, Any]:
+    """A dead letter; its bytes are input, and withheld from who may not read that."""
+    record, model = letter.record, await _model(connection, letter)
+    reach = access.caller.reach(Right.READ_INPUTS)
+    may = reach.is_everything if model is None else access.may(Right.READ_INPUTS, model)
+    if may:
+        access.note_read(Action.DEAD_LETTER_READ, model, dead_letter=letter.id)
     return {
         **_shown(letter),
-        "payload": _text(record.payload),
-        "payload_base64": _base64(record.payload) or "",
-        "key_base64": _base64(record.key),
-        "headers": [[text(name), text(value)] for name, value in record.headers],
+        "payload": _text(record.payload) if may else None,
+        "payload_base64": (_base64(record.payload) or "") if may else None,
+        "key_base64": _base64(record.key) if may else None,
+        "headers": [[text(name), text(value)] for name, value in record.headers if may],
     }
+
+
+async def _model(connection: AsyncConnection, letter: DeadLetter) -> Registration | None:
+    """The model that the event names, where there is one."""
+    model_id = letter.trouble.model_id
+    known = await registrations.known(connection, [] if model_id is None else [model_id])
+    return known.get(model_id or "")
 
 
 def _text(payload: bytes | None) -> str | None:

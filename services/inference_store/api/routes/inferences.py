@@ -1,53 +1,69 @@
 """One inference: read, its blobs, erased."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
+from inference_store.api.access import Access, Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.requests import ExactRoute
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include
 from inference_store.api.schemas.retention import ShownErasure
 from inference_store.api.shown import links, shown, storage_key
-from inference_store.store import registrations
+from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobMissing, Conflict, Gone, NotFound
 from inference_store.store.events.storage_key import parse_stored
 from inference_store.store.queries import lookup
 from inference_store.store.queries.read import Inference, read
+from inference_store.store.registrations import Registration
 from inference_store.store.retention import erasures
+from inference_store.store.rights import Right
 
-router = APIRouter(route_class=ExactRoute, tags=["inferences"])
+router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
 _ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
 # What a stranger stored is never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
-@router.get(_ONE, response_model=OneInference, responses=refusals(404), summary="Read an inference")
+@router.get(
+    _ONE,
+    response_model=OneInference,
+    responses=refusals(404),
+    openapi_extra=needs(Right.READ),
+    summary="Read an inference",
+)
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
     connection: Reading,
     blobs: BlobStore,
     to: Settings,
+    access: Asking,
     include: Annotated[
-        list[Include],
-        Query(max_length=8, description="What is shown beside it; may be repeated."),
-    ] = ["metadata", "predictions", "urls"],  # noqa: B006  (FastAPI copies it)
+        list[Include] | None,
+        Query(
+            max_length=8,
+            description="What is shown beside it; may be repeated. Left out: `metadata`,"
+            " `predictions`, and `urls` where the caller may read inputs.",
+        ),
+    ] = None,
 ) -> Answer:
     """The newest inference of that id, how many there are, and links to its blobs."""
-    model = (await registrations.get(connection, model_id)).model
+    registration = await access.model(connection, model_id)
+    model, wanted = registration.model, _wanted(access, registration, include)
     same = await lookup.by_id(connection, model, inference_id)
-    inference = await _read(connection, model, inference_id, same, include)
+    inference = await _read(connection, model, inference_id, same, wanted)
     found = shown(model_id, inference) | {"count": len(same.uids)}
-    if "urls" in include:
+    if "urls" in wanted:
+        access.note_read(Action.LINKS_MADE, registration, [inference.uid])
         [found["urls"]] = await links(to, blobs, model_id, [inference])
     return Answer(found, headers={"ETag": f'"{inference.row["revision"]}"'})
 
@@ -57,14 +73,16 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     status_code=202,
     response_model=ShownErasure,
     responses=refusals(404, 409),
+    openapi_extra=needs(Right.DELETE),
     summary="Erase an inference",
 )
 async def erase_inference(
-    model_id: ModelId, inference_id: InferenceId, connection: Writing
+    model_id: ModelId, inference_id: InferenceId, connection: Writing, access: Asking
 ) -> Answer:
     """Erase every inference of that id, with its blobs. Queries stop showing it at once; the
     retention service does the rest, and GET /v1/erasures/{id} follows it."""
-    model = (await registrations.get(connection, model_id)).model
+    registration = await access.model(connection, model_id)
+    model = registration.model
     same = await lookup.by_id(connection, model, inference_id, most=_MOST_ERASED + 1)
     if len(same.uids) > _MOST_ERASED:
         raise Conflict(
@@ -72,34 +90,62 @@ async def erase_inference(
             " `uid:`, or let a retention policy do it."
         )
     erasure = await erasures.request(connection, model=model, uids=same.uids)
+    noted = {"inference_id": inference_id, "erasure": str(erasure.id)}
+    await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
     body = named(erasure, "model") | {"model_id": model_id}
     return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
 
 
-def _stream(blob: str) -> None:
-    """Add the route of one of an inference's blobs."""
+def _wanted(
+    access: Access, registration: Registration, include: list[Include] | None
+) -> list[Include]:
+    """What is shown beside an inference. Raises Forbidden for links that the caller may not have.
+
+    Response links would need no more than `read`; the three are given together.
+    """
+    if include is None:
+        may = access.may(Right.READ_INPUTS, registration)
+        return ["metadata", "predictions", "urls"] if may else ["metadata", "predictions"]
+    if "urls" in include:
+        access.demand(Right.READ_INPUTS, registration)
+    return include
+
+
+def _stream(blob: str, right: Right, action: Action | None) -> None:
+    """Add the route of one of an inference's blobs; `action`: how the audit calls its reading."""
 
     async def stream_blob(
-        model_id: ModelId, inference_id: InferenceId, connection: Reading, blobs: BlobStore
+        model_id: ModelId,
+        inference_id: InferenceId,
+        connection: Reading,
+        blobs: BlobStore,
+        access: Asking,
     ) -> StreamingResponse:
-        model = (await registrations.get(connection, model_id)).model
+        registration = await access.model(connection, model_id)
+        model = registration.model
         same = await lookup.by_id(connection, model, inference_id)
         inference = await _read(connection, model, inference_id, same, ())
-        return await _streamed(blobs, inference, blob)
+        answer = await _streamed(blobs, inference, blob)
+        if action is not None:
+            access.note_read(action, registration, [inference.uid])
+        return answer
 
     stored = {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}
     router.get(
         f"{_ONE}/{blob}",
         response_class=StreamingResponse,
         responses=refusals(404, 410, also={200: stored}),
+        openapi_extra=needs(right),
         summary=f"Read an inference's {blob}",
         operation_id=f"get_{blob}",
         description=f"The {blob} blob of the newest inference of that id, with its content type.",
     )(stream_blob)
 
 
-for _blob in ("data", "response", "metadata"):
-    _stream(_blob)
+# The metadata blob may carry the rest of the request: it is an input as the datum is.
+_stream("data", Right.READ_INPUTS, Action.DATA_READ)
+_stream("response", Right.READ, None)
+_stream("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
 async def _read(
@@ -107,7 +153,7 @@ async def _read(
     model: int,
     inference_id: str,
     same: lookup.Same,
-    include: list[Include] | tuple[()],
+    include: Sequence[Include],
 ) -> Inference:
     found = await read(connection, model, [same.newest], include=include)
     if not found:

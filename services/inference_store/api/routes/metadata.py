@@ -4,30 +4,32 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from inference_store.api.access import Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, Settings, Writing
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.requests import ExactRoute
 from inference_store.api.schemas.inferences import ShownInference
 from inference_store.api.schemas.metadata import MetadataChange, MetadataItem
 from inference_store.api.shown import shown
-from inference_store.store import registrations
+from inference_store.store.access import Action
 from inference_store.store.errors import Conflict, Fault, Invalid
 from inference_store.store.json_text import Number, write_json
 from inference_store.store.metadata import MetadataCaps
 from inference_store.store.metadata_edits import Editor, Item, change_of, edit, reserve
 from inference_store.store.queries import lookup
 from inference_store.store.queries.read import read
+from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
-router = APIRouter(route_class=ExactRoute, tags=["inferences"])
+router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
 
 
 @router.post(
     "/models/{model_id}/inferences/{inference_id}/metadata",
     response_model=ShownInference,
     responses=refusals(400, 404, 409, 412, 413),
+    openapi_extra=needs(Right.ANNOTATE),
     summary="Add or change metadata",
 )
 async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
@@ -38,11 +40,12 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
     connection: Writing,
     if_match: IfMatch,
     to: Settings,
+    access: Asking,
 ) -> Answer:
     """Add metadata items, or put them in the place of those with their keys; written back to the
     metadata blob. An id that several inferences have is refused: `uid:` says which one."""
     change = change_of([_item(each) for each in body.metadata], caps=_caps(to))
-    registration = await registrations.get(connection, model_id)
+    registration = await access.model(connection, model_id)
     same = await lookup.by_id(connection, registration.model, inference_id, most=2)
     if len(same.uids) > 1:
         raise Conflict(
@@ -58,7 +61,11 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
         await reserve(
             first, editor.blobs.buckets.default, registration, same.newest, revision=revision
         )
-    await edit(connection, editor, registration, same.newest, change, revision=revision)
+    revision = await edit(
+        connection, editor, registration, same.newest, change, revision=revision
+    )
+    noted = {"keys": sorted(change.keys), "revision": revision}
+    await access.note(connection, Action.METADATA_CHANGED, registration, [same.newest], **noted)
     [found] = await read(connection, registration.model, [same.newest], include=["metadata"])
     headers = {"ETag": f'"{found.row["revision"]}"'}
     return Answer(shown(model_id, found), headers=headers)

@@ -6,11 +6,11 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from inference_store.api import cursors
+from inference_store.api.access import Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import IfMatch, Reading, Settings, Writing
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.requests import ExactRoute
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.metadata import KeyPage
 from inference_store.api.schemas.registrations import (
@@ -19,20 +19,33 @@ from inference_store.api.schemas.registrations import (
     ShownRegistration,
 )
 from inference_store.store import key_registry, registrations
+from inference_store.store.access import Action
 from inference_store.store.errors import Invalid
 from inference_store.store.key_registry import KeySeen
 from inference_store.store.registrations import Registration
+from inference_store.store.rights import Right
 
-router = APIRouter(route_class=ExactRoute, tags=["models"])
+router = APIRouter(route_class=GuardedRoute, tags=["models"])
 _NEW = {"model": ShownRegistration, "description": "It is new."}
 
 
-@router.get("/models", response_model=RegistrationPage, responses=refusals(), summary="List models")
-async def list_models(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+@router.get(
+    "/models",
+    response_model=RegistrationPage,
+    responses=refusals(),
+    openapi_extra=needs(Right.READ, Over.SOME),
+    summary="List models",
+)
+async def list_models(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
     """Registrations, in order of model id."""
     after = cursors.decode(page.cursor, str)
     found = await registrations.page(
-        connection, limit=page.limit + 1, after=after[0] if after else None
+        connection,
+        limit=page.limit + 1,
+        after=after[0] if after else None,
+        within=access.reach,
     )
     more = len(found) > page.limit
     items = found[: page.limit]
@@ -44,26 +57,35 @@ async def list_models(page: Annotated[PageParameters, Query()], connection: Read
     "/models/{model_id}",
     response_model=ShownRegistration,
     responses=refusals(404),
+    openapi_extra=needs(Right.READ),
     summary="Read a model",
 )
-async def get_model(model_id: ModelId, connection: Reading) -> Answer:
+async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
     """A model's registration."""
-    return _answer(await registrations.get(connection, model_id))
+    return _answer(await access.model(connection, model_id))
 
 
 @router.put(
     "/models/{model_id}",
     response_model=ShownRegistration,
-    responses=refusals(400, 412, 413, also={201: _NEW}),
+    responses=refusals(400, 404, 412, 413, also={201: _NEW}),
+    openapi_extra=needs(Right.ADMIN),
     summary="Register a model",
 )
 async def put_model(
-    model_id: ModelId, body: RegistrationBody, connection: Writing, if_match: IfMatch
+    model_id: ModelId,
+    body: RegistrationBody,
+    connection: Writing,
+    if_match: IfMatch,
+    access: Asking,
 ) -> Answer:
     """Register a model, or replace what is said of it."""
     if not model_id:
         raise Invalid("A model's id has at least one character.")
+    await access.to_register(connection, model_id, body.project_id)
     found, new = await registrations.put(connection, model_id, body.details(), revision=if_match)
+    action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
+    await access.note(connection, action, found, revision=found.revision)
     return _answer(found, status=201 if new else 200)
 
 
@@ -72,11 +94,14 @@ async def put_model(
     status_code=204,
     response_class=Response,
     responses=refusals(404, 409),
+    openapi_extra=needs(Right.ADMIN),
     summary="Remove a model",
 )
-async def delete_model(model_id: ModelId, connection: Writing) -> Response:
+async def delete_model(model_id: ModelId, connection: Writing, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
+    found = await access.model(connection, model_id)
     await registrations.delete(connection, model_id)
+    await access.note(connection, Action.MODEL_REMOVED, found)
     return Response(status_code=204)
 
 
@@ -84,6 +109,7 @@ async def delete_model(model_id: ModelId, connection: Writing) -> Response:
     "/models/{model_id}/metadata-keys",
     response_model=KeyPage,
     responses=refusals(404),
+    openapi_extra=needs(Right.READ),
     summary="List metadata keys",
 )
 async def list_keys(
@@ -91,9 +117,10 @@ async def list_keys(
     page: Annotated[PageParameters, Query()],
     connection: Reading,
     to: Settings,
+    access: Asking,
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
-    model = (await registrations.get(connection, model_id)).model
+    model = (await access.model(connection, model_id)).model
     after = cursors.decode(page.cursor, str)
     found = await key_registry.keys(
         connection, model, limit=page.limit + 1, after=after[0] if after else None

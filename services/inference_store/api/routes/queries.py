@@ -6,17 +6,17 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.api.access import Access, Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import asking
 from inference_store.api.dependencies import BlobStore, Reading, Settings
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.requests import ExactRoute
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.shown import links, shown
-from inference_store.store import registrations
+from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import QueryTimeout
 from inference_store.store.events.uid import received_at_of
@@ -27,9 +27,10 @@ from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.queries.count import count as count_matches
 from inference_store.store.queries.page import Found, find
 from inference_store.store.queries.read import read
+from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
-router = APIRouter(route_class=ExactRoute, tags=["inferences"])
+router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
 _NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."
 
 
@@ -37,43 +38,52 @@ _NARROW = "The query took too long: narrow received_at, or add a condition that 
     "/models/{model_id}/inferences/query",
     response_model=InferencePage,
     responses=refusals(400, 404, 413),
+    openapi_extra=needs(Right.READ),
     summary="Query inferences",
 )
-async def query_inferences(
-    model_id: ModelId, body: InferenceQuery, connection: Reading, blobs: BlobStore, to: Settings
+async def query_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
+    model_id: ModelId,
+    body: InferenceQuery,
+    connection: Reading,
+    blobs: BlobStore,
+    to: Settings,
+    access: Asking,
 ) -> Answer:
     """A page of the inferences that satisfy every condition, in order of time."""
-    return Answer(await _page(connection, model_id, body, blobs, to))
+    return Answer(await _page(connection, access, model_id, body, blobs, to))
 
 
 @router.get(
     "/models/{model_id}/inferences",
     response_model=InferencePage,
     responses=refusals(404),
+    openapi_extra=needs(Right.READ),
     summary="List inferences",
 )
-async def list_inferences(
+async def list_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     link: Annotated[InferenceLink, Query()],
     connection: Reading,
     blobs: BlobStore,
     to: Settings,
+    access: Asking,
 ) -> Answer:
     """The query as a link, as far as it fits into one."""
-    return Answer(await _page(connection, model_id, link.query(), blobs, to))
+    return Answer(await _page(connection, access, model_id, link.query(), blobs, to))
 
 
 @router.post(
     "/models/{model_id}/inferences/count",
     response_model=InferenceCount,
     responses=refusals(400, 404, 413),
+    openapi_extra=needs(Right.READ),
     summary="Count inferences",
 )
 async def count_inferences(
-    model_id: ModelId, body: Conditions, connection: Reading, to: Settings
+    model_id: ModelId, body: Conditions, connection: Reading, to: Settings, access: Asking
 ) -> Answer:
     """How many inferences satisfy every condition, exactly."""
-    model = (await registrations.get(connection, model_id)).model
+    model = (await access.model(connection, model_id)).model
     asked = await prepare(connection, model, body.question())
     deadline = Deadline.after(to.query_timeout_seconds)
     try:
@@ -85,14 +95,18 @@ async def count_inferences(
     return Answer({"count": number, "warnings": asked.warnings})
 
 
-async def _page(
+async def _page(  # noqa: PLR0917
     connection: AsyncConnection,
+    access: Access,
     model_id: str,
     body: InferenceQuery,
     blobs: Blobs,
     settings: ApiSettings,
 ) -> dict[str, Any]:
-    model = (await registrations.get(connection, model_id)).model
+    registration = await access.model(connection, model_id)
+    model = registration.model
+    if "urls" in body.include:
+        access.demand(Right.READ_INPUTS, registration)
     newest_first = body.sort == "-received_at"
     asked = await prepare(connection, model, body.question(newest_first=newest_first))
     fingerprint, query = _fingerprint(model_id, body), asked.query
@@ -113,6 +127,7 @@ async def _page(
         urls = await links(settings, blobs, model_id, inferences)
         for item, each in zip(items, urls, strict=True):
             item["urls"] = each
+        access.note_read(Action.LINKS_MADE, registration, [each.uid for each in inferences])
     return {"items": items, "warnings": asked.warnings, **_next(found, body.limit, fingerprint)}
 
 

@@ -9,11 +9,11 @@ from fastapi import APIRouter, Query
 from starlette.responses import Response
 
 from inference_store.api import cursors
+from inference_store.api.access import Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, instant, named
 from inference_store.api.dependencies import IfMatch, Reading, Writing
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.requests import ExactRoute
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.retention import (
     ErasurePage,
@@ -23,18 +23,26 @@ from inference_store.api.schemas.retention import (
     ShownRun,
 )
 from inference_store.store import registrations
+from inference_store.store.access import Action
 from inference_store.store.errors import InvalidCursor, NotFound
 from inference_store.store.retention import erasures, policies, runs
 from inference_store.store.retention.policies import RetentionPolicy, StoredPolicy
+from inference_store.store.rights import Right
 
-router = APIRouter(route_class=ExactRoute, tags=["retention"])
+router = APIRouter(route_class=GuardedRoute, tags=["retention"])
 _POLICY = "/models/{model_id}/retention-policy"
 
 
-@router.get(_POLICY, response_model=ShownPolicy, responses=refusals(404), summary="Read a policy")
-async def get_policy(model_id: ModelId, connection: Reading) -> Answer:
+@router.get(
+    _POLICY,
+    response_model=ShownPolicy,
+    responses=refusals(404),
+    openapi_extra=needs(Right.READ),
+    summary="Read a policy",
+)
+async def get_policy(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
     """The model's retention policy; 404 where it has none, and everything is kept."""
-    model = (await registrations.get(connection, model_id)).model
+    model = (await access.model(connection, model_id)).model
     found = await policies.get(connection, model)
     if found is None:
         raise NotFound(f"The model {model_id!r} has no retention policy: everything is kept.")
@@ -45,14 +53,23 @@ async def get_policy(model_id: ModelId, connection: Reading) -> Answer:
     _POLICY,
     response_model=ShownPolicy,
     responses=refusals(400, 404, 412, 413),
+    openapi_extra=needs(Right.ADMIN),
     summary="Set a policy",
 )
 async def put_policy(
-    model_id: ModelId, body: RetentionPolicy, connection: Writing, if_match: IfMatch
+    model_id: ModelId,
+    body: RetentionPolicy,
+    connection: Writing,
+    if_match: IfMatch,
+    access: Asking,
 ) -> Answer:
     """Set how long inputs and inferences are kept; it applies to those stored already, too."""
-    model = (await registrations.get(connection, model_id, lock=True)).model
-    return _policy(model_id, await policies.put(connection, model, body, revision=if_match))
+    registration = await access.model(connection, model_id, lock=True)
+    found = await policies.put(connection, registration.model, body, revision=if_match)
+    rules = [rule.model_dump(exclude_none=True) for rule in found.policy.rules]
+    noted: dict[str, Any] = {"rules": rules, "revision": found.revision}
+    await access.note(connection, Action.POLICY_SET, registration, **noted)
+    return _policy(model_id, found)
 
 
 @router.delete(
@@ -60,13 +77,17 @@ async def put_policy(
     status_code=204,
     response_class=Response,
     responses=refusals(404, 412),
+    openapi_extra=needs(Right.ADMIN),
     summary="Remove a policy",
 )
-async def delete_policy(model_id: ModelId, connection: Writing, if_match: IfMatch) -> Response:
+async def delete_policy(
+    model_id: ModelId, connection: Writing, if_match: IfMatch, access: Asking
+) -> Response:
     """Keep everything from now on."""
-    model = (await registrations.get(connection, model_id)).model
-    if not await policies.delete(connection, model, revision=if_match):
+    registration = await access.model(connection, model_id)
+    if not await policies.delete(connection, registration.model, revision=if_match):
         raise NotFound(f"The model {model_id!r} has no retention policy.")
+    await access.note(connection, Action.POLICY_REMOVED, registration)
     return Response(status_code=204)
 
 
@@ -75,20 +96,32 @@ async def delete_policy(model_id: ModelId, connection: Writing, if_match: IfMatc
     status_code=202,
     response_model=ShownRun,
     responses=refusals(404),
+    openapi_extra=needs(Right.ADMIN),
     summary="Run retention now",
 )
-async def run_policy(model_id: ModelId, connection: Writing) -> Answer:
+async def run_policy(model_id: ModelId, connection: Writing, access: Asking) -> Answer:
     """Ask the retention service to apply the model's policy now."""
-    model = (await registrations.get(connection, model_id)).model
-    run = await runs.request(connection, model)
+    registration = await access.model(connection, model_id)
+    run = await runs.request(connection, registration.model)
+    await access.note(connection, Action.RETENTION_REQUESTED, registration, run=str(run.id))
     body = named(run, "model") | {"model_id": model_id}
     return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
 
 
-@router.get("/retention/runs", response_model=RunPage, responses=refusals(), summary="List runs")
-async def list_runs(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
-    """Runs of retention, the newest first."""
-    found = await runs.listed(connection, before=_before(page), limit=page.limit + 1)
+@router.get(
+    "/retention/runs",
+    response_model=RunPage,
+    responses=refusals(),
+    openapi_extra=needs(Right.READ, Over.SOME),
+    summary="List runs",
+)
+async def list_runs(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Runs of retention, the newest first; those of every model only where everything is read."""
+    found = await runs.listed(
+        connection, before=_before(page), limit=page.limit + 1, within=access.reach
+    )
     return Answer(await _list(connection, found, page.limit))
 
 
@@ -96,20 +129,31 @@ async def list_runs(page: Annotated[PageParameters, Query()], connection: Readin
     "/retention/runs/{run_id}",
     response_model=ShownRun,
     responses=refusals(404),
+    openapi_extra=needs(Right.READ, Over.SOME),
     summary="Read a run",
 )
-async def get_run(run_id: UUID, connection: Reading) -> Answer:
+async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One run of retention."""
-    run = await runs.find(connection, run_id)
+    run = await runs.find(connection, run_id, within=access.reach)
     if run is None:
         raise NotFound(f"There is no run {run_id}.")
     return Answer((await _list(connection, [run], 1))["items"][0])
 
 
-@router.get("/erasures", response_model=ErasurePage, responses=refusals(), summary="List erasures")
-async def list_erasures(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+@router.get(
+    "/erasures",
+    response_model=ErasurePage,
+    responses=refusals(),
+    openapi_extra=needs(Right.READ, Over.SOME),
+    summary="List erasures",
+)
+async def list_erasures(
+    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
     """Erasures, the newest first."""
-    found = await erasures.listed(connection, before=_before(page), limit=page.limit + 1)
+    found = await erasures.listed(
+        connection, before=_before(page), limit=page.limit + 1, within=access.reach
+    )
     return Answer(await _list(connection, found, page.limit))
 
 
@@ -117,11 +161,12 @@ async def list_erasures(page: Annotated[PageParameters, Query()], connection: Re
     "/erasures/{erasure_id}",
     response_model=ShownErasure,
     responses=refusals(404),
+    openapi_extra=needs(Right.READ, Over.SOME),
     summary="Follow an erasure",
 )
-async def get_erasure(erasure_id: UUID, connection: Reading) -> Answer:
+async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
     """How far an erasure is."""
-    erasure = await erasures.find(connection, erasure_id)
+    erasure = await erasures.find(connection, erasure_id, within=access.reach)
     if erasure is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
     return Answer((await _list(connection, [erasure], 1))["items"][0])

@@ -79,11 +79,11 @@ class ShownDeadLetter(ShownPlace):
 
 
 class OneDeadLetter(ShownDeadLetter):
-    """A dead letter with its bytes."""
+    """A dead letter with its bytes, as far as the caller may read inputs."""
 
     payload: str | None
     """The message as text; null where it is no UTF-8."""
-    payload_base64: str
+    payload_base64: str | None
     key_base64: str | None
     headers: list[list[str]]
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import insert, update
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.blobs import Blobs
@@ -22,7 +22,7 @@ from inference_store.store.events import StorageKey, parse_stored
 from inference_store.store.failpoints import failpoint
 from inference_store.store.metadata import MetadataCaps, decode_entries, encode_entries
 from inference_store.store.registrations import Registration
-from inference_store.store.tables import audit, inference
+from inference_store.store.tables import inference
 
 from . import rows
 from .change import Change
@@ -70,12 +70,6 @@ async def edit(
         update(inference)
         .where(inference.c.model == model, inference.c.uid == uid)
         .values(**values, revision=row.revision + 1)
-    )
-    detail = {"keys": sorted(change.keys), "revision": row.revision + 1}
-    await connection.execute(
-        insert(audit).values(
-            actor="api", action="metadata_changed", model=model, uid=uid, detail=detail
-        )
     )
     # Last, for it takes the gate: that is held for a moment only.
     await leave(connection, row, key)

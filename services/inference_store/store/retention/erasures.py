@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.tables import erasing, erasure, inference
 
 from . import marks
@@ -107,9 +108,12 @@ def _arrival(row: Any, scope: Scope) -> Arrival:
     return row.model, row.uid, scope, *keys, row.sidecar_storage_key
 
 
-async def find(connection: AsyncConnection, id: UUID) -> Erasure | None:
-    """One erasure."""
-    row = (await connection.execute(select(erasure).where(erasure.c.id == id))).first()
+async def find(
+    connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING
+) -> Erasure | None:
+    """One erasure, if its model is within reach."""
+    query = select(erasure).where(erasure.c.id == id, within.of(erasure.c.model))
+    row = (await connection.execute(query)).first()
     return None if row is None else _erasure(row)
 
 
@@ -119,9 +123,11 @@ async def listed(
     model: int | None = None,
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
+    within: Reach = EVERYTHING,
 ) -> list[Erasure]:
     """The newest erasures first; `before`: (requested_at, id) of the last one of a page."""
-    query = select(erasure).order_by(erasure.c.requested_at.desc(), erasure.c.id.desc())
+    query = select(erasure).where(within.of(erasure.c.model))
+    query = query.order_by(erasure.c.requested_at.desc(), erasure.c.id.desc())
     if model is not None:
         query = query.where(erasure.c.model == model)
     if before is not None:

@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.tables import retention_run
 
 Cause = Literal["schedule", "request"]
@@ -42,9 +43,10 @@ async def request(
     return _run((await connection.execute(made)).one())
 
 
-async def find(connection: AsyncConnection, id: UUID) -> Run | None:
-    """One run."""
-    query = select(retention_run).where(retention_run.c.id == id)
+async def find(connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING) -> Run | None:
+    """One run, if its model is within reach; a run of every model is in everything alone."""
+    here = retention_run.c
+    query = select(retention_run).where(here.id == id, within.of(here.model))
     row = (await connection.execute(query)).first()
     return None if row is None else _run(row)
 
@@ -55,13 +57,15 @@ async def listed(
     model: int | None = None,
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
+    within: Reach = EVERYTHING,
 ) -> list[Run]:
     """The newest first; with `model`, those of that model or of all.
 
     `before`: (requested_at, id) of the last one of a page.
     """
     here = retention_run.c
-    query = select(retention_run).order_by(here.requested_at.desc(), here.id.desc())
+    query = select(retention_run).where(within.of(here.model))
+    query = query.order_by(here.requested_at.desc(), here.id.desc())
     if model is not None:
         query = query.where((here.model == model) | here.model.is_(None))
     if before is not None:

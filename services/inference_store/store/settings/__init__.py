@@ -3,6 +3,7 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
+from .access import AccessSettings, AuditSettings
 from .admin import AdminSettings
 from .api import ApiSettings
 from .blobs import BlobSettings
@@ -20,8 +21,10 @@ from .tls_files import presenting, trusting
 __all__ = [
     "GROUPS",
     "PREFIX",
+    "AccessSettings",
     "AdminSettings",
     "ApiSettings",
+    "AuditSettings",
     "BlobSettings",
     "CapSettings",
     "IngesterSettings",

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, FilePath, SecretStr, model_validator
 
+from .access import AccessSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
@@ -13,11 +14,13 @@ from .postgres import PostgresSettings
 from .tls_files import check_pair
 
 
-class ApiSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettings, CapSettings):
+class ApiSettings(
+    LogSettings, AdminSettings, PostgresSettings, BlobSettings, CapSettings, AccessSettings
+):
     """Questions and administration."""
 
     api_host: str = "127.0.0.1"
-    """Address the api binds; another than loopback needs `API_TOKEN` or `AUTH=off`."""
+    """Address the api binds."""
     api_port: Port = 8080
     """Port of the api; 0: any free one."""
     api_tls_certificate_file: FilePath | None = None
@@ -28,10 +31,6 @@ class ApiSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettings, Ca
     """Address of the api's admin port (health and metrics)."""
     api_admin_port: Port = 9102
     """Admin port of the api; 0: any free one."""
-    api_token: SecretStr | None = None
-    """Static admin token that callers send as `Authorization: Bearer …`."""
-    auth: Literal["on", "off"] = "on"
-    """`off`: serve any address without a token, on purpose."""
     postgres_read_dsn: SecretStr | None = None
     """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
     query_timeout_seconds: Seconds = 10.0

@@ -1,5 +1,6 @@
 """The retention service."""
 
+from .access import AuditSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
 from .group import Count, Port, Seconds
@@ -7,7 +8,9 @@ from .logs import LogSettings
 from .postgres import PostgresSettings
 
 
-class RetentionSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettings):
+class RetentionSettings(
+    LogSettings, AdminSettings, PostgresSettings, BlobSettings, AuditSettings
+):
     """Deletes by policy, on a schedule."""
 
     retention_admin_host: str = "127.0.0.1"

@@ -1,8 +1,8 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
+from .access import api_key, audit
 from .books import dead_letter, kafka_partition, lost_offsets, parked_event, producer_sequence
 from .deletion import (
-    audit,
     blob_reference,
     erased_span,
     erasing,
@@ -40,6 +40,7 @@ __all__ = [
     "METADATA",
     "PARTITIONED",
     "SIDE_TABLES",
+    "api_key",
     "audit",
     "blob_reference",
     "dead_letter",

@@ -118,15 +118,3 @@ blob_reference = Table(
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Index("blob_reference_model_uid_idx", "model", "uid"),
 )
-
-audit = Table(
-    "audit",
-    METADATA,
-    Column("id", BigInteger, Identity(always=True), primary_key=True),
-    _now("at"),
-    Column("actor", CODE_POINTS, nullable=False),
-    Column("action", CODE_POINTS, nullable=False),
-    Column("model", Integer),
-    Column("uid", UUID(as_uuid=True)),
-    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
-)

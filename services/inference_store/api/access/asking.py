@@ -1,0 +1,147 @@
+"""A request's access: which models exist for its caller, what may be done, what is noted."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, TypeAlias
+from uuid import UUID
+
+from fastapi import Depends, Request
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store import registrations
+from inference_store.store.access import Action, Caller, Reach, Who, note
+from inference_store.store.errors import Forbidden, NotFound
+from inference_store.store.registrations import Registration
+from inference_store.store.rights import Right
+
+from .needs import Needs, Over
+
+
+@dataclass(slots=True)
+class Access:
+    """Who asks, from where, and what the route needs."""
+
+    caller: Caller
+    client: str | None
+    needed: Needs
+    _asked: bool = False
+    _reads: list[tuple[Action, tuple[int, str] | None, Sequence[UUID], dict[str, Any]]] = field(
+        default_factory=list
+    )
+
+    @property
+    def who(self) -> Who:
+        """As the audit has it."""
+        return Who(self.caller.name, self.client)
+
+    @property
+    def sees(self) -> Reach:
+        """The models that exist for the caller."""
+        return self.caller.reach(Right.READ)
+
+    @property
+    def reach(self) -> Reach:
+        """The models that the route may show or change: seen, and with the right it needs."""
+        return self.sees & self.caller.reach(self.needed.right)
+
+    def check(self) -> None:
+        """Raise Forbidden where no model could be reached; one that is named is looked at later."""
+        right = self.needed.right.value
+        if self.needed.over is Over.EVERYTHING and not self.reach.is_everything:
+            raise Forbidden(f"This needs the rights `read` and `{right}` over everything.")
+        if self.needed.over is Over.SOME and self.reach.is_nothing:
+            raise Forbidden(
+                f"This needs the rights `read` and `{right}`, over some model at least."
+            )
+
+    async def model(
+        self, connection: AsyncConnection, model_id: str, *, lock: bool = False
+    ) -> Registration:
+        """The model of the path. Raises NotFound, alike where it does not exist and where it does
+        not exist for the caller; Forbidden where it does, and the right is missing."""
+        self._asked = True
+        found = await registrations.get(connection, model_id, lock=lock, within=self.sees)
+        self.demand(self.needed.right, found)
+        return found
+
+    async def to_register(
+        self, connection: AsyncConnection, model_id: str, project_id: str | None
+    ) -> None:
+        """Whether the caller may say this of a model. Raises as `model` does.
+
+        A model is made where its id was given, or everything; it moves between projects that
+        were both given: else whoever has one model could give it to a project, or take it away.
+        """
+        self._asked = True
+        try:
+            before = (await self.model(connection, model_id, lock=True)).project_id
+        except NotFound:
+            before = None
+            if not all(model_id in part.models for part in self.reach.parts):
+                raise self._no_registering(model_id) from None
+        moves = project_id != before
+        if moves and not (self.reach.has_project(project_id) and self.reach.has_project(before)):
+            raise Forbidden(
+                f"The model would move from project {before!r} to {project_id!r}: that needs"
+                " `read` and `admin` over both, or over everything."
+            )
+
+    def _no_registering(self, model_id: str) -> Forbidden | NotFound:
+        if self.sees.is_everything:
+            return Forbidden("Registering a model needs `admin` over everything, or over its id.")
+        return NotFound(f"There is no model {model_id!r} that you may change.")
+
+    def demand(self, right: Right, found: Registration) -> None:
+        """Raise Forbidden unless the caller has the right over a model that they see."""
+        if not self.may(right, found):
+            raise Forbidden(f"The right `{right.value}` over the model is missing.")
+
+    def may(self, right: Right, found: Registration) -> bool:
+        """Whether the caller has a right over a model that they see."""
+        return self.caller.reach(right).has(found.model_id, found.project_id)
+
+    async def note(
+        self,
+        connection: AsyncConnection,
+        action: Action,
+        found: Registration | None = None,
+        uids: Sequence[UUID] = (),
+        **detail: Any,
+    ) -> None:
+        """Note a change, in its own transaction."""
+        model = None if found is None else (found.model, found.model_id)
+        await note(connection, self.who, action, model=model, uids=uids, **detail)
+
+    def note_read(
+        self,
+        action: Action,
+        found: Registration | None = None,
+        uids: Sequence[UUID] = (),
+        **detail: Any,
+    ) -> None:
+        """Note a read: it is written when the route is done, before the answer goes out."""
+        model = None if found is None else (found.model, found.model_id)
+        self._reads.append((action, model, uids, detail))
+
+    async def finish(self, engine: AsyncEngine) -> None:
+        """Write what was read. Raises RuntimeError where a route never asked for its model."""
+        if self.needed.over is Over.MODEL and not self._asked:
+            raise RuntimeError("a route about a model answers only what Access.model allowed")
+        if self._reads:
+            async with engine.begin() as connection:
+                for action, model, uids, detail in self._reads:
+                    await note(connection, self.who, action, model=model, uids=uids, **detail)
+
+
+def _access(request: Request) -> Access:
+    access: Access = request.state.access
+    return access
+
+
+async def finished(request: Request) -> AsyncIterator[None]:
+    """The last thing of a request under /v1: its connection is back in the pool already."""
+    yield
+    await _access(request).finish(request.app.state.engine)
+
+
+Asking: TypeAlias = Annotated[Access, Depends(_access)]

@@ -1,0 +1,159 @@
+"""The signing keys of an OIDC issuer: found by its discovery, fetched, kept for a while."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import orjson
+import structlog
+from jwt import PyJWK, PyJWTError
+
+from inference_store.store.errors import Unauthorized, Unavailable
+from inference_store.store.metrics import ISSUER_FETCHES
+
+_MOST_BYTES = 1024 * 1024
+_MOST_KEYS = 100
+_TIMEOUT = aiohttp.ClientTimeout(total=5)
+# What is older is fetched anew; what is older than the second, used no more though it is away.
+_FRESH_SECONDS = 300.0
+_STALE_SECONDS = 3600.0
+_LEAST_RSA_BITS = 2048
+_TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A public key of the issuer. `algorithm`: the one that it is for, where it says so."""
+
+    kid: str | None
+    type: str
+    algorithm: str | None
+    public: Any
+
+    def fits(self, algorithm: str) -> bool:
+        """Whether the algorithm is one of the key's type, and the one that it names, if any."""
+        return self.type == _TYPES.get(algorithm[:2]) and self.algorithm in (None, algorithm)
+
+
+class IssuerAway(Exception):
+    """It does not answer, or not with what it should; the text says what."""
+
+
+class Issuer:
+    """One issuer's keys. Not fetched more often than every `retry_seconds`, whatever comes."""
+
+    def __init__(self, url: str, jwks_url: str | None = None, *, retry_seconds: float = 10) -> None:
+        self._url = url
+        self._jwks_url = jwks_url
+        self._retry_seconds = retry_seconds
+        self._keys: tuple[SigningKey, ...] = ()
+        self._fetched_at: float | None = None
+        self._tried_at: float | None = None
+        self._trouble = ""
+        self._lock = asyncio.Lock()
+
+    async def key(self, kid: str | None, algorithm: str) -> SigningKey:
+        """The key that signed a token. Raises Unauthorized: there is none; Unavailable."""
+        found = self._find(kid, algorithm)
+        if found is not None and self._age < _FRESH_SECONDS:
+            return found
+        async with self._lock:  # one fetches, the others wait for it
+            await self._refresh()
+        found = self._find(kid, algorithm)
+        if found is not None and self._age < _STALE_SECONDS:
+            return found
+        if self._trouble:
+            raise Unavailable(f"The issuer {self._url} is away: {self._trouble}.")
+        raise Unauthorized("The token is signed by no key of the issuer.")
+
+    @property
+    def _age(self) -> float:
+        return float("inf") if self._fetched_at is None else time.monotonic() - self._fetched_at
+
+    def _find(self, kid: str | None, algorithm: str) -> SigningKey | None:
+        fitting = [key for key in self._keys if key.fits(algorithm)]
+        if kid is not None:
+            return next((key for key in fitting if key.kid == kid), None)
+        return fitting[0] if len(fitting) == 1 else None
+
+    async def _refresh(self) -> None:
+        if self._tried_at is not None and time.monotonic() - self._tried_at < self._retry_seconds:
+            return
+        try:
+            self._keys, self._trouble = await self._fetched(), ""
+            self._fetched_at = time.monotonic()
+            ISSUER_FETCHES.labels("fetched").inc()
+        except IssuerAway as exc:
+            self._trouble = str(exc)
+            ISSUER_FETCHES.labels("failed").inc()
+            _log.warning("issuer away", action="issuer_away", issuer=self._url, error=str(exc))
+        finally:
+            self._tried_at = time.monotonic()
+
+    async def _fetched(self) -> tuple[SigningKey, ...]:
+        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+            url = self._jwks_url or await self._discovered(session)
+            return _keys(await _get(session, url), url)
+
+    async def _discovered(self, session: aiohttp.ClientSession) -> str:
+        place = f"{self._url.rstrip('/')}/.well-known/openid-configuration"
+        told = await _get(session, place)
+        if told.get("issuer") != self._url:
+            raise IssuerAway(f"{place} names another issuer than INFERENCE_STORE_OIDC_ISSUER")
+        url = told.get("jwks_uri")
+        # The keys come over no weaker line than the discovery.
+        if not isinstance(url, str) or urlsplit(url).scheme not in (
+            "https",
+            urlsplit(place).scheme,
+        ):
+            raise IssuerAway(f"{place} names no jwks_uri")
+        return url
+
+
+async def _get(session: aiohttp.ClientSession, url: str) -> Mapping[str, Any]:
+    """A JSON object. Raises IssuerAway."""
+    try:
+        async with session.get(url, allow_redirects=False) as answer:
+            if answer.status != 200:
+                raise IssuerAway(f"{url} answered {answer.status}")
+            body = await answer.content.read(_MOST_BYTES + 1)
+            while len(body) <= _MOST_BYTES and (more := await answer.content.read(_MOST_BYTES)):
+                body += more
+    except (aiohttp.ClientError, TimeoutError, OSError) as exc:
+        raise IssuerAway(f"{url}: {exc or type(exc).__name__}"[:300]) from None
+    if len(body) > _MOST_BYTES:
+        raise IssuerAway(f"{url} answered more than {_MOST_BYTES} bytes")
+    try:
+        found = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        found = None
+    if not isinstance(found, dict):
+        raise IssuerAway(f"{url} answered no JSON object")
+    return found
+
+
+def _keys(told: Mapping[str, Any], url: str) -> tuple[SigningKey, ...]:
+    """The public keys that verify signatures; what else is there is passed over."""
+    items = told.get("keys")
+    if not isinstance(items, list):
+        raise IssuerAway(f"{url} answered no keys")
+    found = (_key(item) for item in items[:_MOST_KEYS] if isinstance(item, dict))
+    return tuple(key for key in found if key is not None)
+
+
+def _key(item: dict[str, Any]) -> SigningKey | None:
+    type, kid, algorithm = str(item.get("kty")), item.get("kid"), item.get("alg")
+    if type not in _TYPES.values() or item.get("use", "sig") != "sig" or "d" in item:
+        return None
+    try:
+        public = PyJWK(item).key
+    except (PyJWTError, ValueError, TypeError):
+        return None
+    if type == "RSA" and public.key_size < _LEAST_RSA_BITS:
+        return None
+    return SigningKey(kid, type, algorithm, public)

@@ -1,0 +1,67 @@
+"""API keys as Postgres has them, looked at again when what is known is two seconds old.
+
+So a key that was revoked through another replica works here for so long, and no longer.
+"""
+
+import time
+from collections import OrderedDict
+from datetime import UTC, datetime, timedelta
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.access import Caller, keys
+from inference_store.store.access.keys import TOUCH_SECONDS, Held
+from inference_store.store.access.secrets import id_of
+
+FRESH_SECONDS = 2.0
+_MOST = 10_000
+_log = structlog.get_logger()
+
+
+class KeyRing:
+    """The keys that were used of late, and the ids that are no key's."""
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._known: OrderedDict[str, tuple[float, Held | None]] = OrderedDict()
+
+    async def caller(self, text: str) -> Caller | None:
+        """Whose key it is; None where it is none, or works no more."""
+        id = id_of(text)
+        if id is None:
+            return None
+        held = await self._held(id)
+        now = datetime.now(UTC)
+        if held is None or not held.opens(text, now):
+            return None
+        await self._touch(held, now)
+        return Caller(f"key:{id}", held.key.grants)
+
+    def forget(self, id: str) -> None:
+        """A key was changed here: look at it again."""
+        self._known.pop(id, None)
+
+    async def _held(self, id: str) -> Held | None:
+        at, held = self._known.get(id, (0.0, None))
+        if time.monotonic() - at < FRESH_SECONDS and id in self._known:
+            return held
+        async with self._engine.connect() as connection:
+            held = await keys.held(connection, id)
+        self._known[id] = (time.monotonic(), held)
+        self._known.move_to_end(id)
+        while len(self._known) > _MOST:
+            self._known.popitem(last=False)
+        return held
+
+    async def _touch(self, held: Held, now: datetime) -> None:
+        used = held.key.last_used_at
+        if used is not None and now - used < timedelta(seconds=TOUCH_SECONDS):
+            return
+        try:
+            async with self._engine.begin() as connection:
+                await keys.touch(connection, held.key.id)
+        except DBAPIError as exc:  # read-only for a while: the key is good all the same
+            _log.warning("last use not noted", action="key_touch", error=type(exc.orig).__name__)
+        self.forget(held.key.id)

@@ -1,0 +1,25 @@
+"""The route class of everything under /v1: nothing of a request is read before it is let in."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from inference_store.api.requests import ExactRoute
+
+from .needs import needs_of
+
+
+class GuardedRoute(ExactRoute):
+    """An ExactRoute that says what it needs, and checks it first."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handler = super().get_route_handler()
+        needed = needs_of(self.openapi_extra)
+
+        async def handle(request: Request) -> Response:
+            request.state.access = await request.app.state.gate.admit(request, needed)
+            return await handler(request)
+
+        return handle

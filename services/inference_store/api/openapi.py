@@ -1,0 +1,69 @@
+"""The OpenAPI: the shape of refusals, how a caller shows who they are, what each route needs."""
+
+from typing import Any
+
+from fastapi import FastAPI
+from pydantic.json_schema import models_json_schema
+
+from inference_store.store.settings import AccessSettings
+
+from .access.needs import EXTENSION, Over, needs_of
+from .problems import Problem
+
+_REF = "#/components/schemas/{model}"
+_OVER = {
+    Over.MODEL: "the model",
+    Over.SOME: "some model; the answer is narrowed to what it was given over",
+    Over.EVERYTHING: "everything",
+}
+
+
+def document(app: FastAPI, settings: AccessSettings) -> None:
+    """Put into the OpenAPI what FastAPI does not know."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generate()
+            _add_problems(schema["components"]["schemas"])
+            _add_security(schema, settings)
+        return app.openapi_schema or {}
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _add_problems(kinds: dict[str, Any]) -> None:
+    """The shape of our refusals in the place of FastAPI's own."""
+    for name in ("HTTPValidationError", "ValidationError"):
+        kinds.pop(name, None)
+    ours = models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]
+    kinds.update(ours["$defs"])
+
+
+def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:
+    """Where access control is off nothing is asked for."""
+    schemes = {} if settings.auth == "off" else _schemes(settings)
+    if schemes:
+        schema["components"]["securitySchemes"] = schemes
+    for item in schema["paths"].values():
+        for operation in item.values():
+            if EXTENSION in operation:
+                operation["description"] = _described(operation)
+                if schemes:
+                    operation["security"] = [{name: []} for name in schemes]
+
+
+def _schemes(settings: AccessSettings) -> dict[str, Any]:
+    key = {"type": "http", "scheme": "bearer", "description": "An API key, isk_…"}
+    if settings.oidc_issuer is None:
+        return {"key": key}
+    place = f"{settings.oidc_issuer.rstrip('/')}/.well-known/openid-configuration"
+    return {"key": key, "oidc": {"type": "openIdConnect", "openIdConnectUrl": place}}
+
+
+def _described(operation: dict[str, Any]) -> str:
+    """What the route does, and what it needs."""
+    needed = needs_of(operation)
+    right = needed.right.value
+    rights = "`read`" if right == "read" else f"`read` and `{right}`"
+    return f"{operation.get('description', '')}\n\nNeeds {rights} over {_OVER[needed.over]}."

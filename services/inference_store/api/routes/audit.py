@@ -1,0 +1,36 @@
+"""Who did what, when, from where."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from inference_store.api import cursors
+from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.answer import Answer, named
+from inference_store.api.dependencies import Reading
+from inference_store.api.problems import refusals
+from inference_store.api.schemas.audit import AuditPage, AuditParameters
+from inference_store.store.access import audit
+from inference_store.store.rights import Right
+
+router = APIRouter(route_class=GuardedRoute, tags=["keys and audit"])
+
+
+@router.get(
+    "/audit",
+    response_model=AuditPage,
+    responses=refusals(),
+    openapi_extra=needs(Right.ADMIN, Over.SOME),
+    summary="Read the audit",
+)
+async def list_audit(
+    page: Annotated[AuditParameters, Query()], connection: Reading, access: Asking
+) -> Answer:
+    """Every change and every read of an input, the newest first; what belongs to no model only
+    where everything is administered."""
+    after = cursors.decode(page.cursor, int)
+    chosen, before = page.chosen(access.reach), after[0] if after else None
+    found = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
+    items = found[: page.limit]
+    following = cursors.encode(items[-1].id) if len(found) > page.limit else None
+    return Answer({"items": [named(each) for each in items], "next": following})

@@ -1,0 +1,134 @@
+"""API keys: made, listed, rotated, revoked."""
+
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+
+from inference_store.api import cursors
+from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.answer import Answer, instant, named
+from inference_store.api.dependencies import Reading, Writing
+from inference_store.api.problems import refusals
+from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownKey
+from inference_store.api.schemas.links import PageParameters
+from inference_store.store.access import Action, keys
+from inference_store.store.access.keys import Key
+from inference_store.store.errors import Forbidden, InvalidCursor
+from inference_store.store.rights import Grant, Right
+
+router = APIRouter(route_class=GuardedRoute, tags=["keys and audit"])
+KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"])]
+_NEEDED = needs(Right.ADMIN, Over.EVERYTHING)
+
+
+@router.post(
+    "/keys",
+    status_code=201,
+    response_model=NewSecret,
+    responses=refusals(400, 413),
+    openapi_extra=_NEEDED,
+    summary="Make a key",
+)
+async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> Answer:
+    """Make a key. Its text is in this answer and nowhere else: of it, only a hash is kept."""
+    grants = tuple(body.grants)
+    _refuse_more(access, grants)
+    key, secret = await keys.create(
+        connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
+    )
+    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_grants(key))
+    location = {"Location": f"/v1/keys/{key.id}"}
+    return Answer(_shown(key) | {"key": secret.text}, status_code=201, headers=location)
+
+
+@router.get(
+    "/keys",
+    response_model=KeyListPage,
+    responses=refusals(),
+    openapi_extra=_NEEDED,
+    summary="List keys",
+)
+async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
+    """Keys, the newest first; revoked ones too."""
+    found = await keys.listed(connection, limit=page.limit + 1, after=_after(page))
+    items = found[: page.limit]
+    last = items[-1] if len(found) > page.limit else None
+    following = cursors.encode(instant(last.created_at), last.id) if last else None
+    return Answer({"items": [_shown(each) for each in items], "next": following})
+
+
+@router.get(
+    "/keys/{key_id}",
+    response_model=ShownKey,
+    responses=refusals(404),
+    openapi_extra=_NEEDED,
+    summary="Read a key",
+)
+async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
+    """One key, without its text."""
+    return Answer(_shown(await keys.get(connection, key_id)))
+
+
+@router.post(
+    "/keys/{key_id}/rotate",
+    response_model=NewSecret,
+    responses=refusals(400, 404, 409, 413),
+    openapi_extra=_NEEDED,
+    summary="Rotate a key",
+)
+async def rotate_api_key(
+    key_id: KeyId, body: Rotation, request: Request, connection: Writing, access: Asking
+) -> Answer:
+    """Give a key a new text; the one before works on until the time that is given, if one is."""
+    _refuse_more(access, (await keys.get(connection, key_id)).grants)
+    key, secret = await keys.rotate(
+        connection, key_id, old_works_until=body.old_works_until, expires_at=body.expires_at
+    )
+    until = instant(key.old_works_until)
+    await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
+    request.app.state.gate.keys.forget(key_id)
+    return Answer(_shown(key) | {"key": secret.text})
+
+
+@router.post(
+    "/keys/{key_id}/revoke",
+    response_model=ShownKey,
+    responses=refusals(404),
+    openapi_extra=_NEEDED,
+    summary="Revoke a key",
+)
+async def revoke_api_key(
+    key_id: KeyId, request: Request, connection: Writing, access: Asking
+) -> Answer:
+    """Let a key work no more, on every replica within two seconds; it stays listed."""
+    key = await keys.revoke(connection, key_id)
+    await access.note(connection, Action.KEY_REVOKED, key=key_id)
+    request.app.state.gate.keys.forget(key_id)
+    return Answer(_shown(key))
+
+
+def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
+    """No key does more than whoever holds its text in the end was given."""
+    lacking = access.caller.lacks(grants)
+    if lacking:
+        names = ", ".join(f"`{right.value}`" for right in dict.fromkeys(lacking))
+        raise Forbidden(f"The key would have {names} where you have not: nobody gives more.")
+
+
+def _after(page: PageParameters) -> tuple[datetime, str] | None:
+    key = cursors.decode(page.cursor, str, str)
+    if key is None:
+        return None
+    try:
+        return datetime.fromisoformat(key[0]), key[1]
+    except ValueError:
+        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
+
+
+def _grants(key: Key) -> list[dict[str, Any]]:
+    return [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
+
+
+def _shown(key: Key) -> dict[str, Any]:
+    return named(key, "grants") | {"grants": _grants(key)}

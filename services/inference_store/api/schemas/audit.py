@@ -1,0 +1,61 @@
+"""The audit."""
+
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import Field
+
+from inference_store.store.access.audit import Action, Filter
+from inference_store.store.access.reach import Reach
+
+from .fields import Instant, ShortText, Shown
+from .links import PageParameters
+
+
+class AuditParameters(PageParameters):
+    """Which page of which entries; everything that is given must hold."""
+
+    actor: ShortText | None = None
+    """`key:<id>`, `oidc:<subject>`, `token`, `cli:<user>`, or `anyone`."""
+    action: Action | None = None
+    """What was done."""
+    model_id: ShortText | None = None
+    """To which model."""
+    uid: UUID | None = None
+    """To which inference."""
+    at_from: Annotated[Instant | None, Field(description="Then or later.")] = None
+    at_to: Annotated[Instant | None, Field(description="Before then.")] = None
+
+    def chosen(self, within: Reach) -> Filter:
+        """As the store takes it."""
+        return Filter(
+            actor=self.actor,
+            action=self.action,
+            model_id=self.model_id,
+            uid=self.uid,
+            since=self.at_from,
+            until=self.at_to,
+            within=within,
+        )
+
+
+class ShownEntry(Shown):
+    """One thing that was done."""
+
+    id: int
+    at: datetime
+    actor: str
+    client: str | None
+    """The address that it came from; null: the command line."""
+    action: str
+    model_id: str | None
+    uid: UUID | None
+    detail: dict[str, Any]
+
+
+class AuditPage(Shown):
+    """Entries, the newest first."""
+
+    items: list[ShownEntry]
+    next: str | None

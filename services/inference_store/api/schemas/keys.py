@@ -1,0 +1,78 @@
+"""API keys."""
+
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import ConfigDict, Field
+
+from inference_store.store.rights import Grant, Right
+
+from .fields import Body, Instant, ShortText, Shown
+
+
+class NewKey(Body):
+    """A key to make. A key can be given no more than whoever makes it has."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "name": "hallway dashboard",
+                    "grants": [{"role": "analyst", "model_id": "hallway-detector"}],
+                    "expires_at": "2027-06-01T00:00:00Z",
+                }
+            ]
+        }
+    )
+
+    name: Annotated[ShortText, Field(min_length=1)]
+    """Who or what uses it, for people."""
+    grants: Annotated[list[Grant], Field(min_length=1, max_length=100)]
+    expires_at: Instant | None = None
+    """When it stops working; left out: never."""
+
+
+class Rotation(Body):
+    """A new text for a key."""
+
+    old_works_until: Instant | None = None
+    """Until when the text before works beside the new one; left out: it stops at once."""
+    expires_at: Instant | None = None
+    """When the key expires from now on; left out: as it was."""
+
+
+class ShownGrant(Shown):
+    """Rights over everything, a project, or a model."""
+
+    rights: list[Right]
+    project_id: str | None
+    model_id: str | None
+
+
+class ShownKey(Shown):
+    """An API key, without its text."""
+
+    id: str
+    name: str
+    grants: list[ShownGrant]
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    rotated_at: datetime | None
+    old_works_until: datetime | None
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    """Exact to a minute."""
+
+
+class NewSecret(ShownKey):
+    """An API key with its text, which is shown this once and never again."""
+
+    key: str = Field(examples=["isk_k7mwx2ab9cde_…"])
+
+
+class KeyListPage(Shown):
+    """API keys, the newest first; revoked ones too."""
+
+    items: list[ShownKey]
+    next: str | None

@@ -1,0 +1,151 @@
+"""The audit: who, when, from where, what. Of every change, and of every read of an input.
+
+The row of a change is written in the change's own transaction; that of a read is committed
+before the first byte goes out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.tables import audit
+
+from .reach import EVERYTHING, Reach
+
+
+class Action(StrEnum):
+    """What was done."""
+
+    MODEL_REGISTERED = "model_registered"
+    MODEL_CHANGED = "model_changed"
+    MODEL_REMOVED = "model_removed"
+    POLICY_SET = "policy_set"
+    POLICY_REMOVED = "policy_removed"
+    RETENTION_REQUESTED = "retention_requested"
+    METADATA_CHANGED = "metadata_changed"
+    INFERENCE_ERASED = "inference_erased"
+    DATA_READ = "data_read"
+    METADATA_READ = "metadata_read"
+    LINKS_MADE = "links_made"
+    DEAD_LETTER_READ = "dead_letter_read"
+    DEAD_LETTER_REDRIVEN = "dead_letter_redriven"
+    DEAD_LETTERS_REDRIVEN = "dead_letters_redriven"
+    DEAD_LETTER_DISCARDED = "dead_letter_discarded"
+    KEY_CREATED = "key_created"
+    KEY_ROTATED = "key_rotated"
+    KEY_REVOKED = "key_revoked"
+
+
+ACTIONS: Final[dict[Action, str]] = {
+    Action.MODEL_REGISTERED: "A model was registered through the api.",
+    Action.MODEL_CHANGED: "What is said of a model was replaced.",
+    Action.MODEL_REMOVED: "A registration was removed.",
+    Action.POLICY_SET: "A retention policy was set; `detail` has its rules.",
+    Action.POLICY_REMOVED: "A retention policy was removed.",
+    Action.RETENTION_REQUESTED: "A run of retention was asked for.",
+    Action.METADATA_CHANGED: "Metadata of an inference were added or changed.",
+    Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
+    Action.DATA_READ: "A data blob was read through the api.",
+    Action.METADATA_READ: "A metadata blob, which may hold the request, was read.",
+    Action.LINKS_MADE: "Presigned links to an inference's blobs were given out.",
+    Action.DEAD_LETTER_READ: "The bytes of a dead letter were read.",
+    Action.DEAD_LETTER_REDRIVEN: "A dead letter was given to the ingesters again.",
+    Action.DEAD_LETTERS_REDRIVEN: "Several were; `detail` says which were chosen, and how many.",
+    Action.DEAD_LETTER_DISCARDED: "A dead letter was discarded, with the reason.",
+    Action.KEY_CREATED: "An API key was made.",
+    Action.KEY_ROTATED: "An API key got a new text.",
+    Action.KEY_REVOKED: "An API key was revoked.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Who did something, and from where: a client's address, or None on the command line."""
+
+    actor: str
+    client: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which entries; what is None does not narrow. Times are half-open."""
+
+    actor: str | None = None
+    action: Action | None = None
+    model_id: str | None = None
+    uid: UUID | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    within: Reach = field(default=EVERYTHING)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One thing that was done."""
+
+    id: int
+    at: datetime
+    actor: str
+    client: str | None
+    action: str
+    model_id: str | None
+    uid: UUID | None
+    detail: dict[str, Any]
+
+
+async def note(
+    connection: AsyncConnection,
+    who: Who,
+    action: Action,
+    *,
+    model: tuple[int, str] | None = None,
+    uids: Sequence[UUID] = (),
+    **detail: Any,
+) -> None:
+    """Write that something was done to a model (integer and id), an entry for each inference."""
+    number, model_id = model or (None, None)
+    row = {
+        "actor": who.actor,
+        "client": who.client,
+        "action": action.value,
+        "model": number,
+        "model_id": model_id,
+        "detail": detail,
+    }
+    await connection.execute(insert(audit), [row | {"uid": uid} for uid in uids or (None,)])
+
+
+async def listed(
+    connection: AsyncConnection, chosen: Filter, *, limit: int, before: int | None = None
+) -> list[Entry]:
+    """The newest first; `before` is the id of the last one of the page before."""
+    here = audit.c
+    query = select(audit).where(chosen.within.of(here.model)).order_by(here.id.desc())
+    for name in ("actor", "action", "model_id", "uid"):
+        if (value := getattr(chosen, name)) is not None:
+            query = query.where(here[name] == value)
+    if chosen.since is not None:
+        query = query.where(here.at >= chosen.since)
+    if chosen.until is not None:
+        query = query.where(here.at < chosen.until)
+    if before is not None:
+        query = query.where(here.id < before)
+    return [_entry(row) for row in await connection.execute(query.limit(limit))]
+
+
+async def prune(connection: AsyncConnection, *, older_than_seconds: float, limit: int) -> int:
+    """Remove the oldest entries that are older than this, at most `limit`; how many."""
+    end = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
+    old = select(audit.c.id).where(audit.c.at < end).order_by(audit.c.at).limit(limit)
+    return (await connection.execute(delete(audit).where(audit.c.id.in_(old)))).rowcount
+
+
+def _entry(row: Any) -> Entry:
+    shown = ("id", "at", "actor", "client", "action", "model_id", "uid", "detail")
+    return Entry(*(getattr(row, name) for name in shown))

@@ -1,0 +1,61 @@
+"""Who may ask the api, and how much."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import AfterValidator, Field, SecretStr, model_validator
+
+from inference_store.store.rights import Grants
+
+from .group import Count, Group, Seconds
+
+
+def _no_slash(url: str) -> str:
+    """Issuers are compared to the letter; the path of the discovery is added to it."""
+    if not url.startswith(("https://", "http://")):
+        raise ValueError("it is a URL that begins with https://")
+    return url
+
+
+class AccessSettings(Group):
+    """Keys, tokens of an OIDC issuer, limits."""
+
+    auth: Literal["on", "off"] = "on"
+    """`off`: no access control, on purpose: whoever reaches the api may do everything."""
+    api_token: SecretStr | None = None
+    """A token with every right over everything, to make the first keys with; sent like a key."""
+    oidc_issuer: Annotated[str, AfterValidator(_no_slash)] | None = None
+    """URL of an OpenID Connect issuer whose tokens are accepted, as its tokens spell it."""
+    oidc_audience: str | None = None
+    """Audience that a token must be meant for; needed with `OIDC_ISSUER`."""
+    oidc_jwks_url: Annotated[str, AfterValidator(_no_slash)] | None = None
+    """URL of the issuer's keys; unset: as its discovery says."""
+    oidc_clock_skew_seconds: Annotated[float, Field(ge=0, le=600)] = 60.0
+    """How far the issuer's clock and ours may differ."""
+    oidc_roles_claim: str = "roles"
+    """Claim with the roles of a token's bearer; `realm_access.roles` is one inside another."""
+    oidc_roles: dict[str, Grants] = Field(default={})
+    """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
+    api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
+    """Most requests a minute of one key or subject, in each replica of the api; 0: no limit."""
+    api_max_header_bytes: Count = 16 * 1024
+    """Largest head of a request: its line and its headers."""
+    api_cors_origins: str = ""
+    """Origins whose pages may ask from a browser, separated by commas; `*`: any."""
+    api_trusted_proxies: str = ""
+    """Addresses or networks, by commas, whose X-Forwarded-For names the client in the audit."""
+
+    @model_validator(mode="after")
+    def _audience_is_told(self) -> Self:
+        if self.oidc_issuer is not None and not self.oidc_audience:
+            raise ValueError(
+                "INFERENCE_STORE_OIDC_ISSUER needs INFERENCE_STORE_OIDC_AUDIENCE: else tokens that"
+                " were meant for other programs would open this one"
+            )
+        return self
+
+
+class AuditSettings(Group):
+    """How long it is kept what was done."""
+
+    audit_keep_seconds: Seconds = 400 * 24 * 3600.0
+    """How long entries of the audit are kept."""

@@ -1,0 +1,44 @@
+"""Access: the keys, and the audit of what was done."""
+
+from sqlalchemy import BigInteger, Column, DateTime, Identity, Index, Integer, Table, func, text
+from sqlalchemy.dialects.postgresql import BYTEA, JSONB, UUID
+
+from .metadata import CODE_POINTS, METADATA
+
+api_key = Table(
+    "api_key",
+    METADATA,
+    Column("id", CODE_POINTS, primary_key=True),
+    Column("name", CODE_POINTS, nullable=False),
+    # SHA-256 of the key's text, and of the one before it while that still works
+    Column("hash", BYTEA, nullable=False),
+    Column("old_hash", BYTEA),
+    Column("old_works_until", DateTime(timezone=True)),
+    # [{"rights": […], "project_id" or "model_id"}]
+    Column("grants", JSONB, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("created_by", CODE_POINTS, nullable=False),
+    Column("expires_at", DateTime(timezone=True)),
+    Column("rotated_at", DateTime(timezone=True)),
+    Column("revoked_at", DateTime(timezone=True)),
+    Column("last_used_at", DateTime(timezone=True)),
+)
+
+audit = Table(
+    "audit",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    Column("actor", CODE_POINTS, nullable=False),
+    Column("action", CODE_POINTS, nullable=False),
+    Column("model", Integer),
+    Column("uid", UUID(as_uuid=True)),
+    Column("detail", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    # the model by name, as it was called then: a registration may go, the entry stays
+    Column("model_id", CODE_POINTS),
+    Column("client", CODE_POINTS),
+    Index("audit_at_idx", "at"),
+    Index("audit_actor_id_idx", "actor", "id"),
+    Index("audit_model_id_id_idx", "model_id", "id"),
+    Index("audit_uid_idx", "uid"),
+)
