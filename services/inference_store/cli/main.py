@@ -17,6 +17,7 @@ COMMANDS = {
     "api": "Answer questions over HTTP.",
     "retention": "Delete by policy, on a schedule.",
     "doctor": "Say what is wrong with what the services need, and what to do.",
+    "keys": "Make, list, rotate and revoke API keys.",
     "demo": "Start everything on this machine and feed it real detections.",
 }
 

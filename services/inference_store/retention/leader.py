@@ -8,8 +8,9 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import key_registry, partitions, traces
+from inference_store.store.access import audit
 from inference_store.store.blobs import Blobs
-from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
+from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import RetentionSettings
@@ -18,6 +19,7 @@ from .eraser import Eraser
 from .pace import Pace
 from .sweep import Sweep
 
+_AUDIT_BATCH = 10_000
 # Late events are rare by then.
 _MERGED_AFTER = timedelta(days=3)
 _CAUSE = "inference_store.retention.cause"
@@ -98,6 +100,20 @@ class Leader:
             await self._pace.next_step()
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
+        await self._prune_audit()
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
+
+    async def _prune_audit(self) -> None:
+        """Entries of the audit that are old enough go, batch by batch."""
+        pruned = 1
+        while pruned:
+            await self._pace.next_step()
+            async with self._engine.begin() as connection:
+                pruned = await audit.prune(
+                    connection,
+                    older_than_seconds=self._settings.audit_keep_seconds,
+                    limit=_AUDIT_BATCH,
+                )
+            AUDIT_PRUNED.inc(pruned)

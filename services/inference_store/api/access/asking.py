@@ -140,8 +140,9 @@ def _access(request: Request) -> Access:
 
 async def finished(request: Request) -> AsyncIterator[None]:
     """The last thing of a request under /v1: its connection is back in the pool already."""
+    access = _access(request)  # a route that was not guarded has none, and answers nothing
     yield
-    await _access(request).finish(request.app.state.engine)
+    await access.finish(request.app.state.engine)
 
 
 Asking: TypeAlias = Annotated[Access, Depends(_access)]

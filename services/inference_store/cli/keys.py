@@ -1,0 +1,198 @@
+"""`inference-store keys create|list|rotate|revoke`: straight on the database, so that it makes the
+first key too. The text of a key goes to standard output alone; all else to standard error."""
+
+import argparse
+import asyncio
+import getpass
+import sys
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from pydantic import ValidationError
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.access import Action, Who, keys, note
+from inference_store.store.access.keys import Key
+from inference_store.store.database import create_engine
+from inference_store.store.errors import StoreError
+from inference_store.store.retention.durations import parse_duration
+from inference_store.store.rights import ROLES, Grant, Right
+from inference_store.store.settings import LogSettings, PostgresSettings
+
+from .start import started
+
+_MOST_LISTED = 10_000
+# Answers what is said (to people) and what is printed, once it is committed.
+Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
+
+
+class _Settings(LogSettings, PostgresSettings):
+    """What the keys need."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is done, and with which key."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    create = commands.add_parser("create", help="make a key and print its text, this once")
+    create.add_argument("--name", required=True, help="who or what uses it")
+    create.add_argument("--role", choices=sorted(ROLES), help="a bundle of rights")
+    create.add_argument("--rights", help=f"rights by commas: {', '.join(Right)}")
+    over = create.add_argument_group("over (at least one)")
+    over.add_argument("--model", action="append", default=[], help="a model; may be repeated")
+    over.add_argument("--project", action="append", default=[], help="a project; may be repeated")
+    over.add_argument("--everything", action="store_true", help="every model, and what has none")
+    create.add_argument("--expires", help="when, or after how long: 2027-06-01T00:00:00Z, P90D")
+    commands.add_parser("list", help="list the keys, the newest first")
+    rotate = commands.add_parser("rotate", help="give a key a new text and print it, this once")
+    rotate.add_argument("id")
+    rotate.add_argument("--old-works", help="how long, or until when, the text before works on")
+    rotate.add_argument("--expires", help="when the key expires from now on")
+    revoke = commands.add_parser("revoke", help="let a key work no more")
+    revoke.add_argument("id")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it, and note it in the audit."""
+    settings = started(_Settings, "keys")
+    try:
+        said, printed = asyncio.run(
+            _run(settings.postgres_dsn.get_secret_value(), _work(arguments))
+        )
+    except StoreError as wrong:
+        sys.exit(wrong.detail)
+    except (DBAPIError, OSError) as away:
+        sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
+    print(said, file=sys.stderr)
+    print(printed, end="\n" if printed else "")
+    return 0
+
+
+async def _run(dsn: str, work: Work) -> tuple[str, str]:
+    engine = create_engine(dsn, application="inference-store-keys", pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            return await work(connection, Who(f"cli:{_user()}", None))
+    finally:
+        await engine.dispose()
+
+
+def _work(arguments: argparse.Namespace) -> Work:
+    match arguments.what:
+        case "create":
+            return _create(arguments)
+        case "rotate":
+            return _rotate(arguments)
+        case "revoke":
+            return _revoke(arguments)
+        case _:
+            return _list
+
+
+def _create(arguments: argparse.Namespace) -> Work:
+    grants, expires_at = _grants(arguments), _instant(arguments.expires)
+
+    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
+        key, secret = await keys.create(
+            connection, arguments.name, grants, by=who.actor, expires_at=expires_at
+        )
+        shown = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
+        await note(connection, who, Action.KEY_CREATED, key=key.id, grants=shown)
+        return _told(key), secret.text
+
+    return work
+
+
+def _rotate(arguments: argparse.Namespace) -> Work:
+    old_works_until, expires_at = _instant(arguments.old_works), _instant(arguments.expires)
+
+    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
+        key, secret = await keys.rotate(
+            connection, arguments.id, old_works_until=old_works_until, expires_at=expires_at
+        )
+        until = None if old_works_until is None else old_works_until.isoformat()
+        await note(connection, who, Action.KEY_ROTATED, key=key.id, old_works_until=until)
+        return _told(key), secret.text
+
+    return work
+
+
+def _revoke(arguments: argparse.Namespace) -> Work:
+    async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
+        key = await keys.revoke(connection, arguments.id)
+        await note(connection, who, Action.KEY_REVOKED, key=key.id)
+        return f"The key {key.id} ({key.name}) is revoked.", ""
+
+    return work
+
+
+async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
+    found = await keys.listed(connection, limit=_MOST_LISTED)
+    lines = (
+        f"{key.id}  {_state(key):<8}  {_day(key.last_used_at):<16}  {key.name}: {_may(key)}"
+        for key in found
+    )
+    return f"{len(found)} keys", "\n".join(lines)
+
+
+def _told(key: Key) -> str:
+    return f"The key {key.id} ({key.name}). Its text is shown this once:"
+
+
+def _grants(arguments: argparse.Namespace) -> list[Grant]:
+    rights = [word.strip() for word in (arguments.rights or "").split(",") if word.strip()]
+    unknown = [word for word in rights if word not in set(Right)]
+    if unknown:
+        raise SystemExit(f"There is no right {unknown[0]}; there are {', '.join(Right)}.")
+    over: list[dict[str, str]] = [{"model_id": name} for name in arguments.model]
+    over += [{"project_id": name} for name in arguments.project]
+    over += [{}] if arguments.everything else []
+    if not over:
+        raise SystemExit("Say over what: --model, --project or --everything.")
+    try:
+        return [Grant.model_validate({"rights": rights, "role": arguments.role} | o) for o in over]
+    except ValidationError as wrong:
+        raise SystemExit(f"{wrong.errors()[0]['msg']} (--role or --rights).") from None
+
+
+def _instant(text: str | None) -> datetime | None:
+    """An instant, or so long from now. Exits where it is neither."""
+    if text is None:
+        return None
+    try:
+        if text.upper().startswith("P"):
+            duration = parse_duration(text)
+            # The distance back in time, laid forwards.
+            now = datetime.now(UTC)
+            return None if duration is None else now + (now - duration.before(now))
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise SystemExit(f"{text!r} is no time: 2027-06-01T00:00:00Z, or P90D.") from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def _state(key: Key) -> str:
+    if key.revoked_at is not None:
+        return "revoked"
+    expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
+    return "expired" if expired else "works"
+
+
+def _day(at: datetime | None) -> str:
+    return "never used" if at is None else f"{at:%Y-%m-%d %H:%M}"
+
+
+def _may(key: Key) -> str:
+    def one(grant: Grant) -> str:
+        over = grant.model_id or grant.project_id
+        kind = "model" if grant.model_id else "project"
+        return f"{','.join(grant.rights)} over {f'{kind} {over}' if over else 'everything'}"
+
+    return "; ".join(map(one, key.grants))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in a container
+        return "unknown"

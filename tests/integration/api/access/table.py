@@ -1,0 +1,71 @@
+"""What every route needs: the one table that the tests walk. A new route needs a row here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from inference_store.api.access import Over
+from inference_store.store.rights import Right
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A right, what over, and what an allowed request (with this body) is answered."""
+
+    right: Right
+    over: Over
+    status: int
+    body: Any = None
+
+
+_M = "/v1/models/{model_id}"
+_I = f"{_M}/inferences/{{inference_id}}"
+_RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+_ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
+_KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
+
+TABLE: dict[tuple[str, str], Row] = {
+    ("GET", "/v1/models"): Row(Right.READ, Over.SOME, 200),
+    ("GET", _M): Row(Right.READ, Over.MODEL, 200),
+    ("PUT", _M): Row(Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}),
+    ("DELETE", _M): Row(Right.ADMIN, Over.MODEL, 409),
+    ("GET", f"{_M}/metadata-keys"): Row(Right.READ, Over.MODEL, 200),
+    ("GET", f"{_M}/inferences"): Row(Right.READ, Over.MODEL, 200),
+    ("POST", f"{_M}/inferences/query"): Row(Right.READ, Over.MODEL, 200, {}),
+    ("POST", f"{_M}/inferences/count"): Row(Right.READ, Over.MODEL, 200, {}),
+    ("GET", _I): Row(Right.READ, Over.MODEL, 200),
+    ("DELETE", _I): Row(Right.DELETE, Over.MODEL, 202),
+    ("GET", f"{_I}/data"): Row(Right.READ_INPUTS, Over.MODEL, 200),
+    ("GET", f"{_I}/response"): Row(Right.READ, Over.MODEL, 200),
+    ("GET", f"{_I}/metadata"): Row(Right.READ_INPUTS, Over.MODEL, 200),
+    ("POST", f"{_I}/metadata"): Row(Right.ANNOTATE, Over.MODEL, 200, _ITEM),
+    ("GET", f"{_M}/retention-policy"): Row(Right.READ, Over.MODEL, 200),
+    ("PUT", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 200, _RULES),
+    ("DELETE", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 204),
+    ("POST", f"{_M}/retention-policy/run"): Row(Right.ADMIN, Over.MODEL, 202),
+    ("GET", "/v1/retention/runs"): Row(Right.READ, Over.SOME, 200),
+    ("GET", "/v1/retention/runs/{run_id}"): Row(Right.READ, Over.SOME, 200),
+    ("GET", "/v1/erasures"): Row(Right.READ, Over.SOME, 200),
+    ("GET", "/v1/erasures/{erasure_id}"): Row(Right.READ, Over.SOME, 200),
+    ("GET", "/v1/dead-letters"): Row(Right.ADMIN, Over.SOME, 200),
+    ("GET", "/v1/dead-letters/{id}"): Row(Right.ADMIN, Over.SOME, 200),
+    ("POST", "/v1/dead-letters/redrive"): Row(Right.ADMIN, Over.SOME, 202, {}),
+    ("POST", "/v1/dead-letters/{id}/redrive"): Row(Right.ADMIN, Over.SOME, 202),
+    ("POST", "/v1/dead-letters/{id}/discard"): Row(Right.ADMIN, Over.SOME, 200, {"reason": "x"}),
+    ("GET", "/v1/accounting"): Row(Right.READ, Over.EVERYTHING, 200),
+    ("POST", "/v1/keys"): Row(Right.ADMIN, Over.EVERYTHING, 201, _KEY),
+    ("GET", "/v1/keys"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("GET", "/v1/keys/{key_id}"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("POST", "/v1/keys/{key_id}/rotate"): Row(Right.ADMIN, Over.EVERYTHING, 200, {}),
+    ("POST", "/v1/keys/{key_id}/revoke"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("GET", "/v1/audit"): Row(Right.ADMIN, Over.SOME, 200),
+}
+
+# They say nothing of what is stored.
+PUBLIC = {
+    "/openapi.json",
+    "/docs",
+    "/docs/oauth2-redirect",
+    "/docs/errors",
+    "/redoc",
+    "/static-offline-docs",
+}

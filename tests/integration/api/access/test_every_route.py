@@ -1,0 +1,168 @@
+"""Every route, asked with every right: alone, over the model, over its project, over another."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import iter_route_contexts
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api.access import GuardedRoute, Over
+from inference_store.api.access.needs import Needs, needs_of
+from inference_store.store import dead_letters
+from inference_store.store.access import Action, Who, keys, note
+from inference_store.store.books import Place, begin
+from inference_store.store.records import Record, Trouble
+from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.rights import Grant, Right
+from tests.builders import NOW
+from tests.integration.api.conftest import MakeApp
+
+from .conftest import OPEN, SECRET, TOKEN, Keys
+from .table import PUBLIC, TABLE, Row
+
+_PLACE = Place("default", "inference-events", 0, 0)
+_RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
+Ids = dict[str, str]
+
+
+def test_the_table_has_every_route(make_app: MakeApp) -> None:
+    contexts = [each for each in iter_route_contexts(make_app().routes) if each.path]
+    routes = {(method, c.path): c for c in contexts for method in c.methods or ("MOUNT",)}
+    guarded = {place: c for place, c in routes.items() if place[1] not in PUBLIC}
+    assert set(guarded) == set(TABLE)
+    for place, context in guarded.items():
+        assert isinstance(context.original_route, GuardedRoute), place
+        row = TABLE[place]
+        assert needs_of(context.original_route.openapi_extra) == Needs(row.right, row.over), place
+
+
+@pytest.fixture
+async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]:
+    """What a path may name, of each of the two models: all of it is there."""
+    async with engine.begin() as connection:
+        await begin(connection, _PLACE, first=0, began="earliest")
+        found = {
+            name: await _ids_of(connection, name, number, offset)
+            for offset, (name, number) in enumerate(two_models.items())
+        }
+        named = Trouble("unknown_model", "x", "secret-unknown-model", None)
+        record = Record(_PLACE, 7, NOW, b"k", b"secret-payload", ())
+        await dead_letters.add(connection, [(record, named)])
+        await runs.request(connection)
+    return found
+
+
+async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Ids:
+    letter = (
+        Record(_PLACE, offset, NOW, b"k", model_id.encode(), ()),
+        Trouble("x", "y", model_id, None),
+    )
+    await dead_letters.add(connection, [letter])
+    [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
+    policy = policies.RetentionPolicy.model_validate(_RULES)
+    await policies.put(connection, model, policy)
+    grant = Grant(rights=(Right.READ,), model_id=model_id)
+    key, _ = await keys.create(connection, f"{model_id}'s", [grant], by="test")
+    await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
+    return {
+        "model_id": model_id,
+        "inference_id": "one",
+        "run_id": str((await runs.request(connection, model)).id),
+        "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
+        "id": str(dead.id),
+        "key_id": key.id,
+    }
+
+
+Ask = Callable[..., Awaitable[httpx.Response]]
+
+
+@pytest.mark.parametrize("place", TABLE, ids=" ".join)
+async def test_a_route(place: tuple[str, str], a_key: Keys, ids: dict[str, Ids]) -> None:
+    row = TABLE[place]
+    path, body = place[1].format(**ids[SECRET]), _filled(row.body, SECRET)
+
+    async def ask(key: str | None) -> httpx.Response:
+        return await a_key.ask(key, place[0], path, body)
+
+    for key in (None, "wrong", "isk_abcdefghjkmn_" + "x" * 43, "a.b.c"):
+        assert (await ask(key)).status_code == 401, key
+    for right in Right:
+        await _refused(row, right, a_key, ask)
+    await _hidden(place, row, a_key, ids)
+    await _allowed(row, a_key, ask)
+
+
+async def _refused(row: Row, right: Right, a_key: Keys, ask: Ask) -> None:
+    """A right that is not the one, with and without `read`; and the one without `read`."""
+    over = {} if row.over is Over.EVERYTHING else {"model_id": SECRET}
+    if right is not Right.READ:
+        alone = await a_key.make({"rights": [right], **over})
+        assert (await ask(alone)).status_code == (404 if row.over is Over.MODEL else 403), right
+    if right is not row.right and row.right is not Right.READ:
+        both = await a_key.make({"rights": ["read", right], **over})
+        answer = await ask(both)
+        assert (answer.status_code, answer.json()["type"]) == (403, "/docs/errors#forbidden"), right
+
+
+async def _hidden(place: tuple[str, str], row: Row, a_key: Keys, ids: dict[str, Ids]) -> None:
+    """With every right over another model and another project, nothing of this one shows."""
+    for over in ({"model_id": OPEN}, {"project_id": f"{OPEN}-project"}):
+        other = await a_key.make({"role": "owner", **over})
+        method, path = place[0], place[1].format(**ids[SECRET])
+        answer = await a_key.ask(other, method, path, _filled(row.body, SECRET))
+        if row.over is Over.EVERYTHING:
+            assert answer.status_code == 403
+        elif row.over is Over.MODEL or "{" in place[1]:
+            assert answer.status_code == 404, answer.text
+            await _is_as_if_it_were_not(place, row, a_key, other, ids, answer)
+        else:
+            assert answer.status_code == row.status
+            assert "secret" not in answer.text
+            whole = await a_key.ask(TOKEN, method, path, _filled(row.body, SECRET))
+            assert "secret" in whole.text or method == "POST"
+
+
+async def _is_as_if_it_were_not(
+    place: tuple[str, str], row: Row, a_key: Keys, key: str, ids: dict[str, Ids], hidden: Any
+) -> None:
+    """The same refusal as of what does not exist at all, to the letter."""
+    uuid = "00000000-0000-4000-8000-000000000000"
+    nothing = {"model_id": "nobody", "inference_id": "one", "run_id": uuid, "erasure_id": uuid}
+    absent = {**nothing, "id": "999999", "key_id": "nobody"}
+    path = place[1].format(**absent)
+    answer = await a_key.ask(key, place[0], path, _filled(row.body, "nobody"))
+    named = next(name for name in absent if f"{{{name}}}" in place[1])
+    assert answer.status_code == 404
+    assert answer.text.replace(absent[named], ids[SECRET][named]) == hidden.text
+    assert dict(answer.headers) | {"content-length": ""} == dict(hidden.headers) | {
+        "content-length": ""
+    }
+
+
+async def _allowed(row: Row, a_key: Keys, ask: Ask) -> None:
+    """With `read` and the right, over the model, its project, or everything."""
+    scopes = [{"model_id": SECRET}, {"project_id": f"{SECRET}-project"}, {}]
+    if row.over is Over.EVERYTHING:
+        for over in scopes[:2]:
+            assert (await ask(await a_key.make({"role": "owner", **over}))).status_code == 403
+        scopes = scopes[2:]
+    rights = [Right.READ, row.right]
+    statuses = []
+    for over in scopes:
+        answer = await ask(await a_key.make({"rights": rights, **over}))
+        statuses.append(answer.status_code)
+    # What is gone the first time is not there for an owner either.
+    owners = (await ask(TOKEN)).status_code
+    assert statuses[0] == row.status, statuses
+    assert set(statuses[1:]) <= {row.status, owners}
+    assert not {401, 403} & set(statuses)
+
+
+def _filled(body: Any, model_id: str) -> Any:
+    """The body with the model's id put in."""
+    if isinstance(body, dict):
+        return {name: _filled(value, model_id) for name, value in body.items()}
+    return body.replace("{model_id}", model_id) if isinstance(body, str) else body
