@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 
 from inference_store.store import errors
+from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.books import Outcome
 from inference_store.store.doctor import CHECKS
 from inference_store.store.errors import StoreError
 from inference_store.store.events import DEAD_LETTER_REASONS
 from inference_store.store.metrics import METRICS
 from inference_store.store.operators import OPERATORS
+from inference_store.store.rights import RIGHTS, ROLES, Right, Role
 from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
 from inference_store.store.task_types import TASK_TYPES
 
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 OPERATE = (ROOT / "docs" / "operate.md").read_text()
 QUERY = (ROOT / "docs" / "query.md").read_text()
 EXTEND = (ROOT / "docs" / "extend.md").read_text()
+ACCESS = (ROOT / "docs" / "access.md").read_text()
 ERRORS = (ROOT / "docs" / "errors.md").read_text()
 ENVIRONMENT = (ROOT / ".env.example").read_text()
 README = (ROOT / "README.md").read_text()
@@ -79,6 +82,22 @@ def test_every_operator_is_documented() -> None:
 def test_every_task_type_is_documented() -> None:
     for name in TASK_TYPES:
         assert f"`{name}`" in EXTEND
+
+
+@pytest.mark.parametrize("right", Right)
+def test_every_right_is_documented(right: Right) -> None:
+    assert f"| `{right.value}` | {RIGHTS[right]} |" in ACCESS
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_role_is_documented(role: Role) -> None:
+    rights = ", ".join(f"`{right.value}`" for right in Right if right in ROLES[role])
+    assert f"| `{role}` | {'all of them' if role == 'owner' else rights} |" in ACCESS
+
+
+@pytest.mark.parametrize("action", Action)
+def test_every_action_of_the_audit_is_documented(action: Action) -> None:
+    assert f"| `{action.value}` | {ACTIONS[action]} |" in ACCESS
 
 
 def error_classes() -> list[type[StoreError]]:

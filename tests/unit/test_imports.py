@@ -25,7 +25,7 @@ HOMES = {
     "aiohttp": {"store/admin.py", "store/kafka", "api/access/issuer.py", "proxy"},
     "jwt": {"api/access"},
     "asyncpg": {"store", "ingester/write"},
-    "sqlalchemy": {"store", "api", "ingester", "retention"},
+    "sqlalchemy": {"store", "api", "ingester", "retention", "cli/keys.py"},
     "alembic": {"store/migration.py"},
     "obstore": {"store/blobs", "local/demo"},
     "minio": {"store/blobs"},

@@ -62,7 +62,7 @@ async def test_a_key_is_made_used_and_revoked(a_key: Keys, engine: AsyncEngine) 
 
 
 async def test_a_rotated_key_works_beside_the_old_one_until_a_time(
-    a_key: Keys, engine: AsyncEngine
+    a_key: Keys,
 ) -> None:
     made = await _made(a_key)
     path = f"/v1/keys/{made['id']}/rotate"
