@@ -7,8 +7,11 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import httpx
+
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
+from tests.service_process import Service
 
 
 def _port(log: Path, action: str) -> int | None:
@@ -39,3 +42,28 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) -> None:
+    """The client that a trusted proxy names is the one in the audit; a large head is a 431."""
+    environment = service_environment(
+        AUTH="on", API_TOKEN="sesame", API_PORT="0", API_TRUSTED_PROXIES="127.0.0.1"
+    )
+    api = Service("api", environment, tmp_path).wait_ready()
+    try:
+        wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=30, what="the api")
+        address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
+        key = {"Authorization": "Bearer sesame"}
+        through = key | {"X-Forwarded-For": "evil, 203.0.113.9"}
+        body = {"name": "x", "grants": [{"role": "reader"}]}
+        made = httpx.post(f"{address}/v1/keys", json=body, headers=through)
+        assert made.status_code == 201
+        [entry] = httpx.get(f"{address}/v1/audit", headers=key).json()["items"]
+        assert (entry["action"], entry["client"]) == ("key_created", "203.0.113.9")
+        large = httpx.get(f"{address}/v1/models", headers=key | {"X": "x" * 17_000})
+        assert large.status_code == 431
+        assert large.headers["x-content-type-options"] == "nosniff"
+        larger = httpx.get(f"{address}/v1/models", headers=key | {"X": "x" * 200_000})
+        assert larger.status_code == 400
+    finally:
+        api.stop()

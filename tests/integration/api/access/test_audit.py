@@ -54,7 +54,7 @@ async def test_every_change_and_every_read_of_an_input(a_key: Keys) -> None:
         assert [(each["actor"], each["action"]) for each in found[::-1]] == expected, (method, path)
     assert {each["client"] for each in found} == {"127.0.0.1"}
     of_the_model = [each for each in found if each["model_id"] == OPEN]
-    assert len(of_the_model) == 10
+    assert len(of_the_model) == 11
     read = next(each for each in found if each["action"] == "data_read")
     assert read["uid"] is not None
     policy = next(each for each in found if each["action"] == "policy_set")

@@ -1,0 +1,48 @@
+"""Buckets of requests."""
+
+from inference_store.api.access.rate import Buckets
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_minutes_worth_at_once_and_then_evenly() -> None:
+    clock = Clock()
+    buckets = Buckets(60, clock=clock)
+    assert [buckets.take("a") for _ in range(60)] == [0] * 60
+    assert buckets.take("a") == 1
+    assert buckets.take("b") == 0
+    clock.now += 1
+    assert [buckets.take("a"), buckets.take("a")] == [0, 1]
+    clock.now += 3600
+    assert [buckets.take("a") for _ in range(61)] == [0] * 60 + [1]
+
+
+def test_the_wait_is_long_enough() -> None:
+    clock = Clock()
+    buckets = Buckets(2, clock=clock)
+    assert [buckets.take("a"), buckets.take("a")] == [0, 0]
+    wait = buckets.take("a")
+    assert wait == 30
+    clock.now += wait
+    assert buckets.take("a") == 0
+
+
+def test_no_limit() -> None:
+    buckets = Buckets(0)
+    assert not any(buckets.take("a") for _ in range(1000))
+
+
+def test_the_oldest_of_many_is_forgotten() -> None:
+    clock = Clock()
+    buckets = Buckets(1, most=10, clock=clock)
+    assert buckets.take("a") == 0
+    assert buckets.take("a") > 0
+    assert not any(buckets.take(str(number)) for number in range(10))
+    assert buckets.take("9") > 0
+    assert buckets.take("a") == 0

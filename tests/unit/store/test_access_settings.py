@@ -1,0 +1,43 @@
+"""Settings of access control: what would open too much is refused at the start."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from inference_store.store.rights import Right
+from inference_store.store.settings import ApiSettings
+
+_ISSUER = "https://login.example"
+
+
+def _settings(**changes: Any) -> ApiSettings:
+    return ApiSettings(_env_file=None, **changes)  # type: ignore[call-arg]
+
+
+def test_access_control_is_on_by_default() -> None:
+    assert _settings().auth == "on"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"oidc_issuer": _ISSUER}, "OIDC_AUDIENCE"),
+        ({"oidc_issuer": _ISSUER, "oidc_audience": ""}, "OIDC_AUDIENCE"),
+        ({"oidc_issuer": "login.example", "oidc_audience": "x"}, "https://"),
+        ({"oidc_jwks_url": "file:///etc/passwd"}, "https://"),
+        ({"oidc_roles": {"ops": [{"role": "king"}]}}, "owner"),
+        ({"oidc_roles": {"ops": [{}]}}, "gives nothing"),
+        ({"auth": "of"}, "off"),
+    ],
+)
+def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        _settings(**changes)
+
+
+def test_roles_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    roles = '{"ops": [{"role": "reader", "project_id": "p"}]}'
+    monkeypatch.setenv("INFERENCE_STORE_OIDC_ROLES", roles)
+    [grant] = _settings().oidc_roles["ops"]
+    assert (grant.held, grant.project_id) == ({Right.READ}, "p")
