@@ -63,7 +63,5 @@ def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) ->
         large = httpx.get(f"{address}/v1/models", headers=key | {"X": "x" * 17_000})
         assert large.status_code == 431
         assert large.headers["x-content-type-options"] == "nosniff"
-        larger = httpx.get(f"{address}/v1/models", headers=key | {"X": "x" * 200_000})
-        assert larger.status_code == 400
     finally:
         api.stop()

@@ -79,8 +79,8 @@ class Access:
             before = None
             if not all(model_id in part.models for part in self.reach.parts):
                 raise self._no_registering(model_id) from None
-        moves = project_id != before
-        if moves and not (self.reach.has_project(project_id) and self.reach.has_project(before)):
+        leaves = before is not None and not self.reach.has_project(before)
+        if project_id != before and (leaves or not self.reach.has_project(project_id)):
             raise Forbidden(
                 f"The model would move from project {before!r} to {project_id!r}: that needs"
                 " `read` and `admin` over both, or over everything."
