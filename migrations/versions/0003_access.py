@@ -7,7 +7,7 @@ from alembic import op
 from sqlalchemy import text
 
 revision = "0003"
-down_revision: str | None = "0001"
+down_revision: str | None = "0002"
 branch_labels: str | None = None
 depends_on: str | None = None
 
@@ -33,6 +33,7 @@ _DOWN = (
 
 
 def upgrade() -> None:
+    op.execute(text("SET LOCAL lock_timeout = '5s'"))
     for statement in _UP:
         op.execute(text(statement))
 

@@ -61,9 +61,7 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
         await reserve(
             first, editor.blobs.buckets.default, registration, same.newest, revision=revision
         )
-    revision = await edit(
-        connection, editor, registration, same.newest, change, revision=revision
-    )
+    revision = await edit(connection, editor, registration, same.newest, change, revision=revision)
     noted = {"keys": sorted(change.keys), "revision": revision}
     await access.note(connection, Action.METADATA_CHANGED, registration, [same.newest], **noted)
     [found] = await read(connection, registration.model, [same.newest], include=["metadata"])
