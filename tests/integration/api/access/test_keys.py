@@ -83,9 +83,11 @@ async def test_a_rotated_key_works_beside_the_old_one_until_a_time(
     assert past.status_code == 422
 
 
-async def test_a_key_expires(a_key: Keys) -> None:
-    made = await _made(a_key, expires_at=_in(3))
+async def test_a_key_expires(a_key: Keys, engine: AsyncEngine) -> None:
+    made = await _made(a_key, expires_at=_in(600))
     assert await _works(a_key, made["key"])
+    async with engine.begin() as connection:  # the time has come
+        await connection.execute(update(api_key).values(expires_at=func.now()))
 
     async def works() -> bool:
         return await _works(a_key, made["key"])
