@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import Action, Who, keys, note
 from inference_store.store.access.keys import Key
-from inference_store.store.database import create_engine
+from inference_store.store.database import engine_of
 from inference_store.store.errors import StoreError
 from inference_store.store.retention.durations import parse_duration
 from inference_store.store.rights import ROLES, Grant, Right
@@ -56,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it, and note it in the audit."""
     settings = started(_Settings, "keys")
     try:
-        said, printed = asyncio.run(
-            _run(settings.postgres_dsn.get_secret_value(), _work(arguments))
-        )
+        said, printed = asyncio.run(_run(settings, _work(arguments)))
     except StoreError as wrong:
         sys.exit(wrong.detail)
     except (DBAPIError, OSError) as away:
@@ -68,8 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-async def _run(dsn: str, work: Work) -> tuple[str, str]:
-    engine = create_engine(dsn, application="inference-store-keys", pool_size=1)
+async def _run(settings: _Settings, work: Work) -> tuple[str, str]:
+    engine = engine_of(settings, application="inference-store-keys", pool_size=1)
     try:
         async with engine.begin() as connection:
             return await work(connection, Who(f"cli:{_user()}", None))

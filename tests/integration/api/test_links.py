@@ -53,7 +53,7 @@ async def test_without_links_blobs_are_read_through_the_api(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
     await _store(engine, blobs, bucket)
-    async with client_of(make_app(presigned_urls="off", api_token="sesame")) as client:
+    async with client_of(make_app(presigned_urls="off", auth="on", api_token="sesame")) as client:
         right = {"Authorization": "Bearer sesame"}
         one = (await client.get(PATH, headers=right)).json()
         page = await client.post(

@@ -8,9 +8,7 @@ from .logs import LogSettings
 from .postgres import PostgresSettings
 
 
-class RetentionSettings(
-    LogSettings, AdminSettings, PostgresSettings, BlobSettings, AuditSettings
-):
+class RetentionSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettings, AuditSettings):
     """Deletes by policy, on a schedule."""
 
     retention_admin_host: str = "127.0.0.1"
