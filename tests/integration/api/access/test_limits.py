@@ -5,7 +5,7 @@ import re
 import httpx
 import pytest
 
-from inference_store.store.metrics import REGISTRY
+from inference_store.store.metrics import SHOWN
 from tests.integration.api.conftest import MakeApp, client_of
 
 from .conftest import TOKEN
@@ -15,7 +15,7 @@ _OWNER = {"Authorization": f"Bearer {TOKEN}"}
 
 def _refused(reason: str) -> float:
     name = "inference_store_api_refused_total"
-    return REGISTRY.get_sample_value(name, {"reason": reason}) or 0
+    return SHOWN["api"].get_sample_value(name, {"reason": reason}) or 0
 
 
 async def test_rates_are_limited_for_each_caller(make_app: MakeApp) -> None:
