@@ -28,6 +28,8 @@ _FETCH_BYTES = 4 * 1024 * 1024
 _ASK_SECONDS = 5.0
 # How often partitions are counted: a topic that is made anew, or grows, is seen within it.
 _METADATA_SECONDS = 5
+# aiokafka tries a commit again for as long as no broker answers: it must not hold the line up.
+_COMMIT_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
@@ -215,6 +217,8 @@ class Topic:
         offsets = {TopicPartition(topic, s.assigned.partition): s.hi for s in shares}
         self._committed_at = now
         try:
-            await self._kafka.commit(offsets)
-        except (KafkaError, IllegalStateError) as error:  # it counts in Postgres alone
+            async with asyncio.timeout(_COMMIT_SECONDS):
+                await self._kafka.commit(offsets)
+        except (KafkaError, IllegalStateError, TimeoutError) as error:
+            # what counts is in Postgres
             _log.debug("kafka commit refused", action="kafka_commit", error=str(error))

@@ -5,7 +5,7 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from aiokafka.conn import create_conn
+from aiokafka.conn import AIOKafkaConnection
 from aiokafka.errors import KafkaError
 
 from inference_store.store.settings import KafkaSettings, trusting
@@ -13,6 +13,7 @@ from inference_store.store.settings import KafkaSettings, trusting
 from .tokens import ClientCredentials
 
 _ASK_SECONDS = 10
+_CLOSE_SECONDS = 2
 
 
 def client_arguments(settings: KafkaSettings) -> dict[str, Any]:
@@ -59,10 +60,16 @@ async def why_away(arguments: Mapping[str, Any]) -> str:
     how = {name: value for name, value in arguments.items() if name != "bootstrap_servers"}
     first = str(arguments["bootstrap_servers"]).split(",", maxsplit=1)[0].strip()
     host, _, port = first.rpartition(":")
+    connection = AIOKafkaConnection(host.strip("[]"), int(port), **how)
     try:
         async with asyncio.timeout(_ASK_SECONDS):
-            connection = await create_conn(host.strip("[]"), int(port), **how)
+            await connection.connect()
     except (OSError, KafkaError, ValueError) as error:
-        return f"{first}: {error or type(error).__name__}"
-    connection.close()
-    return ""
+        reason = f"{first}: {error or type(error).__name__}"
+        opened = isinstance(error, KafkaError)
+    else:
+        reason, opened = "", True
+    closed = connection.close()
+    if opened:  # over TLS closing takes a message each way
+        await asyncio.wait([closed], timeout=_CLOSE_SECONDS)
+    return reason

@@ -236,7 +236,7 @@ class Fault:
 FAULTS = [
     Fault(away, "postgres", "failed", "does not answer"),
     Fault(not_migrated, "migrations", "failed", "no tables"),
-    Fault(migrations_behind, "migrations", "failed", "revision 0000"),
+    Fault(migrations_behind, "migrations", "failed", "schema is 0000"),
     Fault(kafka_away, "kafka", "failed", "does not answer"),
     Fault(topic_missing, "topic", "failed", "there is no topic"),
     Fault(topic_outlives_tombstones, "topic", "warning", "remembered for 518400 s"),
