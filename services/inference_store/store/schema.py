@@ -20,7 +20,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from .database import Database, is_trouble, opened
 from .errors import SchemaBehind
 
-MIGRATIONS = Path(__file__).parents[3] / "migrations"
+# In the image they lie in the package, in a source tree at its root.
+_PACKED = Path(__file__).parents[1] / "migrations"
+MIGRATIONS = _PACKED if _PACKED.is_dir() else Path(__file__).parents[3] / "migrations"
 _log = structlog.get_logger()
 
 
