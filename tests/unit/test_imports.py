@@ -14,10 +14,14 @@ ALLOWED = {
     "store": {"store"},
     **{room: {room, "store"} for room in SERVICE_ROOMS},
     "local": {"local", "store"},
-    "cli": {"cli", "store", "local", *SERVICE_ROOMS},
+    "smoke": {"smoke", "store"},
+    "cli": {"cli", "store", "local", "smoke", *SERVICE_ROOMS},
 }
 HOMES = {
-    "aiokafka": {"store/kafka", "store/doctor/kafka.py", "ingester", "local/demo"},
+    "aiokafka": {
+        *("store/kafka", "store/doctor/kafka.py", "ingester", "local/demo"),
+        *("smoke", "cli/smoke.py"),
+    },
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},

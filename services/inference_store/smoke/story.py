@@ -1,0 +1,108 @@
+"""Publish one inference, find it through the api, and erase it again."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import orjson
+from aiokafka import AIOKafkaProducer
+
+from inference_store.store.blobs import Blobs
+
+from .capture import MODEL, Capture
+from .rest import Refused, Rest
+from .settings import SmokeSettings
+
+_PAUSE_SECONDS = 0.2
+Say = Callable[[str], None]
+
+
+class Failed(Exception):
+    """A step did not come to its end; the text says which, and what to look at."""
+
+
+def tell(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -> None:
+    """Each step once, said as it ends. Raises Failed, Refused, BlobsAway and KafkaError."""
+    capture = Capture()
+    _registered(api)
+    say(f"the api answers at {api.address}, and lets us in")
+    _stored(settings, capture)
+    say(f"three blobs are in the bucket {settings.s3_bucket}")
+    asyncio.run(_publish(settings, capture.event))
+    began = time.monotonic()
+    say(f"the event of {capture.inference_id} is on the topic {settings.kafka_topic}")
+    _wait_for(api, capture, seconds)
+    say(f"an ingester has indexed it: {time.monotonic() - began:.1f} s after the event")
+    _asked(api, capture)
+    say("a query by metadata and prediction finds it, and its datum is what was written")
+    _erased(api, capture)
+    say("it is hidden again, and its erasure is on its way")
+
+
+def _registered(api: Rest) -> None:
+    """The model is there, also for an ingester that refuses unknown ones."""
+    try:
+        api.ask("GET", f"/v1/models/{MODEL}")
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        body = {"name": "Smoke test", "task_type": "image_classification"}
+        api.ask("PUT", f"/v1/models/{MODEL}", body)
+
+
+def _stored(settings: SmokeSettings, capture: Capture) -> None:
+    with Blobs(settings) as blobs:
+        for key, data in capture.blobs.items():
+            blobs.put(blobs.parse(key), data, content_type="application/octet-stream")
+
+
+async def _publish(settings: SmokeSettings, event: bytes) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=settings.kafka_bootstrap_servers, acks="all", request_timeout_ms=10_000
+    )
+    await producer.start()
+    try:
+        await producer.send_and_wait(settings.kafka_topic, event)
+    finally:
+        await producer.stop()
+
+
+def _wait_for(api: Rest, capture: Capture, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            api.ask("GET", _path(capture))
+            return
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+        if time.monotonic() > deadline:
+            raise Failed(
+                f"{capture.inference_id} was not indexed within {seconds:g} s: look at the"
+                " ingester's /health/ready and at GET /v1/dead-letters."
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _asked(api: Rest, capture: Capture) -> None:
+    answer = api.ask("POST", f"/v1/models/{MODEL}/inferences/query", capture.question)
+    found = [each["inference_id"] for each in orjson.loads(answer)["items"]]
+    if found != [capture.inference_id]:
+        raise Failed(f"the query found {found} and not {capture.inference_id} alone")
+    if api.ask("GET", f"{_path(capture)}/data") != capture.data:
+        raise Failed(f"the datum of {capture.inference_id} is not what was written")
+
+
+def _erased(api: Rest, capture: Capture) -> None:
+    api.ask("DELETE", _path(capture))
+    try:
+        api.ask("GET", _path(capture))
+    except Refused as refused:
+        if refused.status == 404:
+            return
+        raise
+    raise Failed(f"{capture.inference_id} is shown still, after it was erased")
+
+
+def _path(capture: Capture) -> str:
+    return f"/v1/models/{MODEL}/inferences/{capture.inference_id}"

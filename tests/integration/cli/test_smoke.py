@@ -1,0 +1,66 @@
+"""The smoke test against real services: it succeeds where they run, and says what does not."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.servers.fixtures import MakeEnvironment
+from tests.servers.ports import free_port
+from tests.service_process import Service
+
+
+def smoke(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "inference_store.cli.main", "smoke", *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+@pytest.fixture
+def api(
+    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
+) -> Iterator[dict[str, str]]:
+    environment = service_environment(
+        KAFKA_TOPIC=topic(), API_PORT=str(free_port()), API_TOKEN="open-sesame"
+    )
+    service = Service("api", environment, tmp_path).wait_ready()
+    yield environment
+    service.stop()
+
+
+def address(environment: dict[str, str]) -> str:
+    return f"http://127.0.0.1:{environment['INFERENCE_STORE_API_PORT']}"
+
+
+def test_an_inference_goes_the_whole_way(api: dict[str, str], tmp_path: Path) -> None:
+    refusing = api | {"INFERENCE_STORE_INGESTER_UNKNOWN_MODELS": "refuse"}
+    ingester = Service("ingester", refusing, tmp_path).wait_ready()
+    try:
+        done = smoke(api, "--api", address(api))
+    finally:
+        ingester.stop()
+    assert done.returncode == 0, done
+    assert "The line works" in done.stdout
+    assert "open-sesame" not in done.stdout + done.stderr
+
+
+def test_it_says_that_no_ingester_came(api: dict[str, str]) -> None:
+    done = smoke(api, "--api", address(api), "--seconds", "0.5")
+    assert done.returncode == 1
+    assert "was not indexed within 0.5 s: look at the ingester's /health/ready" in done.stderr
+
+
+def test_it_says_that_the_token_is_wrong(api: dict[str, str]) -> None:
+    wrong = api | {"INFERENCE_STORE_API_TOKEN": "another"}
+    done = smoke(wrong, "--api", address(api))
+    assert done.returncode == 1
+    assert "answered 401" in done.stderr
+
+
+def test_it_says_that_nobody_answers(service_environment: MakeEnvironment) -> None:
+    done = smoke(service_environment(), "--api", f"http://127.0.0.1:{free_port()}")
+    assert done.returncode == 1
+    assert "does not answer" in done.stderr
