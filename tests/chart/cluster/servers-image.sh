@@ -15,6 +15,10 @@ trap 'rm -f "$root"' EXIT
 "$here/debian.sh" "$root" postgresql,default-jre-headless,ca-certificates
 container=$(buildah from scratch)
 buildah add --quiet "$container" "$root" /
+# The users of the official images: initdb asks for their names.
+mounted=$(buildah mount "$container")
+printf '%s\n' 'server999:x:999:999::/tmp:/bin/sh' 'server1000:x:1000:1000::/tmp:/bin/sh' >>"$mounted/etc/passwd"
+buildah umount "$container" >/dev/null
 buildah copy --quiet --chmod 755 "$container" "$here/servers/docker-entrypoint.sh" /usr/local/bin/
 buildah copy --quiet --chmod 755 "$container" "$here/servers/kafka-run.sh" /etc/kafka/docker/run
 buildah copy --quiet "$container" "$1" /opt/kafka/libs

@@ -1,0 +1,77 @@
+{{- /* Egress rules to each server: in this release by its pods, else by port and, where given, peer. */ -}}
+{{- define "inference-store.toOurs" -}}
+- ports: [{port: {{ .port }}}]
+  to:
+    - podSelector:
+        matchLabels: {{- include "inference-store.selector" . | nindent 10 }}
+{{- end -}}
+
+{{- define "inference-store.toPeers" -}}
+- ports:
+    {{- range .ports }}
+    - port: {{ . }}
+    {{- end }}
+  {{- with .peers }}
+  to: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "inference-store.to.api" -}}
+{{- include "inference-store.toOurs" (dict "root" . "component" "api" "port" "http") -}}
+{{- end -}}
+
+{{- define "inference-store.to.postgres" -}}
+{{- if include "inference-store.hasPostgres" . -}}
+{{- include "inference-store.toOurs" (dict "root" . "component" "postgres" "port" "postgres") -}}
+{{- else -}}
+{{- include "inference-store.toPeers" (dict "ports" (list .Values.postgres.port) "peers" .Values.networkPolicy.postgresTo) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "inference-store.to.kafka" -}}
+{{- if include "inference-store.hasKafka" . -}}
+{{- include "inference-store.toOurs" (dict "root" . "component" "kafka" "port" "kafka") -}}
+{{- else -}}
+{{- $ports := .Values.networkPolicy.kafkaPorts -}}
+{{- if not $ports -}}
+{{- range splitList "," .Values.kafka.bootstrapServers -}}{{- $ports = append $ports (regexFind "[0-9]+$" (trim .)) -}}{{- end -}}
+{{- end -}}
+{{- include "inference-store.toPeers" (dict "ports" (uniq $ports) "peers" .Values.networkPolicy.kafkaTo) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "inference-store.to.s3" -}}
+{{- if include "inference-store.hasS3" . -}}
+{{- include "inference-store.toOurs" (dict "root" . "component" "s3" "port" "s3") -}}
+{{- else -}}
+{{- $port := include "inference-store.urlPort" (default "https://s3.amazonaws.com" .Values.s3.endpoint) -}}
+{{- include "inference-store.toPeers" (dict "ports" (list $port) "peers" .Values.networkPolicy.s3To) -}}
+{{- end -}}
+{{- end -}}
+
+{{- /* Who gives tokens, and who collects traces: by port; takes {root, component}. */ -}}
+{{- define "inference-store.to.issuers" -}}
+{{- $v := .root.Values -}}
+{{- $urls := list -}}
+{{- if has .component (list "api" "ingester" "retention" "test") -}}
+{{- if $v.s3.webIdentity.roleArn -}}
+{{- $urls = append $urls (default "https://sts.amazonaws.com" $v.s3.webIdentity.stsEndpoint) -}}
+{{- end -}}
+{{- end -}}
+{{- if has .component (list "api" "ingester" "retention") -}}
+{{- range $name, $value := $v.traces -}}
+{{- if hasSuffix "_ENDPOINT" $name -}}{{- $urls = append $urls $value -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq .component "api") $v.auth.oidc.issuer -}}
+{{- $urls = append $urls (default $v.auth.oidc.issuer $v.auth.oidc.jwksUrl) -}}
+{{- end -}}
+{{- if and (has .component (list "ingester" "test")) $v.kafka.oauth.tokenUrl -}}
+{{- $urls = append $urls $v.kafka.oauth.tokenUrl -}}
+{{- end -}}
+{{- $ports := list -}}
+{{- range $urls -}}{{- $ports = append $ports (include "inference-store.urlPort" .) -}}{{- end -}}
+{{- if $ports -}}
+{{- include "inference-store.toPeers" (dict "ports" (uniq $ports)) -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,41 @@
+{{- /* A value that is made once and kept: from the Secret that is there, else random. Base64.
+       Takes {root, secret, key, length}. */ -}}
+{{- define "inference-store.kept" -}}
+{{- $found := lookup "v1" "Secret" .root.Release.Namespace .secret -}}
+{{- $kept := "" -}}
+{{- if $found -}}{{- $kept = dig "data" .key "" $found -}}{{- end -}}
+{{- default (randAlphaNum (int .length) | b64enc) $kept -}}
+{{- end -}}
+
+{{- define "inference-store.tokenSecret" -}}
+{{- default (printf "%s-api-token" (include "inference-store.fullname" .)) .Values.auth.existingSecret -}}
+{{- end -}}
+
+{{- /* Which Secret has the password of Postgres; empty: there is none. */ -}}
+{{- define "inference-store.postgresSecret" -}}
+{{- $full := include "inference-store.fullname" . -}}
+{{- if .Values.postgres.existingSecret -}}{{- .Values.postgres.existingSecret -}}
+{{- else if .Values.postgres.password -}}{{- $full -}}-secrets
+{{- else if include "inference-store.hasPostgres" . -}}{{- $full -}}-dev
+{{- end -}}
+{{- end -}}
+{{- define "inference-store.postgresPasswordKey" -}}
+{{- if .Values.postgres.existingSecret -}}{{- .Values.postgres.passwordKey -}}{{- else -}}postgres-password{{- end -}}
+{{- end -}}
+
+{{- /* Which Secret has the S3 keys of a component; empty: IAM. Takes {root, component}. */ -}}
+{{- define "inference-store.s3Secret" -}}
+{{- $full := include "inference-store.fullname" .root -}}
+{{- $own := dig .component "s3ExistingSecret" "" .root.Values.AsMap -}}
+{{- if $own -}}{{- $own -}}
+{{- else if .root.Values.s3.existingSecret -}}{{- .root.Values.s3.existingSecret -}}
+{{- else if .root.Values.s3.accessKey -}}{{- $full -}}-secrets
+{{- else if include "inference-store.hasS3" .root -}}{{- $full -}}-dev
+{{- end -}}
+{{- end -}}
+
+{{- define "inference-store.kafkaSecret" -}}
+{{- if .Values.kafka.sasl.existingSecret -}}{{- .Values.kafka.sasl.existingSecret -}}
+{{- else if .Values.kafka.sasl.password -}}{{- include "inference-store.fullname" . -}}-secrets
+{{- end -}}
+{{- end -}}

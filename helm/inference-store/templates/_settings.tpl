@@ -1,0 +1,123 @@
+{{- /* A value as the environment has it: a whole number without an exponent. */ -}}
+{{- define "inference-store.text" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- . -}}{{- end -}}
+{{- end -}}
+
+{{- /* Every setting that is no secret, as a ConfigMap's data. What is not given is not set: the
+       product has the defaults, and refuses names that it does not know. */ -}}
+{{- define "inference-store.settings" -}}
+{{- $v := .Values -}}
+{{- $s := dict -}}
+{{- $_ := set $s "LOG_LEVEL" $v.logs.level -}}
+{{- $_ := set $s "LOG_FORMAT" $v.logs.format -}}
+{{- if not $v.postgres.dsnKey -}}
+{{- $user := urlquery $v.postgres.user -}}
+{{- $_ := set $s "POSTGRES_DSN" (printf "postgresql://%s@%s:%s/%s" $user (include "inference-store.postgresHost" .) (include "inference-store.text" $v.postgres.port) $v.postgres.database) -}}
+{{- end -}}
+{{- $_ := set $s "POSTGRES_TLS" $v.postgres.tls -}}
+{{- $_ := set $s "KAFKA_BOOTSTRAP_SERVERS" (include "inference-store.bootstrapServers" .) -}}
+{{- $_ := set $s "KAFKA_TOPIC" $v.kafka.topic -}}
+{{- $_ := set $s "KAFKA_GROUP" $v.kafka.group -}}
+{{- $_ := set $s "KAFKA_CLUSTER" $v.kafka.cluster -}}
+{{- $_ := set $s "KAFKA_SECURITY_PROTOCOL" $v.kafka.securityProtocol -}}
+{{- $_ := set $s "KAFKA_SASL_MECHANISM" $v.kafka.sasl.mechanism -}}
+{{- $_ := set $s "KAFKA_SASL_USERNAME" $v.kafka.sasl.username -}}
+{{- $_ := set $s "KAFKA_OAUTH_TOKEN_URL" $v.kafka.oauth.tokenUrl -}}
+{{- $_ := set $s "KAFKA_OAUTH_CLIENT_ID" $v.kafka.oauth.clientId -}}
+{{- $_ := set $s "KAFKA_OAUTH_SCOPE" $v.kafka.oauth.scope -}}
+{{- $_ := set $s "S3_ENDPOINT" (include "inference-store.s3Endpoint" .) -}}
+{{- $_ := set $s "S3_REGION" $v.s3.region -}}
+{{- $_ := set $s "S3_BUCKET" $v.s3.bucket -}}
+{{- $_ := set $s "S3_ALLOWED_BUCKETS" (join "," $v.s3.allowedBuckets) -}}
+{{- $_ := set $s "S3_PUBLIC_ENDPOINT" $v.s3.publicEndpoint -}}
+{{- $_ := set $s "PRESIGNED_URLS" $v.s3.presignedUrls -}}
+{{- $_ := set $s "PRESIGNED_URL_SECONDS" (include "inference-store.text" $v.s3.presignedUrlSeconds) -}}
+{{- $_ := set $s "S3_ENCRYPTION" $v.s3.encryption.type -}}
+{{- $_ := set $s "S3_KMS_KEY_ID" $v.s3.encryption.kmsKeyId -}}
+{{- $_ := set $s "S3_ROLE_ARN" $v.s3.webIdentity.roleArn -}}
+{{- $_ := set $s "S3_STS_ENDPOINT" $v.s3.webIdentity.stsEndpoint -}}
+{{- $_ := set $s "AUTH" (ternary "on" "off" $v.auth.enabled) -}}
+{{- $_ := set $s "OIDC_ISSUER" $v.auth.oidc.issuer -}}
+{{- $_ := set $s "OIDC_AUDIENCE" $v.auth.oidc.audience -}}
+{{- $_ := set $s "OIDC_JWKS_URL" $v.auth.oidc.jwksUrl -}}
+{{- $_ := set $s "OIDC_ROLES_CLAIM" $v.auth.oidc.rolesClaim -}}
+{{- if $v.auth.oidc.roles -}}{{- $_ := set $s "OIDC_ROLES" (toJson $v.auth.oidc.roles) -}}{{- end -}}
+{{- if $v.api.rateLimitPerMinute -}}
+{{- $_ := set $s "API_RATE_LIMIT_PER_MINUTE" (include "inference-store.text" $v.api.rateLimitPerMinute) -}}
+{{- end -}}
+{{- $_ := set $s "API_CORS_ORIGINS" (join "," $v.api.corsOrigins) -}}
+{{- $_ := set $s "RETENTION_INTERVAL_SECONDS" (include "inference-store.text" $v.retention.intervalSeconds) -}}
+{{- $_ := set $s "API_HOST" "0.0.0.0" -}}
+{{- $_ := set $s "API_PORT" "8080" -}}
+{{- range $component, $port := dict "INGESTER" "9101" "API" "9102" "RETENTION" "9103" -}}
+{{- $_ := set $s (printf "%s_ADMIN_HOST" $component) "0.0.0.0" -}}
+{{- $_ := set $s (printf "%s_ADMIN_PORT" $component) $port -}}
+{{- end -}}
+{{- if or $v.postgres.ca.configMap $v.postgres.ca.secret -}}{{- $_ := set $s "POSTGRES_CA_FILE" "/etc/inference-store/postgres-ca/ca.crt" -}}{{- end -}}
+{{- if or $v.kafka.ca.configMap $v.kafka.ca.secret -}}{{- $_ := set $s "KAFKA_CA_FILE" "/etc/inference-store/kafka-ca/ca.crt" -}}{{- end -}}
+{{- if or $v.s3.ca.configMap $v.s3.ca.secret -}}{{- $_ := set $s "S3_CA_FILE" "/etc/inference-store/s3-ca/ca.crt" -}}{{- end -}}
+{{- if $v.kafka.clientCertificateSecret -}}
+{{- $_ := set $s "KAFKA_CERTIFICATE_FILE" "/etc/inference-store/kafka-certificate/tls.crt" -}}
+{{- $_ := set $s "KAFKA_KEY_FILE" "/etc/inference-store/kafka-certificate/tls.key" -}}
+{{- end -}}
+{{- if $v.s3.webIdentity.roleArn -}}{{- $_ := set $s "S3_WEB_IDENTITY_TOKEN_FILE" "/var/run/secrets/inference-store/token" -}}{{- end -}}
+{{- if $v.api.tlsSecret -}}
+{{- $_ := set $s "API_TLS_CERTIFICATE_FILE" "/etc/inference-store/api-tls/tls.crt" -}}
+{{- $_ := set $s "API_TLS_KEY_FILE" "/etc/inference-store/api-tls/tls.key" -}}
+{{- end -}}
+{{- if $v.admin.tlsSecret -}}
+{{- $_ := set $s "ADMIN_TLS_CERTIFICATE_FILE" "/etc/inference-store/admin-tls/tls.crt" -}}
+{{- $_ := set $s "ADMIN_TLS_KEY_FILE" "/etc/inference-store/admin-tls/tls.key" -}}
+{{- end -}}
+{{- range $name, $value := $v.settings -}}{{- $_ := set $s $name (include "inference-store.text" $value) -}}{{- end -}}
+{{- range $name, $value := $s }}
+{{- if ne $value "" }}
+INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
+{{- end }}
+{{- end }}
+{{- range $name, $value := $v.traces }}
+{{ $name }}: {{ include "inference-store.text" $value | quote }}
+{{- end }}
+{{- end -}}
+
+{{- /* One variable from a Secret; takes {name, secret, key}. */ -}}
+{{- define "inference-store.fromSecret" -}}
+- name: {{ .name }}
+  valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}}
+{{- end -}}
+
+{{- /* The environment of a container: settings, then what is secret; takes {root, component}. */ -}}
+{{- define "inference-store.environment" -}}
+{{- $v := .root.Values -}}
+{{- $migrates := and (eq .component "migrate") $v.migration.existingSecret -}}
+envFrom:
+  - configMapRef: {name: {{ include "inference-store.fullname" .root }}}
+env:
+{{- if $migrates }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.migration.existingSecret "key" (default "dsn" $v.postgres.dsnKey)) | nindent 2 }}
+{{- else if $v.postgres.dsnKey }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.dsnKey) | nindent 2 }}
+{{- else if include "inference-store.postgresSecret" .root }}
+  {{- include "inference-store.fromSecret" (dict "name" "PGPASSWORD" "secret" (include "inference-store.postgresSecret" .root) "key" (include "inference-store.postgresPasswordKey" .root)) | nindent 2 }}
+{{- end }}
+{{- if and (eq .component "api") $v.postgres.readDsnKey }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_READ_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.readDsnKey) | nindent 2 }}
+{{- end }}
+{{- $kafka := include "inference-store.kafkaSecret" .root }}
+{{- if and $kafka (has .component (list "ingester" "test")) }}
+  {{- $name := ternary "OAUTH_CLIENT_SECRET" "SASL_PASSWORD" (eq $v.kafka.sasl.mechanism "OAUTHBEARER") }}
+  {{- $key := ternary $v.kafka.sasl.existingSecretKey "kafka-password" (ne $v.kafka.sasl.existingSecret "") }}
+  {{- include "inference-store.fromSecret" (dict "name" (printf "INFERENCE_STORE_KAFKA_%s" $name) "secret" $kafka "key" $key) | nindent 2 }}
+{{- end }}
+{{- $s3 := include "inference-store.s3Secret" . }}
+{{- if and $s3 (has .component (list "api" "ingester" "retention" "test")) }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_ACCESS_KEY" "secret" $s3 "key" $v.s3.accessKeyKey) | nindent 2 }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_SECRET_KEY" "secret" $s3 "key" $v.s3.secretKeyKey) | nindent 2 }}
+{{- end }}
+{{- if and $v.auth.enabled (has .component (list "api" "test")) }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 2 }}
+{{- end }}
+{{- with $v.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}

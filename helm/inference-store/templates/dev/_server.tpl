@@ -1,0 +1,74 @@
+{{- /* A server for trying out: a Service and the frame of a StatefulSet.
+       Takes {root, component, port, mountPath}; the container's own lines come from the caller. */ -}}
+{{- define "inference-store.devService" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ include "inference-store.fullname" .root }}-{{ .component }}
+  labels: {{- include "inference-store.labels" . | nindent 4 }}
+spec:
+  selector: {{- include "inference-store.selector" . | nindent 4 }}
+  ports:
+    - {name: {{ .component }}, port: {{ .port }}, targetPort: {{ .component }}}
+{{- end -}}
+
+{{- define "inference-store.devServer" -}}
+{{- $dev := .root.Values.dev -}}
+{{- $own := index $dev .component -}}
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: {{ include "inference-store.fullname" .root }}-{{ .component }}
+  labels: {{- include "inference-store.labels" . | nindent 4 }}
+spec:
+  replicas: 1
+  serviceName: {{ include "inference-store.fullname" .root }}-{{ .component }}
+  selector:
+    matchLabels: {{- include "inference-store.selector" . | nindent 6 }}
+  template:
+    metadata:
+      labels: {{- include "inference-store.selector" . | nindent 8 }}
+    spec:
+      serviceAccountName: {{ include "inference-store.fullname" .root }}
+      automountServiceAccountToken: false
+      enableServiceLinks: false
+      terminationGracePeriodSeconds: 60
+      securityContext:
+        runAsNonRoot: true
+        runAsUser: {{ $own.uid }}
+        runAsGroup: {{ $own.uid }}
+        fsGroup: {{ $own.uid }}
+        fsGroupChangePolicy: OnRootMismatch
+        seccompProfile: {type: RuntimeDefault}
+      {{- with .initContainers }}
+      initContainers: {{- . | nindent 8 }}
+      {{- end }}
+      containers:
+        - name: {{ .component }}
+          image: {{ $own.image }}
+          ports:
+            - {name: {{ .component }}, containerPort: {{ .port }}}
+          {{- .container | nindent 10 }}
+          resources: {{- toYaml $own.resources | nindent 12 }}
+          # Official images write beside their data: their root file system stays writable.
+          securityContext:
+            allowPrivilegeEscalation: false
+            capabilities: {drop: [ALL]}
+          volumeMounts:
+            - {name: data, mountPath: {{ .mountPath }}}
+            - {name: tmp, mountPath: /tmp}
+            {{- with .runPath }}
+            - {name: tmp, mountPath: {{ . }}, subPath: run}
+            {{- end }}
+      volumes:
+        - {name: tmp, emptyDir: {}}
+  volumeClaimTemplates:
+    - metadata:
+        name: data
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with $dev.storageClassName }}
+        storageClassName: {{ . }}
+        {{- end }}
+        resources: {requests: {storage: {{ $dev.size }}}}
+{{- end -}}

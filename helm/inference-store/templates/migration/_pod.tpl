@@ -1,0 +1,27 @@
+{{- define "inference-store.migration" -}}
+{{- $v := .root.Values -}}
+metadata:
+  labels:
+    {{- include "inference-store.labels" . | nindent 4 }}
+    {{- with $v.pods.labels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    checksum/settings: {{ include "inference-store.checksum" .root }}
+    {{- with $v.pods.annotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  restartPolicy: OnFailure
+  {{- include "inference-store.podBasics" . | nindent 2 }}
+  containers:
+    - name: migrate
+      image: {{ include "inference-store.image" .root }}
+      imagePullPolicy: {{ $v.image.pullPolicy }}
+      args: [migrate, --patience, {{ $v.migration.patienceSeconds | quote }}]
+      {{- include "inference-store.environment" . | nindent 6 }}
+      resources: {{- toYaml $v.migration.resources | nindent 8 }}
+      securityContext: {{- include "inference-store.containerSecurity" . | nindent 8 }}
+      volumeMounts: {{- include "inference-store.mounts" .root | nindent 8 }}
+  volumes: {{- include "inference-store.volumes" .root | nindent 4 }}
+{{- end -}}
