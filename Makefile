@@ -8,13 +8,15 @@ PYTEST := $(BIN)/python -m pytest
 checksum = $(firstword $(shell cat $(1) pyproject.toml | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
+VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
-	bench-ingest bench-retention bench-scale audit clean
+	bench-ingest bench-retention bench-scale audit image sbom chart chart-e2e clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,10 +47,10 @@ types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p tests.servers
 	@$(BIN)/mypy -p security
 
-test: lint types unit integration e2e ## Run every check and test but the fault matrix.
+test: lint types unit integration e2e ## Run every check and test but faults and chart-e2e.
 
-unit: $(DEV_STAMP) ## Run the tests that need no server.
-	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e
+unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
+	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
 
 integration: servers ## Run the tests of the parts on real servers.
 	@$(PYTEST) tests/integration
@@ -70,6 +72,30 @@ bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what 
 
 audit: $(DEV_STAMP) ## Hold every locked dependency against the known vulnerabilities.
 	@$(BIN)/python -m security.audit
+
+image: ## Build the image with docker, podman or buildah; IMAGE and BASE name it and its base.
+	@for tool in docker podman buildah; do \
+		if $$tool info >/dev/null 2>&1; then \
+			exec $$tool build $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
+				--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
+				--tag $(IMAGE) .; \
+		fi; \
+	done; echo "None of docker, podman and buildah works here: install one."; exit 1
+
+sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
+	@mkdir -p dist
+	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
+		--output-reproducible --of JSON -o dist/sbom.json requirements.lock
+	@echo "dist/sbom.json: $$(grep -c '"purl"' dist/sbom.json) parts"
+
+chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with Go, once).
+	@tests/chart/cluster/build.sh tools
+	@INFERENCE_STORE_REQUIRE_HELM=1 $(PYTEST) tests/chart --ignore=tests/chart/e2e
+
+# With KUBECONFIG: there, with the image INFERENCE_STORE_TEST_IMAGE. Else on one node of its own,
+# which needs root and what tests/chart/cluster/packages.sh installs.
+chart-e2e: $(DEV_STAMP) ## Install the chart on a real cluster, and upgrade, kill, remove it.
+	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(PYTEST) tests/chart/e2e
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info

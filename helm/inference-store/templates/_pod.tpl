@@ -166,7 +166,7 @@ spec:
             - {name: {{ $name }}, containerPort: {{ $port }}}
             {{- end }}
             - {name: admin, containerPort: {{ .adminPort }}}
-          startupProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/live" "period" 1 "failures" 60) | nindent 12 }}
+          startupProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/live" "period" 1 "failures" 180) | nindent 12 }}
           livenessProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/live" "period" 10 "failures" 3) | nindent 12 }}
           readinessProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/ready" "period" 5 "failures" 2) | nindent 12 }}
           {{- with .lifecycle }}

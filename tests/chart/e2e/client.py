@@ -1,0 +1,144 @@
+"""Runs in a pod of the product's image: `python - COMMAND …`, reached through Services alone.
+
+load MODEL  publish until /tmp/stop appears, and ask the api all the while
+publish MODEL N     publish N inferences
+api METHOD PATH [BODY]  one request; prints {"status", "body"}
+objects PREFIX      how many objects are left
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from datetime import UTC, datetime
+
+import obstore
+from aiokafka import AIOKafkaProducer
+from obstore.store import S3Store
+
+RATE = 20.0
+STOP = "/tmp/stop"
+
+
+def setting(name):
+    return os.environ[f"INFERENCE_STORE_{name}"]
+
+
+def store():
+    return S3Store(
+        setting("S3_BUCKET"),
+        endpoint=setting("S3_ENDPOINT"),
+        access_key_id=setting("S3_ACCESS_KEY"),
+        secret_access_key=setting("S3_SECRET_KEY"),
+        region=setting("S3_REGION"),
+        virtual_hosted_style_request=False,
+        client_options={"allow_http": True},
+    )
+
+
+def now():
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+async def publish(blobs, producer, model, number):
+    received, folder = now(), f"{model}/{number}"
+    metadata = [{"key": "frame_number", "type": "int", "value": str(number)}]
+    found = json.dumps([{"label": "person", "score": (number % 100) / 100}])
+    output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [found]}
+    response = {"outputs": [output]}
+    await obstore.put_async(blobs, f"{folder}/data", b"datum %d" % number)
+    await obstore.put_async(blobs, f"{folder}/metadata", json.dumps(metadata).encode())
+    await obstore.put_async(blobs, f"{folder}/response", json.dumps(response).encode())
+    event = {
+        "model_id": model,
+        "inference_id": f"inference-{number}",
+        "request_received_at": received,
+        "request_forwarded_at": received,
+        "request_responded_at": now(),
+        "event_published_at": now(),
+        "data_storage_key": f"{folder}/data",
+        "inference_storage_key": f"{folder}/response",
+        "metadata_storage_key": f"{folder}/metadata",
+        "task_type": "Image Classification",
+    }
+    await producer.send_and_wait(setting("KAFKA_TOPIC"), json.dumps(event).encode())
+
+
+def ask(method, path, body=None):
+    request = urllib.request.Request(
+        os.environ["API"] + path,
+        method=method,
+        data=body.encode() if body else None,
+        headers={
+            "Content-Type": "application/json",
+            "Authorization": f"Bearer {setting('API_TOKEN')}",
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+class Asking(threading.Thread):
+    """Asks the api all the while."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.asked, self.failed = 0, []
+
+    def run(self):
+        while not os.path.exists(STOP):
+            status, text = ask("GET", "/v1/models")
+            self.asked += 1
+            if status != 200:
+                self.failed.append([now(), status, text[:200]])
+            time.sleep(0.2)
+
+
+async def load(model):
+    asking = Asking()
+    asking.start()
+    published = await run(model, lambda _: not os.path.exists(STOP))
+    asking.join(30)
+    print(json.dumps({"published": published, "asked": asking.asked, "failed": asking.failed}))
+
+
+async def run(model, more):
+    producer = AIOKafkaProducer(
+        bootstrap_servers=setting("KAFKA_BOOTSTRAP_SERVERS"), acks="all", enable_idempotence=True
+    )
+    await producer.start()
+    blobs, number, began = store(), 0, time.monotonic()
+    try:
+        while more(number):
+            await publish(blobs, producer, model, number)
+            number += 1
+            ahead = number / RATE - (time.monotonic() - began)
+            if ahead > 0:
+                await asyncio.sleep(ahead)
+    finally:
+        await producer.stop()
+    return number
+
+
+def main(command, *arguments):
+    if command == "load":
+        asyncio.run(load(*arguments))
+    elif command == "publish":
+        print(asyncio.run(run(arguments[0], lambda number: number < int(arguments[1]))))
+    elif command == "api":
+        status, text = ask(*arguments)
+        print(json.dumps({"status": status, "body": json.loads(text) if text else None}))
+    elif command == "objects":
+        print(sum(len(part) for part in obstore.list(store(), prefix=arguments[0])))
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,187 @@
+"""A release of the chart, and a pod beside it that publishes and asks."""
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.servers.waiting import wait_until
+
+from .cluster import ROOT, Cluster, values
+
+CHART = str(ROOT / "helm" / "inference-store")
+NAMESPACE = "inference-store-e2e"
+NAME = "store"
+FULL = "store-inference-store"
+_CLIENT = Path(__file__).with_name("client.py")
+COMPONENTS = ("ingester", "api", "retention")
+
+
+class Release:
+    """One namespace with one release."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """kubectl in the namespace."""
+        return self.cluster.run("kubectl", "--namespace", NAMESPACE, *arguments, text=text)
+
+    def helm(self, command: str, *arguments: str) -> str:
+        """helm in the namespace."""
+        return self.cluster.run("helm", command, NAME, "--namespace", NAMESPACE, *arguments)
+
+    def make_namespace(self) -> None:
+        """A namespace that lets only pods of the standard "restricted" in."""
+        restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+        namespace = {
+            "apiVersion": "v1",
+            "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": restricted},
+        }
+        self.cluster.run("kubectl", "apply", "-f", "-", text=json.dumps(namespace))
+
+    def install(self) -> float:
+        """Install and wait until everything is ready; the seconds that took."""
+        return self._waited("install", CHART, "--wait-for-jobs", *values(self.cluster))
+
+    def upgrade(self, **changes: str) -> float:
+        """Upgrade with changed values; the seconds that took."""
+        return self._waited("upgrade", CHART, "--wait-for-jobs", *values(self.cluster, **changes))
+
+    def rollback(self, revision: str) -> float:
+        """Go back; the seconds that took."""
+        return self._waited("rollback", revision)
+
+    def _waited(self, command: str, *arguments: str) -> float:
+        began = time.monotonic()
+        self.helm(command, *arguments, "--wait", "--timeout", "8m")
+        return time.monotonic() - began
+
+    def start_client(self) -> None:
+        """A pod that reaches the Services as any program of the cluster would."""
+        self.kubectl("apply", "-f", "-", text=json.dumps(_client(self.cluster.image)))
+        self.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
+
+    def client(self, *arguments: str) -> str:
+        """What client.py answers to a command in that pod."""
+        command = ("exec", "-i", "client", "--", "python", "-", *arguments)
+        return self.kubectl(*command, text=_CLIENT.read_text()).strip()
+
+    def api(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """Status and body of one request to the api's Service."""
+        text = [] if body is None else [json.dumps(body)]
+        answer = json.loads(self.client("api", method, path, *text))
+        return int(answer["status"]), answer["body"]
+
+    def count(self, model: str) -> int:
+        """How many inferences of the model are found."""
+        status, body = self.api("POST", f"/v1/models/{model}/inferences/count", {})
+        return int(body["count"]) if status == 200 else 0
+
+    def wait_for_count(self, model: str, wanted: int, *, seconds: float = 120) -> None:
+        """Wait until the api counts so many."""
+        wait_until(
+            lambda: self.count(model) == wanted,
+            seconds=seconds,
+            what=f"{wanted} inferences of {model}",
+        )
+
+    def wait_for_some(self, model: str) -> None:
+        """Wait until the api counts any."""
+        wait_until(lambda: self.count(model) > 0, seconds=120, what=f"inferences of {model}")
+
+    @contextmanager
+    def load(self, model: str) -> Iterator[Callable[[], dict[str, Any]]]:
+        """Publishes and asks all the while; what is called then ends it and tells what it did."""
+        namespace = ("--namespace", NAMESPACE)
+        command = ("kubectl", *namespace, "exec", "-i", "client", "--", "python", "-", "load")
+        self.kubectl("exec", "client", "--", "rm", "-f", "/tmp/stop")
+        process = subprocess.Popen(
+            self.cluster.command(*command, model),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdin is not None
+        process.stdin.write(_CLIENT.read_text())
+        process.stdin.close()
+        process.stdin = None
+
+        def done() -> dict[str, Any]:
+            self.kubectl("exec", "client", "--", "touch", "/tmp/stop")
+            return dict(json.loads(process.communicate(timeout=120)[0]))
+
+        try:
+            yield done
+        finally:
+            process.kill()
+            process.wait()
+
+    def secret(self, name: str, key: str) -> str:
+        """A Secret's value, base64."""
+        return self.kubectl("get", "secret", name, "-o", f"jsonpath={{.data.{key}}}")
+
+    def memory(self) -> dict[str, int]:
+        """MiB that each running pod's first process has in memory."""
+        found = {}
+        for pod in self.kubectl(
+            "get", "pods", "-o", "name", "--field-selector=status.phase=Running"
+        ).split():
+            status = self.kubectl("exec", pod, "--", "cat", "/proc/1/status")
+            line = next(line for line in status.splitlines() if line.startswith("VmRSS"))
+            found[pod.removeprefix("pod/")] = int(line.split()[1]) // 1024
+        return found
+
+    def report(self) -> str:
+        """What a failed run leaves to look at."""
+        selected = ("--selector", f"app.kubernetes.io/instance={NAME}")
+        parts = [
+            ("get", "all,pvc", "--output", "wide"),
+            ("get", "events", "--sort-by", ".lastTimestamp"),
+            ("logs", *selected, "--all-containers", "--prefix", "--tail", "25"),
+        ]
+        return "\n".join(self.kubectl(*part) for part in parts)
+
+
+def _client(image: str) -> dict[str, Any]:
+    def secret(name: str, of: str, key: str) -> dict[str, Any]:
+        return {"name": name, "valueFrom": {"secretKeyRef": {"name": of, "key": key}}}
+
+    prefix = "INFERENCE_STORE_"
+    closed = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    container = {
+        "name": "client",
+        "image": image,
+        "command": ["sleep", "86400"],
+        "envFrom": [{"configMapRef": {"name": FULL}}],
+        "env": [
+            {"name": "API", "value": f"http://{FULL}-api:8080"},
+            secret(f"{prefix}API_TOKEN", f"{FULL}-api-token", "api-token"),
+            secret(f"{prefix}S3_ACCESS_KEY", f"{FULL}-dev", "access-key"),
+            secret(f"{prefix}S3_SECRET_KEY", f"{FULL}-dev", "secret-key"),
+        ],
+        "securityContext": closed,
+        "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
+    }
+    pod = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "client"},
+        "spec": {
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "terminationGracePeriodSeconds": 0,
+            "securityContext": pod,
+            "containers": [container],
+            "volumes": [{"name": "tmp", "emptyDir": {}}],
+        },
+    }

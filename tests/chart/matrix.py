@@ -1,0 +1,120 @@
+"""Values that the chart is tried with: each a way that somebody installs it."""
+
+from tests.chart.rendering import Values
+
+SERVERS: Values = {
+    "postgres": {"host": "db.example.com", "existingSecret": "store-postgres"},
+    "kafka": {"bootstrapServers": "kafka-0.example.com:9093,kafka-1.example.com:9094"},
+    "s3": {"endpoint": "https://s3.example.com:9443", "existingSecret": "store-s3"},
+}
+
+MATRIX: dict[str, Values] = {
+    "trying out": {"dev": {"enabled": True}},
+    "servers of one's own": SERVERS,
+    "only Kafka in the release": {
+        "dev": {"enabled": True},
+        "postgres": SERVERS["postgres"],
+        "s3": SERVERS["s3"],
+    },
+    "secrets given as values": {
+        "postgres": {"host": "db", "password": "a 'quoted\" password"},
+        "kafka": {
+            "bootstrapServers": "kafka:9092",
+            "securityProtocol": "SASL_PLAINTEXT",
+            "sasl": {"mechanism": "PLAIN", "username": "us", "password": "pa:ss"},
+        },
+        "s3": {"accessKey": "key", "secretKey": "secret", "region": "eu-central-1"},
+    },
+    "certificates, SASL and encryption": {
+        "postgres": {
+            "host": "db",
+            "port": 6432,
+            "existingSecret": "pg",
+            "tls": "verify-full",
+            "ca": {"configMap": "company-ca", "key": "root.pem"},
+        },
+        "kafka": {
+            "bootstrapServers": "kafka:9093",
+            "securityProtocol": "SASL_SSL",
+            "sasl": {"mechanism": "SCRAM-SHA-512", "username": "us", "existingSecret": "kafka"},
+            "ca": {"secret": "kafka-ca"},
+            "clientCertificateSecret": "kafka-client",
+        },
+        "s3": {
+            "endpoint": "https://minio:9000",
+            "existingSecret": "s3",
+            "ca": {"configMap": "company-ca"},
+            "encryption": {"type": "SSE-KMS", "kmsKeyId": "key-1"},
+            "publicEndpoint": "https://blobs.example.com",
+            "presignedUrls": "off",
+            "presignedUrlSeconds": 60,
+            "allowedBuckets": ["archive", "partner"],
+        },
+        "admin": {"tlsSecret": "admin-tls"},
+        "api": {"tlsSecret": "api-tls", "corsOrigins": ["https://a.example.com"]},
+    },
+    "tokens instead of passwords": {
+        "postgres": {"host": "db", "existingSecret": "cnpg-app", "dsnKey": "uri"},
+        "kafka": {
+            "bootstrapServers": "kafka:9093",
+            "securityProtocol": "SASL_SSL",
+            "sasl": {"mechanism": "OAUTHBEARER", "existingSecret": "kafka"},
+            "oauth": {"tokenUrl": "https://login.example.com:8443/token", "clientId": "store"},
+        },
+        "s3": {"webIdentity": {"roleArn": "arn:aws:iam::1:role/store"}},
+        "auth": {
+            "existingSecret": "admin",
+            "oidc": {
+                "issuer": "https://login.example.com",
+                "audience": "store",
+                "roles": {"analysts": ["read"]},
+            },
+        },
+        "retention": {"serviceAccount": {"annotations": {"role": "may-delete"}}},
+        "ingester": {"s3ExistingSecret": "read-only-s3"},
+    },
+    "everything that may be left out": {
+        **SERVERS,
+        "nameOverride": "inferences",
+        "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["registry"]},
+        "settings": {"MAX_METADATA_BYTES": 2097152, "INGESTER_DEAD_LETTER_SHARE": 0.5},
+        "traces": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
+        "extraEnv": [{"name": "PROXY", "value": "none"}],
+        "migration": {"existingSecret": "owner"},
+        "api": {
+            "autoscaling": {"enabled": True},
+            "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+            "rateLimitPerMinute": 1000000,
+            "podLabels": {"one": "of mine"},
+        },
+        "ingester": {"autoscaling": {"enabled": True}, "replicas": 0},
+        "ingress": {"enabled": True, "hosts": ["store.example.com"], "tlsSecret": "tls"},
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["a.b"]},
+        "networkPolicy": {
+            "apiFrom": [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}],
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
+            "postgresTo": [{"ipBlock": {"cidr": "10.1.0.0/24"}}],
+            "extraEgress": [{"ports": [{"port": 3128}]}],
+        },
+        "metrics": {
+            "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+            "prometheusRule": {"enabled": True},
+            "dashboard": {"enabled": True},
+        },
+        "pods": {
+            "labels": {"team": "vision"},
+            "annotations": {"note": "this"},
+            "nodeSelector": {"disk": "fast"},
+            "tolerations": [{"operator": "Exists"}],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "high",
+            "spread": "DoNotSchedule",
+        },
+    },
+    "without policies and keys": {
+        **SERVERS,
+        "networkPolicy": {"enabled": False},
+        "auth": {"enabled": False},
+        "api": {"serviceAccount": {"create": False, "name": "mine"}},
+    },
+}

@@ -1,0 +1,76 @@
+"""compose.yaml, read: what it sets exists, what it names can be replaced, what it needs is there."""
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from inference_store.cli.main import COMMANDS
+from inference_store.store.settings import PREFIX, names
+
+from .rendering import CHART, ROOT
+
+TEXT = (ROOT / "compose.yaml").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
+SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+EXAMPLE = (ROOT / "compose.env.example").read_text()
+OURS = {"migrate", "ingester", "api", "retention", "smoke"}
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_every_image_can_be_replaced(name: str) -> None:
+    found = re.fullmatch(r"\$\{([A-Z0-9_]+_IMAGE):-(.+:.+)\}", SERVICES[name]["image"])
+    assert found, SERVICES[name]["image"]
+    variable, default = found.groups()
+    assert f"{variable}={default}" in EXAMPLE
+    assert not default.endswith(":latest")
+
+
+def test_the_images_are_those_of_the_chart() -> None:
+    dev = yaml.safe_load((CHART / "values.yaml").read_text())["dev"]
+    for name in ("postgres", "kafka", "s3"):
+        assert dev[name]["image"] in SERVICES[name]["image"]
+
+
+def test_every_setting_exists() -> None:
+    for name in OURS:
+        given = {one for one in SERVICES[name]["environment"] if one.startswith(PREFIX)}
+        assert given
+        assert given <= names()
+
+
+def test_every_variable_is_in_the_example() -> None:
+    for variable in set(re.findall(r"\$\{([A-Z0-9_]+)", TEXT)) - {"S3_ACCESS_KEY"}:
+        assert re.search(rf"^(# )?{variable}=", EXAMPLE, re.MULTILINE), variable
+
+
+def test_no_password_has_a_default() -> None:
+    for variable in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET_KEY|TOKEN))([^}]*)\}", TEXT):
+        assert variable[1].startswith(":?"), variable
+
+
+@pytest.mark.parametrize("name", sorted(OURS))
+def test_our_services_run_what_exists_and_write_nowhere(name: str) -> None:
+    service = SERVICES[name]
+    assert service["command"][0] == name
+    assert name in COMMANDS
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_what_is_waited_for_can_be_waited_for(name: str) -> None:
+    for other, how in SERVICES[name].get("depends_on", {}).items():
+        if how["condition"] == "service_healthy":
+            assert SERVICES[other]["healthcheck"]["test"]
+        else:
+            assert other == "migrate"
+
+
+def test_data_is_in_volumes_and_ports_are_this_machines_alone() -> None:
+    for name in ("postgres", "kafka", "s3"):
+        (volume,) = SERVICES[name]["volumes"]
+        assert volume.split(":")[0] in COMPOSE["volumes"]
+    for service in SERVICES.values():
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))

@@ -1,0 +1,100 @@
+"""Values: what is misspelt is refused by its name, and what is documented is current."""
+
+import pytest
+import yaml
+from helm import describe
+
+from .matrix import MATRIX, SERVERS
+from .rendering import CHART, ROOT, Refused, Values, template
+
+_DEV: Values = {"dev": {"enabled": True}}
+
+
+def test_readme_and_schema_are_current() -> None:
+    for path, text in describe.written().items():
+        assert path.read_text() == text, f"{path} is stale: run python helm/describe.py"
+
+
+def test_a_value_without_a_word_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"says nothing of a\.b"):
+        describe.read("a:\n  b: 1\n")
+
+
+def test_a_list_of_anything_is_refused() -> None:
+    with pytest.raises(ValueError, match="a needs an @schema"):
+        describe.read("# Words.\na: []\n")
+
+
+def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Every group of values, the root among them; maps of anything have no fixed names."""
+    free = {"settings", "traces", "annotations", "labels", "podLabels", "roles", "resources"}
+    inner = [
+        found
+        for name, value in values.items()
+        if isinstance(value, dict) and name not in free | {"nodeSelector", "affinity"}
+        for found in groups(value, (*path, name))
+    ]
+    return [path, *inner]
+
+
+_DEFAULTS: Values = yaml.safe_load((CHART / "values.yaml").read_text())
+
+
+@pytest.mark.usefixtures("helm_is_here")
+@pytest.mark.parametrize("path", groups(_DEFAULTS), ids=".".join)
+def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
+    values: Values = {"misspelt": 1}
+    for name in reversed(path):
+        values = {name: values}
+    with pytest.raises(Refused, match="'misspelt' not allowed"):
+        template(values)
+
+
+@pytest.mark.usefixtures("helm_is_here")
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, r"postgres\.host is empty.*dev\.enabled=true"),
+        ({"postgres": SERVERS["postgres"]}, r"kafka\.bootstrapServers is empty"),
+        (SERVERS | {"postgres": {"dsnKey": "uri"}}, r"postgres\.existingSecret, which is empty"),
+        (_DEV | {"s3": {"secretKey": "s"}}, r"s3\.accessKey is not"),
+        (_DEV | {"kafka": {"securityProtocol": "SASL_SSL"}}, r"set kafka\.sasl\.mechanism"),
+        (_DEV | {"ingress": {"enabled": True}}, r"needs ingress\.hosts"),
+        (_DEV | {"httpRoute": {"enabled": True}}, r"needs httpRoute\.parentRefs"),
+        (_DEV | {"s3": {"ca": {"configMap": "a", "secret": "b"}}}, r"s3\.ca.*choose one"),
+        (_DEV | {"api": {"replicas": "two"}}, r"/api/replicas.*got string, want integer"),
+        (_DEV | {"logs": {"level": "loud"}}, r"/logs/level.*must be one of"),
+        (_DEV | {"settings": {"max_keys": 1}}, "invalid propertyName 'max_keys'"),
+        (_DEV | {"settings": {"INFERENCE_STORE_AUTH": "off"}}, "INFERENCE_STORE_AUTH"),
+        (_DEV | {"traces": {"ENDPOINT": "x"}}, "ENDPOINT"),
+    ],
+)
+def test_what_cannot_work_is_refused(values: Values, said: str) -> None:
+    with pytest.raises(Refused, match=said):
+        template(values)
+
+
+@pytest.mark.usefixtures("helm_is_here")
+def test_notes_warn_of_servers_for_trying_out() -> None:
+    notes = (CHART / "templates" / "NOTES.txt").read_text()
+    assert "WARNING: dev.enabled is true" in notes
+    assert "WARNING: auth.enabled is false" in notes
+
+
+def test_no_image_is_bitnamis_or_latest() -> None:
+    images = [_DEFAULTS["dev"][name]["image"] for name in ("postgres", "kafka", "s3")]
+    for image in images:
+        tag = image.rpartition(":")[2]
+        assert "bitnami" not in image
+        assert tag not in {"", "latest"}
+
+
+def test_the_chart_has_the_products_version() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_matrix_sets_every_group() -> None:
+    """A new group of values is tried with something in it."""
+    tried = {name for values in MATRIX.values() for name in values}
+    assert set(_DEFAULTS) - tried <= {"fullnameOverride", "logs"}
