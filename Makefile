@@ -94,7 +94,8 @@ chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with
 
 # With KUBECONFIG: there, with the image INFERENCE_STORE_TEST_IMAGE. Else on one node of its own,
 # which needs root and what tests/chart/cluster/packages.sh installs.
-chart-e2e: $(DEV_STAMP) ## Install the chart on a real cluster, and upgrade, kill, remove it.
+chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a real cluster; upgrade, kill, remove it.
+	@$(if $(KUBECONFIG),,tests/chart/cluster/build.sh)
 	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(PYTEST) tests/chart/e2e
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.

@@ -1,4 +1,4 @@
-"""compose.yaml, read: what it sets exists, what it names can be replaced, what it needs is there."""
+"""compose.yaml, read: what it sets exists, its images can be replaced, what it needs is there."""
 
 import re
 from typing import Any

@@ -2,9 +2,10 @@
 # Build what the chart's tests need into $BIN, each part only where it is not there yet:
 #
 #   build.sh tools   helm, kubeconform and its schemas (3 minutes the first time)
-#   build.sh         these, and a one-node Kubernetes: kube (etcd, the Kubernetes components,
-#                    kubectl and CoreDNS in one binary), the images of its pause container, of a
-#                    Debian with Python and of the servers (15 minutes the first time)
+#   build.sh node    these, and a one-node Kubernetes: kube (etcd, the Kubernetes components,
+#                    kubectl and CoreDNS in one binary), the image of its pause container and of a
+#                    Debian with Python (15 minutes the first time)
+#   build.sh         these, and the image of the servers, whose jars and binary are there already
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export BIN=${BIN:-$HOME/.cache/inference-store/cluster} CGO_ENABLED=0 GOFLAGS=
@@ -60,6 +61,7 @@ tool kubeconform "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM_VERS
 [ -x "$BIN/kube" ] || kube
 [ -e "$BIN/images/pause.tar" ] || pause
 buildah inspect localhost/debian-python:1 >/dev/null 2>&1 || "$here/base-image.sh"
+[ "${1:-}" = node ] && exit
 if [ ! -e "$BIN/images/servers.tar" ]; then
     cache=${INFERENCE_STORE_SERVERS_CACHE:-$HOME/.cache/inference-store/servers}
     "$here/servers-image.sh" "$(echo "$cache"/kafka-*/libs)" "$(echo "$cache"/minio-*/minio)"

@@ -11,6 +11,8 @@ SERVERS = "localhost/servers:1"
 OWN_IMAGE = "localhost/inference-store:test"
 # On another cluster: an image that it can pull.
 TEST_IMAGE = "INFERENCE_STORE_TEST_IMAGE"
+# There too: one image of Postgres, Kafka and MinIO instead of the official ones.
+TEST_SERVERS_IMAGE = "INFERENCE_STORE_TEST_SERVERS_IMAGE"
 
 
 class Cluster:
@@ -18,8 +20,7 @@ class Cluster:
 
     def __init__(self) -> None:
         self.image = os.environ[TEST_IMAGE]
-        # Official images, as the chart names them.
-        self.server_image = ""
+        self.server_image = os.environ.get(TEST_SERVERS_IMAGE, "")
 
     def start(self) -> None:
         """It runs already."""

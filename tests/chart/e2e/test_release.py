@@ -6,8 +6,8 @@ import pytest
 
 from tests.servers.waiting import wait_until
 
-from .cluster import values
-from .release import CHART, COMPONENTS, FULL, Release
+from .cluster import ROOT, values
+from .release import CHART, COMPONENTS, FULL, NAME, NAMESPACE, Release
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -21,7 +21,9 @@ def test_the_cluster_takes_every_object_as_it_is_meant(release: Release) -> None
         "ingress__hosts[0]": "store.example.com",
         "metrics__dashboard__enabled": "true",
     }
-    objects = release.helm("template", CHART, *values(release.cluster, **everything))
+    # A helm built from its module takes the cluster for an old one.
+    version = ("--kube-version", "1.33.0")
+    objects = release.helm("template", CHART, *version, *values(release.cluster, **everything))
     said = release.kubectl(
         "apply", "--dry-run=server", "--validate=strict", "-f", "-", text=objects
     )
@@ -142,3 +144,16 @@ def test_an_uninstall_leaves_what_it_says(release: Release) -> None:
     assert left == {f"secret/{FULL}-api-token", f"secret/{FULL}-dev"} | {
         f"persistentvolumeclaim/{name}" for name in volumes
     }
+
+
+def test_installed_again_it_finds_its_data(release: Release, figures: list[str]) -> None:
+    """By the script that does what docs/operate.md says."""
+    token = release.secret(f"{FULL}-api-token", "api-token")
+    image = release.cluster.image
+    names = ("env", f"RELEASE={NAME}", f"NAMESPACE={NAMESPACE}", f"IMAGE={image}")
+    script = str(ROOT / "examples" / "first_query_on_a_cluster.sh")
+    said = release.cluster.run(*names, script, *values(release.cluster), seconds=1000)
+    assert '"inference_id"' in said
+    figures += [f"first_query_on_a_cluster.sh: {line.strip()}" for line in said.splitlines()[:-1]]
+    assert release.secret(f"{FULL}-api-token", "api-token") == token
+    assert release.count("upgraded") > 20
