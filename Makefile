@@ -9,6 +9,7 @@ checksum = $(firstword $(shell cat $(1) pyproject.toml | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+SBOM ?= dist/sbom.json
 IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
@@ -46,6 +47,8 @@ types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p inference_store
 	@$(BIN)/mypy -p tests.servers
 	@$(BIN)/mypy -p security
+	@$(BIN)/mypy -p tests.chart
+	@$(BIN)/mypy helm/describe.py
 
 test: lint types unit integration e2e ## Run every check and test but faults and chart-e2e.
 
@@ -83,10 +86,10 @@ image: ## Build the image with docker, podman or buildah; IMAGE and BASE name it
 	done; echo "None of docker, podman and buildah works here: install one."; exit 1
 
 sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
-	@mkdir -p dist
+	@mkdir -p $(dir $(SBOM))
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
-		--output-reproducible --of JSON -o dist/sbom.json requirements.lock
-	@echo "dist/sbom.json: $$(grep -c '"purl"' dist/sbom.json) parts"
+		--output-reproducible --of JSON -o $(SBOM) requirements.lock
+	@echo "$(SBOM): $$(grep -c '"purl"' $(SBOM)) parts"
 
 chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with Go, once).
 	@tests/chart/cluster/build.sh tools

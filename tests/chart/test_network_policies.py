@@ -99,7 +99,8 @@ def _selects(peer: Object, labels: Labels | None) -> bool:
     if labels is None or "podSelector" not in peer:
         return False
     assert set(peer) == {"podSelector"}
-    return peer["podSelector"].get("matchLabels", {}).items() <= labels.items()
+    wanted: Labels = peer["podSelector"].get("matchLabels", {})
+    return wanted.items() <= labels.items()
 
 
 def test_in_one_release_nothing_gets_through_but_what_is_written() -> None:

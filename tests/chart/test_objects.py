@@ -131,7 +131,7 @@ def test_no_secret_is_in_a_configmap(values: Values) -> None:
 def test_every_secret_that_is_asked_for_is_named_or_made(values: Values) -> None:
     objects = template(values)
     secrets = of_kind(objects, "Secret").items()
-    made = {name: set(one.get("data", one.get("stringData"))) for name, one in secrets}
+    made = {name: set(one.get("data") or one["stringData"]) for name, one in secrets}
     named = set(re.findall(r'"(?:existingSecret|s3ExistingSecret)": "([^"]+)"', json.dumps(values)))
     for name, pod in pods(objects).items():
         for container in pod["spec"]["containers"] + pod["spec"].get("initContainers", []):

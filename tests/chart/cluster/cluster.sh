@@ -19,7 +19,8 @@ POD_NET=10.244.0.0/16
 SERVICE_NET=10.96.0.0/16
 NODE_IP=10.200.0.1
 DNS_IP=10.96.0.10
-CGROUP=kube-test
+# Two clusters of one machine have different folders.
+CGROUP=kube-test-$(cksum <<<"$STATE" | cut -d" " -f1)
 
 inside() { nsenter --target "$(cat "$STATE/pid")" --net --mount --pid env --chdir="$PWD" PATH="$STATE/bin:$BIN:$PATH" "$@"; }
 

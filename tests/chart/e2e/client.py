@@ -14,6 +14,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 import obstore
@@ -24,11 +25,11 @@ RATE = 20.0
 STOP = "/tmp/stop"
 
 
-def setting(name):
+def setting(name: str) -> str:
     return os.environ[f"INFERENCE_STORE_{name}"]
 
 
-def store():
+def store() -> S3Store:
     return S3Store(
         setting("S3_BUCKET"),
         endpoint=setting("S3_ENDPOINT"),
@@ -40,11 +41,11 @@ def store():
     )
 
 
-def now():
+def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def publish(blobs, producer, model, number):
+async def publish(blobs: S3Store, producer: AIOKafkaProducer, model: str, number: int) -> None:
     received, folder = now(), f"{model}/{number}"
     metadata = [{"key": "frame_number", "type": "int", "value": str(number)}]
     found = json.dumps([{"label": "person", "score": (number % 100) / 100}])
@@ -68,7 +69,7 @@ async def publish(blobs, producer, model, number):
     await producer.send_and_wait(setting("KAFKA_TOPIC"), json.dumps(event).encode())
 
 
-def ask(method, path, body=None):
+def ask(method: str, path: str, body: str | None = None) -> tuple[int, str]:
     request = urllib.request.Request(
         os.environ["API"] + path,
         method=method,
@@ -90,20 +91,21 @@ def ask(method, path, body=None):
 class Asking(threading.Thread):
     """Asks the api all the while."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.asked, self.failed = 0, []
+        self.asked = 0
+        self.failed: list[tuple[str, int, str]] = []
 
-    def run(self):
+    def run(self) -> None:
         while not os.path.exists(STOP):
             status, text = ask("GET", "/v1/models")
             self.asked += 1
             if status != 200:
-                self.failed.append([now(), status, text[:200]])
+                self.failed.append((now(), status, text[:200]))
             time.sleep(0.2)
 
 
-async def load(model):
+async def load(model: str) -> None:
     asking = Asking()
     asking.start()
     published = await run(model, lambda _: not os.path.exists(STOP))
@@ -111,7 +113,7 @@ async def load(model):
     print(json.dumps({"published": published, "asked": asking.asked, "failed": asking.failed}))
 
 
-async def run(model, more):
+async def run(model: str, more: Callable[[int], bool]) -> int:
     producer = AIOKafkaProducer(
         bootstrap_servers=setting("KAFKA_BOOTSTRAP_SERVERS"), acks="all", enable_idempotence=True
     )
@@ -129,7 +131,7 @@ async def run(model, more):
     return number
 
 
-def main(command, *arguments):
+def main(command: str, *arguments: str) -> None:
     if command == "load":
         asyncio.run(load(*arguments))
     elif command == "publish":

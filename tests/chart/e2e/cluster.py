@@ -3,12 +3,15 @@
 import os
 import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 SCRIPTS = Path(__file__).parents[1] / "cluster"
 ROOT = Path(__file__).parents[3]
 SERVERS = "localhost/servers:1"
 OWN_IMAGE = "localhost/inference-store:test"
+# `own`: bring one up; `kubeconfig`: the one that KUBECONFIG names.
+TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
 # On another cluster: an image that it can pull.
 TEST_IMAGE = "INFERENCE_STORE_TEST_IMAGE"
 # There too: one image of Postgres, Kafka and MinIO instead of the official ones.
@@ -52,36 +55,43 @@ class OwnCluster(Cluster):
     def __init__(self, folder: Path) -> None:
         self.image, self.server_image = OWN_IMAGE, SERVERS
         self._archive = folder / "image.tar"
-        self._environment = {**os.environ, "STATE": str(folder / "state")}
+        self._state = str(folder / "state")
 
     def start(self) -> None:
-        """Build what is missing (15 minutes the first time), start it, load the image."""
-        self._script("build.sh")
-        self._script("build-image.sh", str(ROOT), OWN_IMAGE)
-        self._script("cluster.sh", "up")
+        """Start it and load the image; `tests/chart/cluster/build.sh` has made its parts."""
+        built_image()
+        _script("cluster.sh", "up", STATE=self._state)
         archive = f"docker-archive:{self._archive}:{OWN_IMAGE}"
         subprocess.run(["buildah", "push", "--quiet", OWN_IMAGE, archive], check=True)
-        self._script("cluster.sh", "load", str(self._archive))
+        _script("cluster.sh", "load", str(self._archive), STATE=self._state)
         self._archive.unlink()
 
     def stop(self) -> None:
         """End every process of it, and remove its data."""
-        self._script("cluster.sh", "down")
+        _script("cluster.sh", "down", STATE=self._state)
 
     def command(self, *arguments: str) -> list[str]:
-        state = self._environment["STATE"]
-        return ["env", f"STATE={state}", str(SCRIPTS / "cluster.sh"), "exec", *arguments]
+        program = str(SCRIPTS / "cluster.sh")
+        return ["env", f"STATE={self._state}", program, "exec", *arguments]
 
-    def _script(self, *command: str) -> None:
-        done = subprocess.run(
-            [str(SCRIPTS / command[0]), *command[1:]],
-            env=self._environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}"
+
+@cache
+def built_image() -> str:
+    """The product's image, built of this tree on a base made here."""
+    _script("build-image.sh", str(ROOT), OWN_IMAGE)
+    return OWN_IMAGE
+
+
+def _script(*command: str, **environment: str) -> None:
+    done = subprocess.run(
+        [str(SCRIPTS / command[0]), *command[1:]],
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}"
 
 
 def values(cluster: Cluster, **changes: str) -> Sequence[str]:

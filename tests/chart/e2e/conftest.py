@@ -5,11 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from .cluster import Cluster, OwnCluster
+from .cluster import TEST_CLUSTER, Cluster, OwnCluster
 from .release import NAMESPACE, Release
 
-# `own`: bring one up; `kubeconfig`: the one that KUBECONFIG names.
-TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
 _FIGURES: list[str] = []
 
 

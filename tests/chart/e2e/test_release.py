@@ -43,7 +43,7 @@ def test_an_event_is_stored_found_and_expires(release: Release, figures: list[st
     status, body = release.api("PUT", "/v1/models/story/retention-policy", policy)
     assert status in {200, 201}, body
     began = time.monotonic()
-    assert release.api("POST", "/v1/retention/runs")[0] == 202
+    assert release.api("POST", "/v1/models/story/retention-policy/run")[0] == 202
     release.wait_for_count("story", 0)
     wait_until(
         lambda: release.client("objects", "story/") == "0", seconds=60, what="the objects gone"
