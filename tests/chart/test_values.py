@@ -66,6 +66,8 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"logs": {"level": "loud"}}, r"/logs/level.*must be one of"),
         (_DEV | {"settings": {"max_keys": 1}}, "invalid propertyName 'max_keys'"),
         (_DEV | {"settings": {"INFERENCE_STORE_AUTH": "off"}}, "INFERENCE_STORE_AUTH"),
+        (_DEV | {"settings": {"API_TOKEN": "open sesame"}}, "invalid propertyName 'API_TOKEN'"),
+        (_DEV | {"settings": {"POSTGRES_DSN": "postgresql://a:b@c"}}, "POSTGRES_DSN"),
         (_DEV | {"traces": {"ENDPOINT": "x"}}, "ENDPOINT"),
     ],
 )
