@@ -27,7 +27,7 @@ k exec --stdin producer -- python - <"$here/publish_inference.py"
 say "a producer has put three blobs and published an event"
 
 token=$(secret "$full-api-token" api-token)
-k port-forward "service/$full-api" 18080:8080 >/dev/null &
+kubectl --namespace "$NAMESPACE" port-forward "service/$full-api" 18080:8080 >/dev/null 2>&1 &
 forward=$!
 trap 'kill $forward' EXIT
 query() {
