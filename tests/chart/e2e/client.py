@@ -1,7 +1,7 @@
 """Runs in a pod of the product's image: `python - COMMAND …`, reached through Services alone.
 
 load MODEL  publish until /tmp/stop appears, and ask the api all the while
-publish MODEL N     publish N inferences
+publish MODEL N     publish N inferences, a multiple of eight
 api METHOD PATH [BODY]  one request; prints {"status", "body"}
 objects PREFIX      how many objects are left
 """
@@ -21,7 +21,8 @@ import obstore
 from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 
-RATE = 20.0
+RATE = 40.0
+AT_ONCE = 8
 STOP = "/tmp/stop"
 
 
@@ -121,8 +122,9 @@ async def run(model: str, more: Callable[[int], bool]) -> int:
     blobs, number, began = store(), 0, time.monotonic()
     try:
         while more(number):
-            await publish(blobs, producer, model, number)
-            number += 1
+            numbers = range(number, number + AT_ONCE)
+            await asyncio.gather(*(publish(blobs, producer, model, one) for one in numbers))
+            number = numbers.stop
             ahead = number / RATE - (time.monotonic() - began)
             if ahead > 0:
                 await asyncio.sleep(ahead)
