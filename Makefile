@@ -9,6 +9,7 @@ checksum = $(firstword $(shell cat $(1) pyproject.toml | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+TOOLS ?= docker podman buildah
 SBOM ?= dist/sbom.json
 IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
@@ -78,12 +79,15 @@ audit: $(DEV_STAMP) ## Hold every locked dependency against the known vulnerabil
 
 image: ## Build the image with docker, podman or buildah; IMAGE and BASE name it and its base.
 	@for tool in docker podman buildah; do \
+# IMAGE names it, BASE its base; TOOLS is what is looked for; IMAGE_OPTIONS go to what is found.
+image: ## Build the image with docker, podman or buildah, whichever works here.
+	@for tool in $(TOOLS); do \
 		if $$tool info >/dev/null 2>&1; then \
 			exec $$tool build $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
 				--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) \
-				--tag $(IMAGE) .; \
+				$(IMAGE_OPTIONS) --tag $(IMAGE) .; \
 		fi; \
-	done; echo "None of docker, podman and buildah works here: install one."; exit 1
+	done; echo "None of $(TOOLS) works here: install one."; exit 1
 
 sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
 	@mkdir -p $(dir $(SBOM))

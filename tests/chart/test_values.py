@@ -76,7 +76,6 @@ def test_what_cannot_work_is_refused(values: Values, said: str) -> None:
         template(values)
 
 
-@pytest.mark.usefixtures("helm_is_here")
 def test_notes_warn_of_servers_for_trying_out() -> None:
     notes = (CHART / "templates" / "NOTES.txt").read_text()
     assert "WARNING: dev.enabled is true" in notes

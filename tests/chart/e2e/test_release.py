@@ -51,6 +51,14 @@ def test_an_event_is_stored_found_and_expires(release: Release, figures: list[st
     figures.append(f"expired, and their objects gone: {time.monotonic() - began:.1f} s")
 
 
+def test_the_notes_warn_and_say_how_to_begin(release: Release) -> None:
+    said = release.helm("status")
+    assert "WARNING: dev.enabled is true" in said
+    assert "auth.enabled is false" not in said
+    assert f"get secret {FULL}-api-token" in said
+    assert '{{index .data "api-token" | base64decode}}' in said
+
+
 def test_helm_test_passes(release: Release, figures: list[str]) -> None:
     began = time.monotonic()
     said = release.helm("test", "--logs", "--timeout", "4m")
