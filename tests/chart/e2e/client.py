@@ -1,7 +1,7 @@
 """Runs in a pod of the product's image: `python - COMMAND …`, reached through Services alone.
 
 load MODEL  publish until /tmp/stop appears, and ask the api all the while
-publish MODEL N     publish N inferences, a multiple of eight
+publish MODEL N     publish N inferences
 api METHOD PATH [BODY]  one request; prints {"status", "body"}
 objects PREFIX      how many objects are left
 """
@@ -21,8 +21,7 @@ import obstore
 from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 
-RATE = 40.0
-AT_ONCE = 8
+RATE = 100.0
 STOP = "/tmp/stop"
 
 
@@ -46,8 +45,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
-async def publish(blobs: S3Store, producer: AIOKafkaProducer, model: str, number: int) -> None:
-    received, folder = now(), f"{model}/{number}"
+async def put(blobs: S3Store, folder: str, number: int) -> None:
     metadata = [{"key": "frame_number", "type": "int", "value": str(number)}]
     found = json.dumps([{"label": "person", "score": (number % 100) / 100}])
     output = {"name": "predictions", "shape": [1], "datatype": "BYTES", "data": [found]}
@@ -55,19 +53,24 @@ async def publish(blobs: S3Store, producer: AIOKafkaProducer, model: str, number
     await obstore.put_async(blobs, f"{folder}/data", b"datum %d" % number)
     await obstore.put_async(blobs, f"{folder}/metadata", json.dumps(metadata).encode())
     await obstore.put_async(blobs, f"{folder}/response", json.dumps(response).encode())
-    event = {
-        "model_id": model,
-        "inference_id": f"inference-{number}",
-        "request_received_at": received,
-        "request_forwarded_at": received,
-        "request_responded_at": now(),
-        "event_published_at": now(),
-        "data_storage_key": f"{folder}/data",
-        "inference_storage_key": f"{folder}/response",
-        "metadata_storage_key": f"{folder}/metadata",
-        "task_type": "Image Classification",
-    }
-    await producer.send_and_wait(setting("KAFKA_TOPIC"), json.dumps(event).encode())
+
+
+def event(model: str, number: int, folder: str) -> bytes:
+    received = now()
+    return json.dumps(
+        {
+            "model_id": model,
+            "inference_id": f"inference-{number}",
+            "request_received_at": received,
+            "request_forwarded_at": received,
+            "request_responded_at": received,
+            "event_published_at": received,
+            "data_storage_key": f"{folder}/data",
+            "inference_storage_key": f"{folder}/response",
+            "metadata_storage_key": f"{folder}/metadata",
+            "task_type": "Image Classification",
+        }
+    ).encode()
 
 
 def ask(method: str, path: str, body: str | None = None) -> tuple[int, str]:
@@ -109,12 +112,13 @@ class Asking(threading.Thread):
 async def load(model: str) -> None:
     asking = Asking()
     asking.start()
-    published = await run(model, lambda _: not os.path.exists(STOP))
+    published = await run(model, lambda _: not os.path.exists(STOP), share=20)
     asking.join(30)
     print(json.dumps({"published": published, "asked": asking.asked, "failed": asking.failed}))
 
 
-async def run(model: str, more: Callable[[int], bool]) -> int:
+async def run(model: str, more: Callable[[int], bool], *, share: int) -> int:
+    """Publish while there is more; `share` events have their blobs in common."""
     producer = AIOKafkaProducer(
         bootstrap_servers=setting("KAFKA_BOOTSTRAP_SERVERS"), acks="all", enable_idempotence=True
     )
@@ -122,9 +126,12 @@ async def run(model: str, more: Callable[[int], bool]) -> int:
     blobs, number, began = store(), 0, time.monotonic()
     try:
         while more(number):
-            numbers = range(number, number + AT_ONCE)
-            await asyncio.gather(*(publish(blobs, producer, model, one) for one in numbers))
-            number = numbers.stop
+            folder = f"{model}/{number}"
+            await put(blobs, folder, number)
+            events = [event(model, one, folder) for one in range(number, number + share)]
+            sent = [await producer.send(setting("KAFKA_TOPIC"), one) for one in events]
+            await asyncio.gather(*sent)
+            number += share
             ahead = number / RATE - (time.monotonic() - began)
             if ahead > 0:
                 await asyncio.sleep(ahead)
@@ -137,7 +144,8 @@ def main(command: str, *arguments: str) -> None:
     if command == "load":
         asyncio.run(load(*arguments))
     elif command == "publish":
-        print(asyncio.run(run(arguments[0], lambda number: number < int(arguments[1]))))
+        wanted = int(arguments[1])
+        print(asyncio.run(run(arguments[0], lambda number: number < wanted, share=1)))
     elif command == "api":
         status, text = ask(*arguments)
         print(json.dumps({"status": status, "body": json.loads(text) if text else None}))

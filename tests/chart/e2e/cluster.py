@@ -78,7 +78,7 @@ class OwnCluster(Cluster):
 @cache
 def built_image() -> str:
     """The product's image, built of this tree on a base made here."""
-    _script("build-image.sh", str(ROOT), OWN_IMAGE)
+    _script("build-image.sh", OWN_IMAGE)
     return OWN_IMAGE
 
 

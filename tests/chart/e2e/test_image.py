@@ -50,7 +50,13 @@ def config(container: str) -> dict[str, Any]:
 
 
 def run(container: str, *command: str) -> str:
-    return buildah("run", "--isolation", "chroot", container, "--", *command)
+    """What a program of the image prints. Each prints something: buildah may lose what one that
+    ends at once has said, so it is asked again."""
+    for _ in range(3):
+        said = buildah("run", "--isolation", "chroot", container, "--", *command)
+        if said:
+            return said
+    raise AssertionError(f"{command} printed nothing")
 
 
 def test_it_is_nobody_and_says_what_it_is(config: dict[str, Any]) -> None:
