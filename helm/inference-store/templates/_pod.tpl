@@ -150,7 +150,7 @@ spec:
         - name: migrated
           image: {{ include "inference-store.image" .root }}
           imagePullPolicy: {{ $v.image.pullPolicy }}
-          args: [migrate, --check, --patience, {{ $v.migration.patienceSeconds | quote }}]
+          args: [migrate, --check, --wait-seconds, {{ $v.migration.waitSeconds | quote }}]
           {{- include "inference-store.environment" (dict "root" .root "component" "check") | nindent 10 }}
           resources: {{- toYaml $v.migration.resources | nindent 12 }}
           securityContext: {{- include "inference-store.containerSecurity" . | nindent 12 }}

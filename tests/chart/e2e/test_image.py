@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from inference_store.cli.main import COMMANDS
+from inference_store.store.schema import newest
 
 from .cluster import ROOT, TEST_CLUSTER, built_image
 
@@ -78,12 +79,9 @@ def test_every_command_but_the_demo_starts(container: str) -> None:
 
 
 def test_its_migrations_are_the_repositorys(container: str) -> None:
-    code = "from inference_store.store import migration; print(migration._head())"
+    code = "from inference_store.store import schema; print(schema.newest())"
     found = run(container, "python", "-c", code)
-    versions = ROOT / "services" / "inference_store" / "store" / "migrations" / "versions"
-    texts = [path.read_text() for path in versions.glob("*.py")]
-    revisions = {re.findall(r'^revision = "(.+)"', text, re.MULTILINE)[0] for text in texts}
-    assert found == max(revisions)
+    assert found == newest(ROOT / "migrations")
 
 
 def test_nothing_in_it_installs_or_compiles(container: str, root: Path) -> None:

@@ -18,7 +18,7 @@ spec:
     - name: migrate
       image: {{ include "inference-store.image" .root }}
       imagePullPolicy: {{ $v.image.pullPolicy }}
-      args: [migrate, --patience, {{ $v.migration.patienceSeconds | quote }}]
+      args: [migrate, --wait-seconds, {{ $v.migration.waitSeconds | quote }}]
       {{- include "inference-store.environment" . | nindent 6 }}
       resources: {{- toYaml $v.migration.resources | nindent 8 }}
       securityContext: {{- include "inference-store.containerSecurity" . | nindent 8 }}
