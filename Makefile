@@ -77,8 +77,6 @@ bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what 
 audit: $(DEV_STAMP) ## Hold every locked dependency against the known vulnerabilities.
 	@$(BIN)/python -m security.audit
 
-image: ## Build the image with docker, podman or buildah; IMAGE and BASE name it and its base.
-	@for tool in docker podman buildah; do \
 # IMAGE names it, BASE its base; TOOLS is what is looked for; IMAGE_OPTIONS go to what is found.
 image: ## Build the image with docker, podman or buildah, whichever works here.
 	@for tool in $(TOOLS); do \

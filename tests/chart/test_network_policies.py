@@ -23,6 +23,9 @@ ALLOWED = {
     ("test", "api", 8080),
     ("test", "kafka", 9092),
     ("test", "s3", 9000),
+    ("doctor", "postgres", 5432),
+    ("doctor", "kafka", 9092),
+    ("doctor", "s3", 9000),
     # A program of the same namespace: a producer, someone who asks, Prometheus.
     ("stranger", "api", 8080),
     ("stranger", "api", 9102),
@@ -42,6 +45,7 @@ PORTS = {
     "s3": {"s3": 9000},
     "migrate": {},
     "test": {},
+    "doctor": {},
 }
 Labels = dict[str, str]
 

@@ -53,7 +53,7 @@
 {{- define "inference-store.to.issuers" -}}
 {{- $v := .root.Values -}}
 {{- $urls := list -}}
-{{- if has .component (list "api" "ingester" "retention" "test") -}}
+{{- if has .component (list "api" "ingester" "retention" "test" "doctor") -}}
 {{- if $v.s3.webIdentity.roleArn -}}
 {{- $urls = append $urls (default "https://sts.amazonaws.com" $v.s3.webIdentity.stsEndpoint) -}}
 {{- end -}}
@@ -66,7 +66,7 @@
 {{- if and (eq .component "api") $v.auth.oidc.issuer -}}
 {{- $urls = append $urls (default $v.auth.oidc.issuer $v.auth.oidc.jwksUrl) -}}
 {{- end -}}
-{{- if and (has .component (list "ingester" "test")) $v.kafka.oauth.tokenUrl -}}
+{{- if and (has .component (list "ingester" "test" "doctor")) $v.kafka.oauth.tokenUrl -}}
 {{- $urls = append $urls $v.kafka.oauth.tokenUrl -}}
 {{- end -}}
 {{- $ports := list -}}

@@ -98,23 +98,23 @@ env:
 {{- else if $v.postgres.dsnKey }}
   {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.dsnKey) | nindent 2 }}
 {{- else if include "inference-store.postgresSecret" .root }}
-  {{- include "inference-store.fromSecret" (dict "name" "PGPASSWORD" "secret" (include "inference-store.postgresSecret" .root) "key" (include "inference-store.postgresPasswordKey" .root)) | nindent 2 }}
+  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_PASSWORD" "secret" (include "inference-store.postgresSecret" .root) "key" (include "inference-store.postgresPasswordKey" .root)) | nindent 2 }}
 {{- end }}
-{{- if and (eq .component "api") $v.postgres.readDsnKey }}
+{{- if and (has .component (list "api" "doctor")) $v.postgres.readDsnKey }}
   {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_READ_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.readDsnKey) | nindent 2 }}
 {{- end }}
 {{- $kafka := include "inference-store.kafkaSecret" .root }}
-{{- if and $kafka (has .component (list "ingester" "test")) }}
+{{- if and $kafka (has .component (list "ingester" "test" "doctor")) }}
   {{- $name := ternary "OAUTH_CLIENT_SECRET" "SASL_PASSWORD" (eq $v.kafka.sasl.mechanism "OAUTHBEARER") }}
   {{- $key := ternary $v.kafka.sasl.existingSecretKey "kafka-password" (ne $v.kafka.sasl.existingSecret "") }}
   {{- include "inference-store.fromSecret" (dict "name" (printf "INFERENCE_STORE_KAFKA_%s" $name) "secret" $kafka "key" $key) | nindent 2 }}
 {{- end }}
 {{- $s3 := include "inference-store.s3Secret" . }}
-{{- if and $s3 (has .component (list "api" "ingester" "retention" "test")) }}
+{{- if and $s3 (has .component (list "api" "ingester" "retention" "test" "doctor")) }}
   {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_ACCESS_KEY" "secret" $s3 "key" $v.s3.accessKeyKey) | nindent 2 }}
   {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_SECRET_KEY" "secret" $s3 "key" $v.s3.secretKeyKey) | nindent 2 }}
 {{- end }}
-{{- if and $v.auth.enabled (has .component (list "api" "test")) }}
+{{- if and $v.auth.enabled (has .component (list "api" "test" "doctor")) }}
   {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 2 }}
 {{- end }}
 {{- with $v.extraEnv }}

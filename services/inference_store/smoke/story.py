@@ -8,6 +8,7 @@ import orjson
 from aiokafka import AIOKafkaProducer
 
 from inference_store.store.blobs import Blobs
+from inference_store.store.kafka import client_arguments
 
 from .capture import MODEL, Capture
 from .rest import Refused, Rest
@@ -57,9 +58,8 @@ def _stored(settings: SmokeSettings, capture: Capture) -> None:
 
 
 async def _publish(settings: SmokeSettings, event: bytes) -> None:
-    producer = AIOKafkaProducer(
-        bootstrap_servers=settings.kafka_bootstrap_servers, acks="all", request_timeout_ms=10_000
-    )
+    connection = client_arguments(settings)
+    producer = AIOKafkaProducer(**connection, acks="all", request_timeout_ms=10_000)
     await producer.start()
     try:
         await producer.send_and_wait(settings.kafka_topic, event)

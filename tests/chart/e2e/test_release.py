@@ -63,6 +63,8 @@ def test_helm_test_passes(release: Release, figures: list[str]) -> None:
     began = time.monotonic()
     said = release.helm("test", "--logs", "--timeout", "4m")
     assert "The line works, from the event to the answer." in said
+    assert "ok      postgres" in said
+    assert "FAILED" not in said
     figures.append(f"helm test: {time.monotonic() - began:.0f} s")
 
 
@@ -141,9 +143,10 @@ def check_all_there(release: Release, model: str, did: dict[str, object]) -> Non
 def test_an_uninstall_leaves_what_it_says(release: Release) -> None:
     release.helm("uninstall", "--wait")
     mine = ("-l", "app.kubernetes.io/instance=store", "-o", "name")
-    # Helm leaves the pod of its test, for its log.
+    # Helm leaves the pods of its test, for their logs.
+    tests = {f"pod/{FULL}-{name}" for name in ("doctor", "smoke")}
     wait_until(
-        lambda: release.kubectl("get", "pods", *mine).split() == [f"pod/{FULL}-smoke"],
+        lambda: set(release.kubectl("get", "pods", *mine).split()) == tests,
         seconds=180,
         what="every pod gone",
     )
