@@ -24,7 +24,7 @@ def api(
     service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
 ) -> Iterator[dict[str, str]]:
     environment = service_environment(
-        KAFKA_TOPIC=topic(), API_PORT=str(free_port()), API_TOKEN="open-sesame"
+        KAFKA_TOPIC=topic(), API_PORT=str(free_port()), AUTH="on", API_TOKEN="open-sesame"
     )
     service = Service("api", environment, tmp_path).wait_ready()
     yield environment
