@@ -13,7 +13,6 @@ from inference_store.store import sidecars
 from inference_store.store.blobs import Blobs, DeleteFault
 from inference_store.store.errors import BlobMissing, BlobTooLarge
 from inference_store.store.events import FIELDS, StorageKey, parse_stored
-from inference_store.store.layout import belongs_to
 from inference_store.store.retention.marks import Mark
 from inference_store.store.sidecars import CONTENT_TYPE, without_request
 
@@ -33,7 +32,7 @@ def forget_requests(blobs: Blobs, page: Sequence[Mark]) -> list[DeleteFault]:
 
 def _rewritten(mark: Mark) -> list[tuple[StorageKey, _Rest]]:
     found: list[tuple[StorageKey, _Rest]] = []
-    if mark.metadata is not None and belongs_to(parse_stored(mark.metadata).key, mark.capture_id):
+    if mark.metadata is not None and mark.owns(mark.metadata):
         found.append((parse_stored(mark.metadata), _of_metadata))
     if mark.sidecar is not None:
         found.append((parse_stored(mark.sidecar), _of_sidecar))

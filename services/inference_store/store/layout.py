@@ -11,7 +11,7 @@ What the store adds is named by the inference's uid: `sidecars/…` and `metadat
 from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Literal
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
@@ -26,15 +26,18 @@ def key_of(prefix: str, model_id: str, at: datetime, capture_id: UUID, kind: Kin
     return f"{prefix}/{place}" if prefix else place
 
 
-def belongs_to(key: str, capture_id: UUID | None) -> bool:
-    """Whether a key is of this layout and names this capture: nothing else points to it."""
-    if capture_id is None:
+def belongs_to(key: str, model_id: str | None, capture_id: UUID | None) -> bool:
+    """Whether a key is of this layout and names this capture of this model: nothing else points
+    to it. By the capture alone an event of another model could take it along.
+    """
+    if model_id is None or capture_id is None:
         return False
-    *_, year, month, day, hour, capture, kind = [""] * 6 + key.rsplit("/", 6)
+    *_, model, year, month, day, hour, capture, kind = [""] * 7 + key.rsplit("/", 7)
     hours = year + month + day + hour
     return (
         kind in _KINDS
         and capture == str(capture_id)
+        and unquote(model) == model_id
         and len(hours) == len("yyyymmddhh")
         and hours.isdigit()
     )

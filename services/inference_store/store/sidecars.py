@@ -48,7 +48,7 @@ class Contents:
 def is_wanted(event: InferenceEvent) -> bool:
     """Whether the bucket would not know the event: our own metadata blobs carry it."""
     place = event.metadata
-    return place is None or not belongs_to(place.key, event.extras.capture_id)
+    return place is None or not belongs_to(place.key, event.model_id, event.extras.capture_id)
 
 
 def place_of(bucket: str, event: InferenceEvent) -> StorageKey:

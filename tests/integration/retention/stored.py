@@ -122,11 +122,13 @@ class Storing:
             await connection.execute(named)
         return key
 
-    async def foreign(self, model: int, at: datetime, *names: str | None) -> Stored:
+    async def foreign(
+        self, model: int, at: datetime, *names: str | None, capture: UUID | None = None
+    ) -> Stored:
         """One whose objects have keys of the producer's own choice."""
         keys = tuple(None if name is None else StorageKey(self.bucket, name) for name in names)
         one = Stored(model, self.uid(at), keys)  # type: ignore[arg-type]
-        await self._write([(at, None, one)], objects=True)
+        await self._write([(at, capture, one)], objects=True)
         rows = [
             {"storage_key": str(key), "model": model, "uid": one.uid}
             for key in dict.fromkeys(one.objects)

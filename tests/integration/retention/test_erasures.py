@@ -1,5 +1,7 @@
 """Erasing on request, what arrived too late, and objects that several inferences share."""
 
+from uuid import UUID
+
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.eraser import Eraser
@@ -79,6 +81,22 @@ async def test_a_stranger_that_points_to_anothers_capture_does_not_take_it_along
     await eraser.finish(await request(engine, owner))
     assert storing.objects() == set(names)  # the stranger's reference keeps them now
     await eraser.finish(await request(engine, stranger))
+    assert storing.objects() == set()
+
+
+async def test_nor_does_an_event_of_another_model_that_gives_the_same_capture_id(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    (owner,) = await storing.inferences(await storing.model(), 1, ago(days=1))
+    names = [key.key for key in owner.objects]
+    capture = UUID(names[0].split("/")[-2])
+    other = await storing.model("other")
+    stranger = await storing.foreign(other, ago(hours=1), *names, capture=capture)
+    await eraser.finish(await request(engine, stranger, scope="input"))
+    await eraser.finish(await request(engine, stranger))
+    assert storing.objects() == set(names)
+    assert all(b"request" in storing.blobs.get(key, limit=1000) for key in owner.objects[2:])
+    await eraser.finish(await request(engine, owner))
     assert storing.objects() == set()
 
 

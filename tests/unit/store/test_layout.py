@@ -15,9 +15,11 @@ AT = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
 def test_our_own_keys_are_recognised(model_id: str, prefix: str) -> None:
     model_id = model_id.encode("utf-8", "replace").decode()
     key = key_of(prefix, model_id, AT, CAPTURE, "response")
-    assert belongs_to(key, CAPTURE)
-    assert not belongs_to(key, uuid4())
-    assert not belongs_to(key, None)
+    assert belongs_to(key, model_id, CAPTURE)
+    assert not belongs_to(key, model_id, uuid4())
+    assert not belongs_to(key, model_id, None)
+    assert not belongs_to(key, model_id + "2", CAPTURE)
+    assert not belongs_to(key, None, CAPTURE)
 
 
 @pytest.mark.parametrize(
@@ -33,4 +35,4 @@ def test_our_own_keys_are_recognised(model_id: str, prefix: str) -> None:
     ],
 )
 def test_other_keys_may_be_shared(key: str) -> None:
-    assert not belongs_to(key, CAPTURE)
+    assert not belongs_to(key, "m", CAPTURE)

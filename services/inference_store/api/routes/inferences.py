@@ -125,9 +125,13 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
         model = registration.model
         same = await lookup.by_id(connection, model, inference_id)
         inference = await _read(connection, model, inference_id, same, ())
+        read_as = action
+        if blob == "response" and _is_input_too(inference):
+            access.demand(Right.READ_INPUTS, registration)
+            read_as = Action.DATA_READ
         answer = await _streamed(blobs, inference, blob)
-        if action is not None:
-            access.note_read(action, registration, [inference.uid])
+        if read_as is not None:
+            access.note_read(read_as, registration, [inference.uid])
         return answer
 
     stored = {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}
@@ -146,6 +150,13 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
 _stream("data", Right.READ_INPUTS, Action.DATA_READ)
 _stream("response", Right.READ, None)
 _stream("metadata", Right.READ_INPUTS, Action.METADATA_READ)
+
+
+def _is_input_too(inference: Inference) -> bool:
+    """Whether the event named one object as the response and as a part of the request."""
+    response = storage_key(inference, "response")
+    request = {storage_key(inference, "data"), storage_key(inference, "metadata")}
+    return response is not None and response in request
 
 
 async def _read(

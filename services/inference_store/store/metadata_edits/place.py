@@ -76,7 +76,7 @@ async def place(
     if row.metadata_storage_key is None:
         return new
     key = parse_stored(row.metadata_storage_key)
-    if layout.belongs_to(key.key, row.capture_id):
+    if layout.belongs_to(key.key, registration.model_id, row.capture_id):
         return key
     if await is_reserved(connection, row, new):
         return new

@@ -65,14 +65,14 @@ def _input_alone() -> ColumnElement[bool]:
 
 
 def _foreign(mark: Mark) -> Iterable[tuple[str, _Owner]]:
-    """Keys of our own layout that name another capture than the mark's.
+    """Keys of our own layout that name another capture, or another model, than the mark's.
 
     A capture's own keys need no reference row. So a stranger's event that points to them has to
     be told from their owner, or erasing the one would take the other's objects.
     """
     for key in mark.doomed:
         owner = _owner_of(parse_stored(key))
-        if owner is not None and owner.capture_id != mark.capture_id:
+        if owner is not None and not mark.owns(key):
             yield key, owner
 
 

@@ -31,9 +31,10 @@ from sqlalchemy import ARRAY, Text, any_, func, literal, select, tuple_, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.events import received_at_of
+from inference_store.store.events import parse_stored, received_at_of
+from inference_store.store.layout import belongs_to
 from inference_store.store.partitions import Span, Spans, spans
-from inference_store.store.tables import blob_reference, erasing, inference
+from inference_store.store.tables import blob_reference, erasing, inference, registration
 
 from .identities import Identity, among, by_model
 
@@ -60,6 +61,12 @@ class Mark:
     capture_id: UUID | None
     # storage keys that the stored inference points to
     references: tuple[str, ...] = ()
+    # None where the model is no longer registered
+    model_id: str | None = None
+
+    def owns(self, key: str) -> bool:
+        """Whether a storage key is of our own layout and names this inference's capture."""
+        return belongs_to(parse_stored(key).key, self.model_id, self.capture_id)
 
     @property
     def doomed(self) -> tuple[str, ...]:
@@ -152,8 +159,9 @@ async def page(
     identities = [(row.model, row.uid) for row in found]
     captures = await _captures(connection, identities)
     references = await _references(connection, identities)
+    names = await _names(connection, {model for model, _ in identities})
     return [
-        _mark(row, captures.get(identity), references.get(identity, ()))
+        _mark(row, captures.get(identity), references.get(identity, ()), names.get(row.model))
         for row, identity in zip(found, identities, strict=True)
     ]
 
@@ -212,7 +220,15 @@ async def _references(
     return found
 
 
-def _mark(row: Any, capture_id: UUID | None, references: tuple[str, ...]) -> Mark:
+async def _names(connection: AsyncConnection, models: set[int]) -> dict[int, str]:
+    query = select(registration.c.model, registration.c.model_id)
+    found = await connection.execute(query.where(registration.c.model.in_(models)))
+    return {row.model: row.model_id for row in found}
+
+
+def _mark(
+    row: Any, capture_id: UUID | None, references: tuple[str, ...], model_id: str | None
+) -> Mark:
     return Mark(
         model=row.model,
         uid=row.uid,
@@ -223,4 +239,5 @@ def _mark(row: Any, capture_id: UUID | None, references: tuple[str, ...]) -> Mar
         sidecar=row.sidecar_storage_key,
         capture_id=capture_id,
         references=references,
+        model_id=model_id,
     )
