@@ -51,7 +51,12 @@ types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p tests.chart
 	@$(BIN)/mypy helm/describe.py
 
-test: lint types unit integration e2e ## Run every check and test but faults and chart-e2e.
+# The last two wait more than they compute: side by side, and one after the other on the screen.
+test: lint types unit servers ## Run every check and test but faults and chart-e2e.
+	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
+	$(PYTEST) tests/e2e >"$$said" 2>&1 & e2e=$$!; \
+	$(PYTEST) tests/integration; integration=$$?; \
+	wait $$e2e; e2e=$$?; cat "$$said"; exit $$((integration + e2e))
 
 unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
 	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e

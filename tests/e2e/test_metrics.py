@@ -1,6 +1,7 @@
 """Every metric of the list moves when the thing happens: real services, real servers."""
 
 import asyncio
+import base64
 import re
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -29,6 +30,12 @@ from tests.service_process import Service
 pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(600)]
 OLD = START - timedelta(days=3)
 MODEL = "people-detector"
+TOKEN = "the-token-of-the-metrics-test"
+# Of an issuer that is away: its keys would be needed to tell whether it signed this.
+SIGNED = ".".join(
+    base64.urlsafe_b64encode(part).decode().rstrip("=")
+    for part in (b'{"alg": "RS256", "kid": "1"}', b"{}", b"signature")
+)
 
 Samples = dict[str, float]
 
@@ -84,6 +91,8 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "api_query_seconds": has("page", "count", "metadata+prediction", "everything"),
     "api_query_timeouts_total": above_zero,
     "api_replica_away_total": above_zero,
+    "api_refused_total": has("unauthorized"),
+    "api_issuer_fetches_total": has("failed"),
     "retention_runs_total": has("done"),
     "retention_run_seconds": above_zero,
     "retention_step_seconds": has("claim", "delete", "verify", "forget"),
@@ -93,6 +102,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_trouble_total": above_zero,
     "retention_last_run_timestamp_seconds": above_zero,
     "retention_leading": above_zero,
+    "retention_audit_pruned_total": above_zero,
     "retention_marked": above_zero,
     "retention_erasures": has("failed"),
     "retention_oldest_erasure_seconds": above_zero,
@@ -141,10 +151,11 @@ class Store:
     api: str
     scraped: Scraped
 
-    async def ask(self, method: str, path: str, body: Any = None) -> int:
+    async def ask(self, method: str, path: str, body: Any = None, *, token: str = TOKEN) -> int:
         seconds = aiohttp.ClientTimeout(total=60)
+        bearer = {"Authorization": f"Bearer {token}"}
         async with (
-            aiohttp.ClientSession(timeout=seconds) as session,
+            aiohttp.ClientSession(timeout=seconds, headers=bearer) as session,
             session.request(method, f"{self.api}/v1{path}", json=body) as answer,
         ):
             await answer.read()
@@ -197,7 +208,12 @@ async def test_every_metric_moves_when_the_thing_happens(
         INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1", QUERY_TIMEOUT_SECONDS="2",
         POSTGRES_READ_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
         RETENTION_INTERVAL_SECONDS="3600", INGESTER_DEAD_LETTER_LIMIT="12",
+        AUTH="on", API_TOKEN=TOKEN, OIDC_AUDIENCE="the-store",
+        OIDC_ISSUER=f"http://127.0.0.1:{free_port()}",
     )  # fmt: skip
+    async with engine.begin() as connection:
+        long_ago = "now() - interval '500 days', 'somebody', 'something'"
+        await connection.execute(text(f"INSERT INTO audit (at, actor, action) SELECT {long_ago}"))
     async with running(environment, tmp_path) as store:
         await _ingest(store)
         await _ask(store, engine)
@@ -234,6 +250,8 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
     question = {"metadata_filter": [key], "prediction": {"label": "person"}}
     assert await store.ask("POST", f"/models/{MODEL}/inferences/query", question) == 200
     assert await store.ask("GET", f"/models/{MODEL}/inferences") == 200
+    assert await store.ask("GET", "/models", token="wrong") == 401
+    assert await store.ask("GET", "/models", token=SIGNED) == 503
     assert await store.ask("POST", f"/models/{MODEL}/inferences/count", question) == 200
     async with engine.begin() as connection:
         tables = "inference, metadata_number, prediction"
