@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from inference_store.store import sidecars
 from inference_store.store.blobs import Blobs, DeleteFault
-from inference_store.store.errors import BlobMissing, BlobTooLarge
+from inference_store.store.errors import BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.store.events import FIELDS, StorageKey, parse_stored
 from inference_store.store.retention.marks import Mark
 from inference_store.store.sidecars import CONTENT_TYPE, without_request
@@ -42,15 +42,24 @@ def _rewritten(mark: Mark) -> list[tuple[StorageKey, _Rest]]:
 def _forget(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
     try:
         blob = blobs.get(key, limit=_LIMIT_BYTES)
+    except BlobUnreadable as exc:
+        left = blobs.still_there([key])
+        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}") for key in left]
     except BlobMissing:
-        return []
+        # What a delete marker hides holds the request still, and cannot be written again.
+        return blobs.delete_hidden(key)
     except BlobTooLarge as exc:
         return [DeleteFault(key, "TooLarge", str(exc))]
     rest = rest_of(blob)
     if rest is None:
-        return blobs.delete_objects([key])
+        return blobs.delete_objects([key]) or _listed_still(blobs, key)
     # Also when it has no request any more: a crash may have left the older version.
     return blobs.replace(key, rest, content_type=CONTENT_TYPE)
+
+
+def _listed_still(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
+    unseen = "deleted without a fault, and listed still"
+    return [DeleteFault(left, "StillThere", unseen) for left in blobs.still_there([key])]
 
 
 def _of_metadata(blob: bytes) -> bytes:

@@ -209,6 +209,10 @@ class BlobMissing(Exception):
     """The object store has no object by this key (its bucket exists)."""
 
 
+class BlobUnreadable(BlobMissing):
+    """The object may well be there, and is not given: archived, or by a key that is refused."""
+
+
 class BlobForbidden(Exception):
     """The object store refuses this one object, and gives others of its bucket."""
 

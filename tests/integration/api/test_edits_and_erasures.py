@@ -10,12 +10,14 @@ from typing import Any
 
 import httpx
 import pytest
+from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.pace import Pace
 from inference_store.store.blobs import Blobs
+from inference_store.store.blobs.reading import translated
 from inference_store.store.events import StorageKey
 from inference_store.store.failpoints import FAILPOINTS
 from inference_store.store.retention import erasures
@@ -272,3 +274,26 @@ async def test_a_key_that_is_being_deleted_is_not_written(
     assert trial.objects == ["shared"]
     assert (await edit(client, alone)).status_code == 200
     assert trial.objects == [own(alone), "shared"]
+
+
+class Archived(Blobs):
+    """Has put every object away, as S3 does: it lists them, and does not give them."""
+
+    def get(self, key: StorageKey, *, limit: int) -> bytes:
+        assert super().get(key, limit=limit)
+        raise translated(key, PermissionDeniedError("403 <Code>InvalidObjectState</Code>"))
+
+
+async def test_an_archived_blob_is_not_written_over(
+    trial: Trial, make_app: MakeApp, settings: Callable[..., ApiSettings], blobs: Blobs
+) -> None:
+    alone = Made("alone", at(5), _ITEMS, keys=(None, None, f"{trial.bucket}/archived"))
+    trial.put("archived")
+    await trial.begin(alone)
+    app = make_app()
+    with Archived(settings()) as archived:
+        app.state.blobs = archived
+        async with client_of(app) as client:
+            refused = await edit(client, alone)
+    assert (refused.status_code, "InvalidObjectState" in refused.text) == (409, True)
+    assert blobs.get(StorageKey(trial.bucket, "archived"), limit=1000) == _BLOB

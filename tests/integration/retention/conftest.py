@@ -49,6 +49,14 @@ def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
     return Storing(engine, blobs, bucket)
 
 
+class NoPace(Pace):
+    """Never stopped, always the leader."""
+
+    def __init__(self) -> None: ...
+
+    async def next_step(self) -> None: ...
+
+
 Retain = Callable[..., Awaitable[Run]]
 
 
@@ -75,9 +83,4 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
 
 @pytest.fixture
 def eraser(engine: AsyncEngine, blobs: Blobs) -> Eraser:
-    class NoPace(Pace):
-        def __init__(self) -> None: ...
-
-        async def next_step(self) -> None: ...
-
     return Eraser(engine, blobs, NoPace(), batch=10)

@@ -148,6 +148,14 @@ class Blobs:
         self.put(key, data, content_type=content_type)
         return self._deletion.delete_older(key)
 
+    def delete_hidden(self, key: StorageKey) -> list[DeleteFault]:
+        """Delete the versions beneath a missing object's delete marker; a present one is a fault.
+
+        Raises BlobsAway.
+        """
+        self._refuse_strange(key.bucket)
+        return self._deletion.delete_hidden(key)
+
     def presign(self, key: StorageKey, seconds: int) -> str:
         """A link that reads the object for so many seconds, from where clients are.
 

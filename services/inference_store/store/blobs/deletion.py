@@ -72,6 +72,18 @@ class Deletion:
         left = not faults and self._older(key)
         return [DeleteFault(key, "NotGone", "an older version is still listed")] if left else faults
 
+    def delete_hidden(self, key: StorageKey) -> list[DeleteFault]:
+        """Delete what lies beneath the delete marker of an object that a read did not find.
+
+        The marker stays: without it a crash could bring an older version back to light. An
+        object that is listed as present all the same is a fault, and is left.
+        """
+        faults = self.delete_older(key)
+        listed = self._survivors(key.bucket, [key.key], versions=self._keeps_versions(key.bucket))
+        if faults or all(version.marker or not version.latest for version in listed):
+            return faults
+        return [DeleteFault(key, "NotRewritten", "it was not found, and is listed")]
+
     def _older(self, key: StorageKey) -> list[Version]:
         found = self._survivors(key.bucket, [key.key], versions=True)
         return [version for version in found if not version.latest]

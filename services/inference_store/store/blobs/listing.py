@@ -15,6 +15,7 @@ class Version(NamedTuple):
     key: str
     id: str | None = None
     latest: bool = True
+    marker: bool = False
 
 
 class _TooManyBetween(Exception):
@@ -73,4 +74,4 @@ def _listed(client: Minio, bucket: str, keys: Sequence[str], versions: bool) -> 
     for found in listed:
         if found.object_name is not None:
             latest = found.is_latest is None or str(found.is_latest).lower() == "true"
-            yield Version(found.object_name, found.version_id, latest)
+            yield Version(found.object_name, found.version_id, latest, bool(found.is_delete_marker))

@@ -17,6 +17,7 @@ from inference_store.store.errors import (
     BlobMissing,
     BlobsAway,
     BlobTooLarge,
+    BlobUnreadable,
 )
 from inference_store.store.events import StorageKey
 
@@ -35,14 +36,13 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 # What is of use in the page of debugging output beneath obstore's sentence.
 _CERTIFICATE = re.compile(r"InvalidCertificate\(\s*(\w+)")
 # The trouble of this one object, for ever: waiting for the store would not help.
+_NOT_THERE = {"NoSuchKey", "NoSuchVersion"}
 _UNREADABLE = {
     "InvalidObjectName",
     "InvalidObjectState",
     "InvalidRequest",
     "InvalidURI",
     "KeyTooLongError",
-    "NoSuchKey",
-    "NoSuchVersion",
     "XMinioInvalidObjectName",
 }
 
@@ -71,6 +71,8 @@ def translated(key: StorageKey, error: Exception) -> Exception:
     if code is not None and code[1] == "NoSuchBucket":
         return BlobsAway(f"the bucket {key.bucket} is not there")
     if code is not None and code[1] in _UNREADABLE:
+        return BlobUnreadable(f"{key}: {code[1]}")
+    if code is not None and code[1] in _NOT_THERE:
         return BlobMissing(f"{key}: {code[1]}")
     if isinstance(error, FileNotFoundError | ValueError):
         return BlobMissing(f"{key} is not there")

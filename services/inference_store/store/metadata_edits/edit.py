@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.dictionary import Dictionary
-from inference_store.store.errors import BlobMissing, BlobTooLarge, Conflict
+from inference_store.store.errors import BlobMissing, BlobTooLarge, BlobUnreadable, Conflict
 from inference_store.store.events import StorageKey, parse_stored
 from inference_store.store.failpoints import failpoint
 from inference_store.store.metadata import MetadataCaps, decode_entries, encode_entries
@@ -82,6 +82,8 @@ async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change,
         place = parse_stored(row.metadata_storage_key)
         try:
             blob = await asyncio.to_thread(editor.blobs.get, place, limit=editor.caps.blob_bytes)
+        except BlobUnreadable as exc:  # archived: a new one over it would lose what it holds
+            raise Conflict(f"The metadata blob cannot be read, so not be changed: {exc}.") from None
         except BlobMissing:
             blob = None
         except BlobTooLarge as exc:

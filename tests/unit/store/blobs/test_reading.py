@@ -10,6 +10,7 @@ from inference_store.store.errors import (
     BlobMissing,
     BlobsAway,
     BlobTooLarge,
+    BlobUnreadable,
 )
 from inference_store.store.events import StorageKey
 
@@ -67,7 +68,9 @@ def test_no_keys_no_results() -> None:
     [
         (FileNotFoundError("404 <Code>NoSuchKey</Code>"), BlobMissing),
         (FileNotFoundError("404 <Code>NoSuchBucket</Code>"), BlobsAway),
-        (OSError("400 <Code>KeyTooLongError</Code>"), BlobMissing),
+        (FileNotFoundError("404 <Code>NoSuchVersion</Code>"), BlobMissing),
+        (OSError("400 <Code>KeyTooLongError</Code>"), BlobUnreadable),
+        (PermissionDeniedError("403 <Code>InvalidObjectState</Code>"), BlobUnreadable),
         (OSError("503 <Code>SlowDown</Code>"), BlobsAway),
         (OSError("connection refused"), BlobsAway),
         (PermissionDeniedError("403 <Code>AccessDenied</Code>"), AccessDenied),
