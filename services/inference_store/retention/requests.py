@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from inference_store.store import sidecars
-from inference_store.store.blobs import Blobs, DeleteFault
-from inference_store.store.errors import BlobMissing, BlobTooLarge, BlobUnreadable
+from inference_store.store.blobs import NOT_ALLOWED, Blobs, DeleteFault
+from inference_store.store.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.store.events import FIELDS, StorageKey, parse_stored
 from inference_store.store.retention.marks import Mark
 from inference_store.store.sidecars import CONTENT_TYPE, without_request
@@ -40,6 +40,16 @@ def _rewritten(mark: Mark) -> list[tuple[StorageKey, _Rest]]:
 
 
 def _forget(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
+    """What is refused of this object alone is its fault: whatever comes behind it goes on."""
+    if key.bucket not in blobs.buckets.allowed:
+        return [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED)]
+    try:
+        return _rewrite(blobs, key, rest_of)
+    except AccessDenied as exc:
+        return [DeleteFault(key, "AccessDenied", str(exc))]
+
+
+def _rewrite(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
     try:
         blob = blobs.get(key, limit=_LIMIT_BYTES)
     except BlobUnreadable as exc:

@@ -68,6 +68,8 @@ class _Retention:
         self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
+        # by server, what it is waited for; a server may answer a mere check all the same
+        self._away: dict[str, str] = {}
         self._schedule = Schedule(settings.retention_interval_seconds)
         self._wait_seconds = settings.retention_poll_seconds
         self._admin = AdminApp(
@@ -109,6 +111,7 @@ class _Retention:
 
     async def _stand_by(self, leadership: Leadership) -> None:
         while not await leadership.take():
+            self._away.clear()  # the trouble is another's, if there still is any
             self._heartbeat.beat()
             await self._rest(self._settings.retention_poll_seconds)
 
@@ -120,13 +123,16 @@ class _Retention:
             await leader.begin()
             while True:
                 await leader.turn()
+                self._away.clear()
                 self._wait_seconds = self._settings.retention_poll_seconds
                 await self._rest(self._wait_seconds)
 
     async def _trouble(self, server: str, error: Exception) -> None:
         RETENTION_TROUBLE.inc()
         self._heartbeat.beat()
-        _log.warning("away", action="trouble", server=server, error=str(error)[:500])
+        # of this turn alone: the other server's may be over
+        self._away = {server: (str(error) or type(error).__name__)[:500]}
+        _log.warning("away", action="trouble", server=server, error=self._away[server])
         self._wait_seconds = min(self._wait_seconds * 2, _LONGEST_WAIT_SECONDS)
         await self._rest(self._wait_seconds)
 
@@ -140,6 +146,8 @@ class _Retention:
         raise Stopped
 
     async def _postgres(self) -> str | None:
+        if "postgres" in self._away:
+            return self._away["postgres"]
         try:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT 1"))
@@ -148,6 +156,8 @@ class _Retention:
         return None
 
     async def _object_store(self) -> str | None:
+        if "object store" in self._away:
+            return self._away["object store"]
         try:
             await asyncio.to_thread(self._blobs.check)
         except BlobsAway as exc:

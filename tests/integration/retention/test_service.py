@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from inference_store.store.retention import runs
 from tests.polling import until
@@ -56,7 +57,7 @@ async def test_an_object_store_that_is_away_is_waited_for(
     own_minio.stop()
     service = Service("retention", environment, tmp_path)
     try:
-        await until(lambda: _text(service), lambda text: '"trouble"' in text)
+        await until(lambda: _text(service), lambda said: '"trouble"' in said)
         health = service.health()
         assert not health["ready"]
         assert health["parts"]["postgres"] == "ready"
@@ -72,3 +73,37 @@ async def test_an_object_store_that_is_away_is_waited_for(
 
 async def _text(service: Service) -> str:
     return service.text
+
+
+async def test_a_postgres_that_answers_and_is_not_written_to_is_not_ready(
+    storing: Storing, environment: dict[str, str], tmp_path: Path
+) -> None:
+    await read_only(storing, "on")
+    service = Service("retention", environment, tmp_path)
+    try:
+        await until(lambda: _text(service), lambda said: '"trouble"' in said)
+        health = service.health()
+        assert not health["ready"]
+        assert "read-only" in health["parts"]["postgres"]
+        assert health["parts"]["object store"] == "ready"
+        await read_only(storing, "off")
+        service.wait_ready()
+    finally:
+        service.stop()
+
+
+async def read_only(storing: Storing, value: str) -> None:
+    """Of the whole database, for whoever connects from now on: those that have are cut off."""
+    async with storing.engine.begin() as connection:
+        name = await connection.scalar(text("SELECT current_database()"))
+        await connection.execute(text("SET TRANSACTION READ WRITE"))
+        await connection.execute(
+            text(f"ALTER DATABASE \"{name}\" SET default_transaction_read_only = '{value}'")
+        )
+    async with storing.engine.connect() as connection:
+        await connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        )

@@ -1,8 +1,16 @@
 """The object store: reading, writing, deleting and proving that what was deleted is gone."""
 
-from .blobs import Blobs
+from .blobs import NOT_ALLOWED, Blobs
 from .deletion import DeleteFault
 from .reading import OVER_BUDGET, Fetched, OverBudget
 from .streaming import BlobStream
 
-__all__ = ["OVER_BUDGET", "BlobStream", "Blobs", "DeleteFault", "Fetched", "OverBudget"]
+__all__ = [
+    "NOT_ALLOWED",
+    "OVER_BUDGET",
+    "BlobStream",
+    "Blobs",
+    "DeleteFault",
+    "Fetched",
+    "OverBudget",
+]

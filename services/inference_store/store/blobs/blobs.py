@@ -36,7 +36,7 @@ from .writing import put_many
 _NO_LIMIT = 1 << 62
 # A name that nobody gives: asked for to see whether a bucket answers.
 _NO_OBJECT = "inference-store-asks-for-what-is-not-there"
-_NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
+NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
 
 
 class Blobs:
@@ -116,7 +116,7 @@ class Blobs:
                 raise
 
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
-        """Write an object, over whatever is there. Raises BlobsAway."""
+        """Write an object, over whatever is there. Raises BlobsAway, AccessDenied for a 403."""
         if not is_plain(key.key):
             self._refuse_strange(key.bucket)
             with away():
@@ -133,7 +133,8 @@ class Blobs:
             attributes = {"Content-Type": content_type}
             obstore.put(self._store(key.bucket), key.key, data, attributes=attributes)
         except (FileNotFoundError, BaseError) as exc:
-            raise BlobsAway(str(translated(key, exc))) from exc
+            meaning = translated(key, exc)
+            raise (meaning if isinstance(meaning, BlobsAway) else BlobsAway(str(meaning))) from exc
 
     def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
         """Write objects, by threads; when it returns or raises none is on its way any more.
@@ -163,7 +164,7 @@ class Blobs:
         """
         self._refuse_unaddressable(key)
         if key.bucket not in self.buckets.allowed:
-            raise BlobMissing(f"bucket {key.bucket}: {_NOT_ALLOWED}")
+            raise BlobMissing(f"bucket {key.bucket}: {NOT_ALLOWED}")
         with away():
             return self._public.presigned_get_object(
                 key.bucket, key.key, timedelta(seconds=seconds)
@@ -172,7 +173,7 @@ class Blobs:
     def delete_objects(self, keys: Iterable[StorageKey]) -> list[DeleteFault]:
         """Delete objects, all versions of them. Missing ones are no fault. Raises BlobsAway."""
         ours, strange = self._sorted_out(keys)
-        refused = [DeleteFault(key, "BucketNotAllowed", _NOT_ALLOWED) for key in strange]
+        refused = [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED) for key in strange]
         return refused + self._deletion.delete(ours)
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
@@ -254,7 +255,7 @@ class Blobs:
 
     def _refuse_strange(self, bucket: str) -> None:
         if bucket not in self.buckets.allowed:
-            raise BlobsAway(f"bucket {bucket}: {_NOT_ALLOWED}")
+            raise BlobsAway(f"bucket {bucket}: {NOT_ALLOWED}")
 
     def _refuse_unaddressable(self, key: StorageKey) -> None:
         if not is_addressable(key.key):
