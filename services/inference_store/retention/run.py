@@ -6,6 +6,7 @@ import signal
 import structlog
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.admin import AdminApp, Heartbeat
@@ -104,7 +105,7 @@ class _Retention:
                 await self._lead(leadership)
         except BlobsAway as exc:
             await self._trouble("object store", exc)
-        except (DBAPIError, OSError) as exc:
+        except (DBAPIError, PoolTimeout, OSError) as exc:
             if not is_trouble(exc):
                 raise
             await self._trouble("postgres", exc)
@@ -151,7 +152,7 @@ class _Retention:
         try:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT 1"))
-        except (DBAPIError, OSError, TimeoutError) as exc:
+        except (DBAPIError, PoolTimeout, OSError, TimeoutError) as exc:
             return f"Postgres is away: {exc}"[:500]
         return None
 

@@ -1,0 +1,28 @@
+"""A pool of connections that stays busy is trouble of Postgres: it is waited out."""
+
+import asyncio
+
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from inference_store.retention.run import _Retention
+from inference_store.store.admin import Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.settings import RetentionSettings
+
+
+async def test_a_pool_that_is_busy_is_waited_for(
+    database: str, settings: RetentionSettings, blobs: Blobs
+) -> None:
+    address = database.replace("postgresql://", "postgresql+asyncpg://")
+    engine = create_async_engine(address, pool_size=1, max_overflow=0, pool_timeout=0.05)
+    quick = settings.model_copy(update={"retention_poll_seconds": 0.01})
+    retention = _Retention(quick, engine, blobs, Heartbeat(), asyncio.Event())
+    try:
+        async with engine.connect():
+            await retention._work_until_trouble()
+            assert "QueuePool" in str(await retention._postgres())
+            retention._away.clear()
+            assert "Postgres is away: QueuePool" in str(await retention._postgres())
+        assert await retention._postgres() is None
+    finally:
+        await engine.dispose()
