@@ -66,24 +66,43 @@ class Access:
 
     async def to_register(
         self, connection: AsyncConnection, model_id: str, project_id: str | None
-    ) -> None:
-        """Whether the caller may say this of a model. Raises as `model` does.
+    ) -> bool:
+        """Whether the model is missing, so that nothing is locked. Raises as `model` does where
+        the caller may not say this of it.
 
         A model is made where its id was given, or everything; it moves between projects that
         were both given: else whoever has one model could give it to a project, or take it away.
         """
         self._asked = True
+        found = None
         try:
-            before = (await self.model(connection, model_id, lock=True)).project_id
+            found = await self.model(connection, model_id, lock=True)
         except NotFound:
-            before = None
             if not all(model_id in part.models for part in self.reach.parts):
                 raise self._no_registering(model_id) from None
+        before = None if found is None else found.project_id
         leaves = before is not None and not self.reach.has_project(before)
         if project_id != before and (leaves or not self.reach.has_project(project_id)):
             raise Forbidden(
                 f"The model would move from project {before!r} to {project_id!r}: that needs"
                 " `read` and `admin` over both, or over everything."
+            )
+        if found is not None:
+            self._gains_nothing(found, project_id)
+        return found is None
+
+    def _gains_nothing(self, found: Registration, project_id: str | None) -> None:
+        """Raise Forbidden where the caller could do more with a model once it has moved."""
+        gained = [
+            f"`{right.value}`"
+            for right in Right
+            if self.caller.reach(right).has(found.model_id, project_id)
+            and not self.may(right, found)
+        ]
+        if gained:
+            raise Forbidden(
+                f"Moving the model would give you {', '.join(gained)} over it, which you have"
+                " not: somebody who has may move it."
             )
 
     def _no_registering(self, model_id: str) -> Forbidden | NotFound:

@@ -14,6 +14,7 @@ from .conftest import OPEN, SECRET, TOKEN, Keys
 
 _PROJECT = f"{OPEN}-project"
 _OWNER = {"role": "owner"}
+_ADMIN = {"rights": ["read", "admin"]}
 
 
 @pytest.mark.usefixtures("two_models")
@@ -41,6 +42,17 @@ _OWNER = {"role": "owner"}
             200,
         ),
         ([_OWNER], OPEN, None, 200),
+        # moving gives nobody a right over it that they had not
+        ([_ADMIN, {**_OWNER, "project_id": "mine"}], SECRET, "mine", 403),
+        ([_ADMIN, {"rights": ["read_inputs"], "project_id": "mine"}], SECRET, "mine", 403),
+        ([_ADMIN, {**_OWNER, "project_id": "mine"}], SECRET, "another", 200),
+        (
+            [_ADMIN, {**_OWNER, "project_id": "mine"}, {**_OWNER, "model_id": SECRET}],
+            SECRET,
+            "mine",
+            200,
+        ),
+        ([_ADMIN, {**_OWNER, "project_id": "mine"}], "new", "mine", 201),
     ],
 )
 async def test_registering_and_moving(
