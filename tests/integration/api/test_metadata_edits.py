@@ -1,5 +1,6 @@
 """Adding to metadata and changing it: in the answer, in the index, in the blob."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -8,8 +9,11 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.blobs import Blobs
+from inference_store.store.database import create_engine
+from inference_store.store.dictionary import Dictionary
 from inference_store.store.events import StorageKey
-from inference_store.store.tables import audit, blob_reference
+from inference_store.store.tables import audit, blob_reference, metadata_key
+from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, at, store
 
 _ONE = "/v1/models/model/inferences/one"
@@ -119,8 +123,11 @@ async def test_refusals(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
     assert (await _change(client, ("k", "json", "{"))).status_code == 422
     assert (await _change(client, ("k", "int", 1), ("k", "int", 2))).status_code == 422
     assert (await _change(client, ("k", "int", "6"), revision=9)).status_code == 412
-    late = await _change(client, ("k", "int", "6"), headers={"If-Match": '"9"'})
+    late = await _change(client, ("unseen", "int", "6"), headers={"If-Match": '"9"'})
     assert late.status_code == 412
+    async with engine.connect() as connection:  # nor does it use up a name of the model's
+        unseen = select(metadata_key.c.key).where(metadata_key.c.name == "unseen")
+        assert await connection.scalar(unseen) is None
     assert (await _change(client, ("k", "int", "6"), revision=1)).status_code == 200
 
 
@@ -148,3 +155,21 @@ async def test_a_second_reference_to_the_same_blob(
     assert answer.json()["response_storage_key"] == str(both)
     assert answer.json()["metadata_storage_key"] != str(both)
     assert json.loads(blobs.get(both, limit=10_000)) == _ITEMS
+
+
+async def test_an_edit_holds_one_connection_at_a_time(
+    make_app: MakeApp, engine: AsyncEngine, database: str
+) -> None:
+    """With more, as many edits at once as the pool has connections would wait for each other."""
+    await store(engine, _made())
+    app, small = make_app(), create_engine(database, pool_size=1)
+    app.state.engine, app.state.dictionary = small, Dictionary(small)
+    try:
+        async with client_of(app) as client:
+            answers = await asyncio.gather(
+                *(_change(client, (f"k{n}", "int", "6")) for n in range(4))
+            )
+    finally:
+        await small.dispose()
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert sorted(answer.json()["revision"] for answer in answers) == [2, 3, 4, 5]

@@ -1,12 +1,14 @@
 """Adding to an inference's metadata, or changing it."""
 
 from typing import Any
+from uuid import UUID
 
 from fastapi import APIRouter, Request
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api.access import Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer
-from inference_store.api.dependencies import IfMatch, Settings, Writing
+from inference_store.api.dependencies import IfMatch, Settings
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.inferences import ShownInference
@@ -16,7 +18,7 @@ from inference_store.store.access import Action
 from inference_store.store.errors import Conflict, Fault, Invalid
 from inference_store.store.json_text import Number, write_json
 from inference_store.store.metadata import MetadataCaps
-from inference_store.store.metadata_edits import Editor, Item, change_of, edit, reserve
+from inference_store.store.metadata_edits import Change, Editor, Item, change_of, edit, reserve
 from inference_store.store.queries import lookup
 from inference_store.store.queries.read import read
 from inference_store.store.rights import Right
@@ -37,7 +39,6 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
     inference_id: InferenceId,
     body: MetadataChange,
     request: Request,
-    connection: Writing,
     if_match: IfMatch,
     to: Settings,
     access: Asking,
@@ -45,28 +46,44 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
     """Add metadata items, or put them in the place of those with their keys; written back to the
     metadata blob. An id that several inferences have is refused: `uid:` says which one."""
     change = change_of([_item(each) for each in body.metadata], caps=_caps(to))
-    registration = await access.model(connection, model_id)
-    same = await lookup.by_id(connection, registration.model, inference_id, most=2)
+    revision = _revision(body, if_match)
+    engine, dictionary = request.app.state.engine, request.app.state.dictionary
+    editor = Editor(request.app.state.blobs, dictionary, _caps(to))
+    # One transaction after another, never one inside another: so a request holds one connection
+    # at a time, and requests that wait for a second cannot empty the pool.
+    async with engine.begin() as connection:
+        registration = await access.model(connection, model_id)
+        uid = await _the_one(connection, registration.model, inference_id)
+    async with engine.begin() as connection:
+        bucket = editor.blobs.buckets.default
+        await reserve(connection, bucket, registration, uid, revision=revision)
+    # After the reserve, which looks at the revision: what is refused leaves no names behind.
+    await dictionary.resolve({registration.model: _names(change)}, {})
+    async with engine.begin() as connection:
+        registration = await access.model(connection, model_id)
+        revision = await edit(connection, editor, registration, uid, change, revision=revision)
+        noted = {"keys": sorted(change.keys), "revision": revision}
+        await access.note(connection, Action.METADATA_CHANGED, registration, [uid], **noted)
+        [found] = await read(connection, registration.model, [uid], include=["metadata"])
+    headers = {"ETag": f'"{found.row["revision"]}"'}
+    return Answer(shown(model_id, found), headers=headers)
+
+
+async def _the_one(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
+    """The inference that an id names. Raises NotFound, Conflict where it names several."""
+    same = await lookup.by_id(connection, model, inference_id, most=2)
     if len(same.uids) > 1:
         raise Conflict(
             f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"
             f" in uid:{same.newest}."
         )
-    editor = Editor(request.app.state.blobs, request.app.state.dictionary, _caps(to))
-    names = {leaf.name for leaf in change.metadata.leaves}
-    names |= {presence.name for presence in change.metadata.presences}
-    await editor.dictionary.resolve({registration.model: names}, {})
-    revision = _revision(body, if_match)
-    async with request.app.state.engine.begin() as first:
-        await reserve(
-            first, editor.blobs.buckets.default, registration, same.newest, revision=revision
-        )
-    revision = await edit(connection, editor, registration, same.newest, change, revision=revision)
-    noted = {"keys": sorted(change.keys), "revision": revision}
-    await access.note(connection, Action.METADATA_CHANGED, registration, [same.newest], **noted)
-    [found] = await read(connection, registration.model, [same.newest], include=["metadata"])
-    headers = {"ETag": f'"{found.row["revision"]}"'}
-    return Answer(shown(model_id, found), headers=headers)
+    return same.newest
+
+
+def _names(change: Change) -> set[str]:
+    """Of the keys that the index will hold."""
+    leaves, presences = change.metadata.leaves, change.metadata.presences
+    return {leaf.name for leaf in leaves} | {presence.name for presence in presences}
 
 
 def _revision(body: MetadataChange, if_match: int | None) -> int | None:
