@@ -37,7 +37,7 @@ class KeyRing:
         if held is None or not held.opens(text, now):
             return None
         await self._touch(held, now)
-        return Caller(f"key:{id}", held.key.grants)
+        return Caller(f"key:{id}", held.key.grants, held.key.expires_at)
 
     def forget(self, id: str) -> None:
         """A key was changed here: look at it again."""

@@ -1,6 +1,6 @@
 """API keys: made, listed, rotated, revoked."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -34,6 +34,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     """Make a key. Its text is in this answer and nowhere else: of it, only a hash is kept."""
     grants = tuple(body.grants)
     _refuse_more(access, grants)
+    _refuse_longer(access, body.expires_at)
     key, secret = await keys.create(
         connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
     )
@@ -81,7 +82,9 @@ async def rotate_api_key(
     key_id: KeyId, body: Rotation, request: Request, connection: Writing, access: Asking
 ) -> Answer:
     """Give a key a new text; the one before works on until the time that is given, if one is."""
-    _refuse_more(access, (await keys.get(connection, key_id)).grants)
+    found = await keys.get(connection, key_id, lock=True)
+    _refuse_more(access, found.grants)
+    _refuse_longer(access, body.expires_at or found.expires_at)
     key, secret = await keys.rotate(
         connection, key_id, old_works_until=body.old_works_until, expires_at=body.expires_at
     )
@@ -116,13 +119,20 @@ def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
         raise Forbidden(f"The key would have {names} where you have not: nobody gives more.")
 
 
+def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
+    """A key that expires would not, if whoever has it could make another that outlives it."""
+    if access.caller.outlived_by(expires_at):
+        own = instant(access.caller.expires_at)
+        raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
+
+
 def _after(page: PageParameters) -> tuple[datetime, str] | None:
     key = cursors.decode(page.cursor, str, str)
     if key is None:
         return None
     try:
-        return datetime.fromisoformat(key[0]), key[1]
-    except ValueError:
+        return datetime.fromisoformat(key[0]).astimezone(UTC), key[1]
+    except (ValueError, OverflowError):
         raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 

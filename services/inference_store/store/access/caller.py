@@ -1,6 +1,7 @@
 """Who asks, and what they were given."""
 
 from dataclasses import dataclass
+from datetime import datetime
 
 from inference_store.store.rights import OWNER, Grant, Right
 
@@ -13,6 +14,8 @@ class Caller:
 
     name: str
     grants: tuple[Grant, ...]
+    expires_at: datetime | None = None
+    """When their key expires: no key that they make or rotate outlives it. None: no bound."""
 
     def reach(self, right: Right) -> Reach:
         """The models that a right was given over."""
@@ -32,6 +35,11 @@ class Caller:
             if right in wanted.held
             and not any(right in own.held and own.includes(wanted) for own in self.grants)
         ]
+
+    def outlived_by(self, expires_at: datetime | None) -> bool:
+        """Whether a key that expires then (None: never) would work on after the caller's own."""
+        bound = self.expires_at
+        return bound is not None and (expires_at is None or expires_at > bound)
 
 
 # Where access control is off, and for the token of the settings.

@@ -158,6 +158,27 @@ async def test_nobody_gives_more_than_they_have(
     assert taken.status_code == (200 if allowed else 403)
 
 
+async def test_no_key_outlives_the_one_that_makes_it(a_key: Keys) -> None:
+    bound = datetime.now(UTC) + timedelta(days=1)
+    made = await _made(a_key, grants=[{"role": "owner"}], expires_at=bound.isoformat())
+    key, own = made["key"], f"/v1/keys/{made['id']}/rotate"
+    for_ever = f"/v1/keys/{(await _made(a_key))['id']}/rotate"
+    later = (bound + timedelta(seconds=1)).isoformat()
+    for path, body in (
+        ("/v1/keys", _READER),
+        ("/v1/keys", _READER | {"expires_at": later}),
+        (own, {"expires_at": later}),
+        (for_ever, {}),
+    ):
+        refused = await a_key.ask(key, "POST", path, body)
+        assert refused.status_code == 403, (path, body)
+        assert "`expires_at`" in refused.json()["detail"]
+    until_then = {"expires_at": bound.isoformat()}
+    assert (await a_key.ask(key, "POST", "/v1/keys", _READER | until_then)).status_code == 201
+    assert (await a_key.ask(key, "POST", for_ever, until_then)).status_code == 200
+    assert (await a_key.ask(key, "POST", own, {})).status_code == 200
+
+
 @pytest.mark.parametrize(
     "grants",
     [
