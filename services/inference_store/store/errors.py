@@ -93,7 +93,7 @@ class Forbidden(StoreError):
 
 
 class TooManyRequests(StoreError):
-    """The key or subject asks more often than allowed: wait as long as `Retry-After` says."""
+    """The key, subject or address asks more often than allowed: wait as `Retry-After` says."""
 
     status = 429
     type = "too-many-requests"

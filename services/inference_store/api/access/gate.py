@@ -7,14 +7,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.access import Caller
 from inference_store.store.access.caller import ANYONE, TOKEN
-from inference_store.store.errors import TooManyRequests, Unauthorized
+from inference_store.store.errors import Unauthorized
 from inference_store.store.settings import AccessSettings
 
 from .asking import Access
 from .issuer import Issuer
 from .keys import KeyRing
 from .needs import Needs
-from .rate import Buckets
+from .rate import Buckets, refuse
 from .tokens import Tokens
 
 _SEND = "Send `Authorization: Bearer` and an API key"
@@ -27,7 +27,7 @@ class Gate:
         self._off = settings.auth == "off"
         self._token = _token(settings)
         self._buckets = Buckets(settings.api_rate_limit_per_minute)
-        self.keys = KeyRing(engine)
+        self.keys = KeyRing(engine, Buckets(settings.api_rate_limit_per_minute))
         self.tokens = None
         if settings.oidc_issuer is not None:
             issuer = Issuer(settings.oidc_issuer, settings.oidc_jwks_url)
@@ -38,12 +38,10 @@ class Gate:
         if self._off:
             return Access(ANYONE, _client(request), needed)
         caller = await self._caller(request)
-        wait = self._buckets.take(caller.name)
-        if wait:
-            raise TooManyRequests(
-                "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows.",
-                retry_after_seconds=wait,
-            )
+        refuse(
+            self._buckets.take(caller.name),
+            "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows.",
+        )
         access = Access(caller, _client(request), needed)
         access.check()
         return access
@@ -55,7 +53,7 @@ class Gate:
             raise Unauthorized(f"{_SEND}{', or a token of the issuer' if self.tokens else ''}.")
         if self._token and hmac.compare_digest(text.encode("utf-8", "replace"), self._token):
             return TOKEN
-        if (caller := await self.keys.caller(text)) is not None:
+        if (caller := await self.keys.caller(text, _client(request))) is not None:
             return caller
         if self.tokens is not None and text.count(".") == 2:
             return await self.tokens.caller(text)

@@ -1,6 +1,8 @@
 """API keys as Postgres has them, looked at again when what is known is two seconds old.
 
-So a key that was revoked through another replica works here for so long, and no longer.
+So a key that was revoked through another replica works here for so long, and no longer. A look
+for an id that is no key's, as far as we know, is rationed by the client's address: else anybody
+could keep Postgres busy with made-up ids.
 """
 
 import time
@@ -15,24 +17,34 @@ from inference_store.store.access import Caller, keys
 from inference_store.store.access.keys import TOUCH_SECONDS, Held
 from inference_store.store.access.secrets import id_of
 
+from .rate import Buckets, network_of, refuse
+
 FRESH_SECONDS = 2.0
 _MOST = 10_000
+_STRANGER = (
+    "More keys that are not known here came from this address than"
+    " INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows requests."
+)
 _log = structlog.get_logger()
 
 
 class KeyRing:
-    """The keys that were used of late, and the ids that are no key's."""
+    """The keys that were used of late, which strangers' made-up ids do not push out."""
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    def __init__(self, engine: AsyncEngine, strangers: Buckets) -> None:
         self._engine = engine
-        self._known: OrderedDict[str, tuple[float, Held | None]] = OrderedDict()
+        self._strangers = strangers
+        self._known: OrderedDict[str, tuple[float, Held]] = OrderedDict()
 
-    async def caller(self, text: str) -> Caller | None:
-        """Whose key it is; None where it is none, or works no more."""
+    async def caller(self, text: str, client: str | None) -> Caller | None:
+        """Whose key it is; None where it is none, or works no more. `client`: its address.
+
+        Raises TooManyRequests.
+        """
         id = id_of(text)
         if id is None:
             return None
-        held = await self._held(id)
+        held = await self._held(id, client)
         now = datetime.now(UTC)
         if held is None or not held.opens(text, now):
             return None
@@ -40,19 +52,23 @@ class KeyRing:
         return Caller(f"key:{id}", held.key.grants, held.key.expires_at)
 
     def forget(self, id: str) -> None:
-        """A key was changed here: look at it again."""
-        self._known.pop(id, None)
+        """A key was changed here: look at it again, though it is known."""
+        if id in self._known:
+            self._known[id] = (float("-inf"), self._known[id][1])
 
-    async def _held(self, id: str) -> Held | None:
-        at, held = self._known.get(id, (0.0, None))
-        if time.monotonic() - at < FRESH_SECONDS and id in self._known:
-            return held
+    async def _held(self, id: str, client: str | None) -> Held | None:
+        known = self._known.get(id)
+        if known is not None and time.monotonic() - known[0] < FRESH_SECONDS:
+            return known[1]
+        if known is None:
+            refuse(self._strangers.take(network_of(client)), _STRANGER)
         async with self._engine.connect() as connection:
             held = await keys.held(connection, id)
-        self._known[id] = (time.monotonic(), held)
-        self._known.move_to_end(id)
-        while len(self._known) > _MOST:
-            self._known.popitem(last=False)
+        self._known.pop(id, None)
+        if held is not None:
+            self._known[id] = (time.monotonic(), held)
+            while len(self._known) > _MOST:
+                self._known.popitem(last=False)
         return held
 
     async def _touch(self, held: Held, now: datetime) -> None:

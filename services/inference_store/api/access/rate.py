@@ -5,6 +5,9 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address, ip_network
+
+from inference_store.store.errors import TooManyRequests
 
 
 @dataclass(slots=True)
@@ -39,3 +42,20 @@ class Buckets:
             return max(1, math.ceil((1 - bucket.left) * 60 / self._size))
         bucket.left -= 1
         return 0
+
+
+def refuse(wait: int, detail: str) -> None:
+    """Raise TooManyRequests where there are seconds to wait."""
+    if wait:
+        raise TooManyRequests(detail, retry_after_seconds=wait)
+
+
+def network_of(client: str | None) -> str:
+    """Who counts as one stranger: an address, or the /64 of one of IPv6, which one host has."""
+    try:
+        address = ip_address((client or "").partition("%")[0])
+    except ValueError:
+        return client or ""
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    return str(address.ipv4_mapped or ip_network((address, 64), strict=False))

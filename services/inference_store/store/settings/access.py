@@ -1,6 +1,8 @@
 """Who may ask the api, and how much."""
 
+from ipaddress import ip_address
 from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
 
@@ -9,11 +11,22 @@ from inference_store.store.rights import Grants
 from .group import Count, Group, Seconds
 
 
-def _no_slash(url: str) -> str:
-    """Issuers are compared to the letter; the path of the discovery is added to it."""
-    if not url.startswith(("https://", "http://")):
-        raise ValueError("it is a URL that begins with https://")
-    return url
+def _secure(url: str) -> str:
+    """Who could answer for the issuer could let anybody in: only this machine may do without TLS.
+    Left as it is written: issuers are compared to the letter."""
+    parts = urlsplit(url)
+    if parts.scheme == "https" and parts.hostname:
+        return url
+    if parts.scheme == "http" and _is_loopback(parts.hostname):
+        return url
+    raise ValueError("it is a URL that begins with https:// (http:// on loopback alone)")
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ip_address(host or "").is_loopback
+    except ValueError:
+        return False
 
 
 class AccessSettings(Group):
@@ -23,11 +36,11 @@ class AccessSettings(Group):
     """`off`: no access control, on purpose: whoever reaches the api may do everything."""
     api_token: SecretStr | None = None
     """A token with every right over everything, to make the first keys with; sent like a key."""
-    oidc_issuer: Annotated[str, AfterValidator(_no_slash)] | None = None
+    oidc_issuer: Annotated[str, AfterValidator(_secure)] | None = None
     """URL of an OpenID Connect issuer whose tokens are accepted, as its tokens spell it."""
     oidc_audience: str | None = None
     """Audience that a token must be meant for; needed with `OIDC_ISSUER`."""
-    oidc_jwks_url: Annotated[str, AfterValidator(_no_slash)] | None = None
+    oidc_jwks_url: Annotated[str, AfterValidator(_secure)] | None = None
     """URL of the issuer's keys; unset: as its discovery says."""
     oidc_clock_skew_seconds: Annotated[float, Field(ge=0, le=600)] = 60.0
     """How far the issuer's clock and ours may differ."""
@@ -36,7 +49,7 @@ class AccessSettings(Group):
     oidc_roles: dict[str, Grants] = Field(default={})
     """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
-    """Most requests a minute of one key or subject, in each replica of the api; 0: no limit."""
+    """Most requests a minute of a key or subject, and unknown keys of an address; 0: no limit."""
     api_max_header_bytes: Count = 16 * 1024
     """Largest head of a request: its line and its headers."""
     api_cors_origins: str = ""

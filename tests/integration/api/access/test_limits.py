@@ -1,10 +1,14 @@
 """Rate, headers, CORS, and what every answer says to a browser."""
 
 import re
+from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store.access.secrets import new_id
 from inference_store.store.metrics import SHOWN
 from tests.integration.api.conftest import MakeApp, client_of
 
@@ -32,6 +36,35 @@ async def test_rates_are_limited_for_each_caller(make_app: MakeApp) -> None:
         other = {"Authorization": f"Bearer {key}"}
         assert (await client.get("/v1/models", headers=other)).status_code == 200
     assert _refused("too-many-requests") == before + 2
+
+
+async def test_strangers_are_limited_and_keys_that_are_known_are_not(
+    make_app: MakeApp, engine: AsyncEngine
+) -> None:
+    """Each made-up id would be a question to Postgres."""
+    looked = []
+
+    def look(*args: Any) -> None:
+        looked.extend([args[2]] if "FROM api_key" in args[2] else [])
+
+    app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=5)
+    async with client_of(app) as client:
+        body = {"name": "x", "grants": [{"role": "reader"}]}
+        key = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()["key"]
+        mine = {"Authorization": f"Bearer {key}"}
+        assert (await client.get("/v1/models", headers=mine)).status_code == 200
+        event.listen(engine.sync_engine, "before_cursor_execute", look)
+        strangers = [
+            await client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
+            for text in (f"isk_{new_id()}_{'x' * 43}" for _ in range(20))
+        ]
+        event.remove(engine.sync_engine, "before_cursor_execute", look)
+        assert [each.status_code for each in strangers] == [401] * 4 + [429] * 16
+        assert 1 <= int(strangers[-1].headers["retry-after"]) <= 12
+        assert len(looked) == 4
+        app.state.gate.keys.forget(key.split("_")[1])
+        assert (await client.get("/v1/models", headers=mine)).status_code == 200
+        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
 
 
 async def test_headers_are_limited(make_app: MakeApp) -> None:

@@ -1,6 +1,8 @@
 """Buckets of requests."""
 
-from inference_store.api.access.rate import Buckets
+import pytest
+
+from inference_store.api.access.rate import Buckets, network_of
 
 
 class Clock:
@@ -46,3 +48,18 @@ def test_the_oldest_of_many_is_forgotten() -> None:
     assert not any(buckets.take(str(number)) for number in range(10))
     assert buckets.take("9") > 0
     assert buckets.take("a") == 0
+
+
+@pytest.mark.parametrize(
+    ("client", "network"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("a-socket", "a-socket"),
+        (None, ""),
+    ],
+)
+def test_who_counts_as_one_stranger(client: str | None, network: str) -> None:
+    assert network_of(client) == network
