@@ -25,8 +25,15 @@ def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
     except (binascii.Error, ValueError):
         key = None
     fits = isinstance(key, list) and [type(part) for part in key] == list(kinds)
-    if not fits or any(type(part) is str and "\0" in part for part in key):
+    if not fits or not all(_storable(part) for part in key):
         fault = Fault("query.cursor", "it is damaged, or of another list")
         raise InvalidCursor("The cursor cannot be used: ask without one.", faults=[fault])
     found: list[Any] = key
     return found
+
+
+def _storable(part: Any) -> bool:
+    """Whether Postgres can compare it: text without NUL, an integer of eight bytes."""
+    if type(part) is int:
+        return -(2**63) <= part < 2**63
+    return type(part) is not str or "\0" not in part

@@ -1,5 +1,10 @@
 """One shape for every refusal, which names what is wrong and what would be right."""
 
+import base64
+import json
+from typing import Any
+from uuid import UUID
+
 import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -95,6 +100,46 @@ async def test_paths(client: httpx.AsyncClient, method: str, path: str, status: 
     assert (answer.status_code, answer.json()["status"]) == (status, status)
     if status == 405:
         assert answer.headers["allow"]
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("audit", [2**64 - 1]),
+        ("audit", [-(2**63) - 1]),
+        ("dead-letters", [2**63]),
+        ("keys", ["0001-01-01T00:00:00+14:00", "x"]),
+        ("retention/runs", ["0001-01-01T00:00:00+14:00", str(UUID(int=1))]),
+        ("erasures", ["9999-12-31T23:59:59-14:00", str(UUID(int=1))]),
+    ],
+)
+async def test_cursors_that_name_nothing(
+    client: httpx.AsyncClient, path: str, key: list[Any]
+) -> None:
+    raw = json.dumps(key).encode()
+    cursor = base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    answer = await client.get(f"/v1/{path}", params={"cursor": cursor})
+    assert (answer.status_code, answer.json()["type"]) == (422, "/docs/errors#invalid-cursor")
+
+
+@pytest.mark.parametrize("name", ["a\\u0000", "\\ud800"])
+@pytest.mark.parametrize(
+    ("place", "body", "field"),
+    [
+        ("", '{"output_mapping": {"boxes": "%s"}}', "output_mapping.boxes"),
+        (
+            "/retention-policy",
+            '{"rules": [{"name": "%s", "keep_input": "P1D", "keep_inference": "P1D"}]}',
+            "rules[0].name",
+        ),
+    ],
+)
+async def test_names_that_cannot_be_stored(
+    client: httpx.AsyncClient, engine: AsyncEngine, place: str, body: str, field: str, name: str
+) -> None:
+    await store(engine, Made())
+    answer = await client.put(f"/v1/models/model{place}", content=body % name, headers=_JSON)
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, field), answer.text
 
 
 async def test_the_token(make_app: MakeApp) -> None:

@@ -1,7 +1,7 @@
 """Retention policies, runs of retention, and erasures."""
 
 from collections.abc import Collection
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -24,7 +24,8 @@ from inference_store.api.schemas.retention import (
 )
 from inference_store.store import registrations
 from inference_store.store.access import Action
-from inference_store.store.errors import InvalidCursor, NotFound
+from inference_store.store.errors import Fault, Invalid, InvalidCursor, NotFound
+from inference_store.store.json_text import storable
 from inference_store.store.retention import erasures, policies, runs
 from inference_store.store.retention.policies import RetentionPolicy, StoredPolicy
 from inference_store.store.rights import Right
@@ -64,6 +65,7 @@ async def put_policy(
     access: Asking,
 ) -> Answer:
     """Set how long inputs and inferences are kept; it applies to those stored already, too."""
+    _refuse_unstorable(body)
     registration = await access.model(connection, model_id, lock=True)
     found = await policies.put(connection, registration.model, body, revision=if_match)
     rules = [rule.model_dump(exclude_none=True) for rule in found.policy.rules]
@@ -172,6 +174,16 @@ async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> 
     return Answer((await _list(connection, [erasure], 1))["items"][0])
 
 
+def _refuse_unstorable(policy: RetentionPolicy) -> None:
+    faults = [
+        Fault(f"rules[{number}].name", "it holds NUL or a lone surrogate: leave that out")
+        for number, rule in enumerate(policy.rules)
+        if rule.name is not None and not storable(rule.name)
+    ]
+    if faults:
+        raise Invalid("A rule has a name that cannot be stored.", faults=faults)
+
+
 def _policy(model_id: str, found: StoredPolicy) -> Answer:
     body = {
         "model_id": model_id,
@@ -187,8 +199,8 @@ def _before(page: PageParameters) -> tuple[datetime, UUID] | None:
     if key is None:
         return None
     try:
-        return datetime.fromisoformat(key[0]), UUID(key[1])
-    except ValueError:
+        return datetime.fromisoformat(key[0]).astimezone(UTC), UUID(key[1])
+    except (ValueError, OverflowError):
         raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 

@@ -1,9 +1,19 @@
 """Which tensors of a model's answer are boxes, scores and labels: part of its registration."""
 
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from inference_store.store.json_text import storable
+
+
+def _storable(name: str) -> str:
+    if not storable(name):
+        raise ValueError("it holds NUL or a lone surrogate")
+    return name
+
+
+Tensor: TypeAlias = Annotated[str, AfterValidator(_storable)]
 BoxFormat: TypeAlias = Literal["xyxy", "yxyx", "xywh", "cxcywh"]
 Units: TypeAlias = Literal["pixels", "shares"]
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
@@ -14,13 +24,13 @@ class OutputMapping(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
-    boxes: str | None = None
+    boxes: Tensor | None = None
     """Name of the tensor of boxes, [N, 4]."""
-    scores: str | None = None
+    scores: Tensor | None = None
     """Name of the tensor of scores, [N]."""
-    labels: str | None = None
+    labels: Tensor | None = None
     """Name of the tensor of labels, [N]: strings, or indexes of the class labels."""
-    class_probabilities: str | None = None
+    class_probabilities: Tensor | None = None
     """Name of the tensor of one score a class, [N, C], in the order of the class labels."""
     box_format: BoxFormat = "xyxy"
     """Order of a box's four numbers: corners, corners with y first, corner and size, or centre
