@@ -25,6 +25,10 @@ def test_access_control_is_on_by_default() -> None:
         ({"oidc_issuer": _ISSUER}, "OIDC_AUDIENCE"),
         ({"oidc_issuer": _ISSUER, "oidc_audience": ""}, "OIDC_AUDIENCE"),
         ({"oidc_issuer": "login.example", "oidc_audience": "x"}, "https://"),
+        ({"oidc_issuer": "http://idp.internal", "oidc_audience": "x"}, "https://"),
+        ({"oidc_issuer": "http://localhost.evil.example", "oidc_audience": "x"}, "https://"),
+        ({"oidc_issuer": "https://", "oidc_audience": "x"}, "https://"),
+        ({"oidc_jwks_url": "http://idp.internal/keys"}, "loopback"),
         ({"oidc_jwks_url": "file:///etc/passwd"}, "https://"),
         ({"oidc_roles": {"ops": [{"role": "king"}]}}, "owner"),
         ({"oidc_roles": {"ops": [{}]}}, "gives nothing"),
@@ -34,6 +38,14 @@ def test_access_control_is_on_by_default() -> None:
 def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         _settings(**changes)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://idp.internal/", "http://127.0.0.1:8080", "http://[::1]/x", "http://localhost"]
+)
+def test_issuers_are_kept_to_the_letter(url: str) -> None:
+    made = _settings(oidc_issuer=url, oidc_audience="x", oidc_jwks_url=url)
+    assert (made.oidc_issuer, made.oidc_jwks_url) == (url, url)
 
 
 def test_roles_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

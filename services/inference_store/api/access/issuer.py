@@ -54,7 +54,7 @@ class Issuer:
         self._keys: tuple[SigningKey, ...] = ()
         self._fetched_at: float | None = None
         self._tried_at: float | None = None
-        self._trouble = ""
+        self._is_away = False
         self._lock = asyncio.Lock()
 
     async def key(self, kid: str | None, algorithm: str) -> SigningKey:
@@ -67,8 +67,8 @@ class Issuer:
         found = self._find(kid, algorithm)
         if found is not None and self._age < _STALE_SECONDS:
             return found
-        if self._trouble:
-            raise Unavailable(f"The issuer {self._url} is away: {self._trouble}.")
+        if self._is_away:  # why is in the log: it may name addresses that are nobody's to know
+            raise Unavailable(f"The issuer {self._url} is away.")
         raise Unauthorized("The token is signed by no key of the issuer.")
 
     @property
@@ -85,11 +85,11 @@ class Issuer:
         if self._tried_at is not None and time.monotonic() - self._tried_at < self._retry_seconds:
             return
         try:
-            self._keys, self._trouble = await self._fetched(), ""
+            self._keys, self._is_away = await self._fetched(), False
             self._fetched_at = time.monotonic()
             ISSUER_FETCHES.labels("fetched").inc()
         except IssuerAway as exc:
-            self._trouble = str(exc)
+            self._is_away = True
             ISSUER_FETCHES.labels("failed").inc()
             _log.warning("issuer away", action="issuer_away", issuer=self._url, error=str(exc))
         finally:
