@@ -159,11 +159,17 @@ async def page(
 
 
 async def put(
-    connection: AsyncConnection, model_id: str, details: Details, *, revision: int | None = None
+    connection: AsyncConnection,
+    model_id: str,
+    details: Details,
+    *,
+    revision: int | None = None,
+    must_be_new: bool = False,
 ) -> tuple[Registration, bool]:
     """Register a model, or replace what is said of it; True: it is new.
 
-    `revision`: the one it must have now (0: it must be new). Raises PreconditionFailed.
+    `revision`: the one it must have now (0: it must be new). Raises PreconditionFailed;
+    Conflict where it `must_be_new` and is there, since an event came first.
     """
     query = select(registration).where(registration.c.model_id == model_id)
     row = (await connection.execute(query.with_for_update())).first()
@@ -175,7 +181,9 @@ async def put(
         row = (await connection.execute(made)).first()
         if row is not None:
             return registration_of(row), True
-        return await put(connection, model_id, details, revision=revision)
+        return await put(connection, model_id, details, revision=revision, must_be_new=must_be_new)
+    if row is not None and must_be_new:
+        raise Conflict(f"The model {model_id!r} has just been registered: try again.")
     if row is None or revision not in (None, row.revision):
         present = 0 if row is None else row.revision
         raise PreconditionFailed(f"The registration has revision {present}, not {revision}.")

@@ -3,10 +3,11 @@
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.api import cursors
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import IfMatch, Reading, Settings, Writing
 from inference_store.api.paths import ModelId
@@ -20,9 +21,9 @@ from inference_store.api.schemas.registrations import (
 )
 from inference_store.store import key_registry, registrations
 from inference_store.store.access import Action
-from inference_store.store.errors import Invalid
+from inference_store.store.errors import Conflict, Invalid
 from inference_store.store.key_registry import KeySeen
-from inference_store.store.registrations import Registration
+from inference_store.store.registrations import Details, Registration
 from inference_store.store.rights import Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["models"])
@@ -68,7 +69,7 @@ async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> A
 @router.put(
     "/models/{model_id}",
     response_model=ShownRegistration,
-    responses=refusals(400, 404, 412, 413, also={201: _NEW}),
+    responses=refusals(400, 404, 409, 412, 413, also={201: _NEW}),
     openapi_extra=needs(Right.ADMIN),
     summary="Register a model",
 )
@@ -82,8 +83,10 @@ async def put_model(
     """Register a model, or replace what is said of it."""
     if not model_id:
         raise Invalid("A model's id has at least one character.")
-    await access.to_register(connection, model_id, body.project_id)
-    found, new = await registrations.put(connection, model_id, body.details(), revision=if_match)
+    try:
+        found, new = await _put(connection, access, model_id, body.details(), if_match)
+    except Conflict:  # an event registered it meanwhile: it is asked whether that one may change
+        found, new = await _put(connection, access, model_id, body.details(), if_match)
     action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
     await access.note(connection, action, found, revision=found.revision)
     return _answer(found, status=201 if new else 200)
@@ -134,6 +137,20 @@ async def list_keys(
             "next": following,
             "capped": number >= to.max_keys_per_model,
         }
+    )
+
+
+async def _put(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    details: Details,
+    revision: int | None,
+) -> tuple[Registration, bool]:
+    """What was allowed of a model that is missing is not done to one that has come to be there."""
+    missing = await access.to_register(connection, model_id, details.project_id)
+    return await registrations.put(
+        connection, model_id, details, revision=revision, must_be_new=missing
     )
 
 
