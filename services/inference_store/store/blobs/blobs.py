@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from io import BytesIO
 from threading import Lock
-from typing import Self
+from typing import Literal, Self
 
 import obstore
 from minio import Minio
@@ -36,6 +36,8 @@ from .writing import put_many
 _NO_LIMIT = 1 << 62
 # A name that nobody gives: asked for to see whether a bucket answers.
 _NO_OBJECT = "inference-store-asks-for-what-is-not-there"
+# How many of a bucket's objects are remembered: one of them may itself be refused alone.
+_REMEMBERED = 4
 NOT_ALLOWED = "it is no longer among the allowed buckets (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
 
 
@@ -48,8 +50,8 @@ class Blobs:
     def __init__(self, settings: BlobSettings, *, threads: int = 16) -> None:
         self._settings = settings
         self._stores: dict[str, S3Store] = {}
-        # by bucket, the object that was given last
-        self._given: dict[str, StorageKey] = {}
+        # by bucket, the objects that were given last
+        self._given: dict[str, tuple[StorageKey, ...]] = {}
         self._lock = Lock()
         self._minio: Minio = minio_client(settings, settings.s3_endpoint)
         self._public = minio_client(settings, settings.s3_public_endpoint or settings.s3_endpoint)
@@ -220,25 +222,38 @@ class Blobs:
             if self._gives_others(key.bucket):
                 raise BlobForbidden(f"{key} alone is refused: {exc}") from exc
             raise
-        self._given[key.bucket] = key
+        given = self._given.get(key.bucket, ())
+        if key not in given:
+            self._given[key.bucket] = (key, *given[: _REMEMBERED - 1])
         return found
 
     def _gives_others(self, bucket: str) -> bool:
-        """Whether another object is given, or said not to be there.
+        """Whether the bucket gives another object now.
 
-        Asked after each refusal: wrong credentials and a policy over the whole bucket refuse
-        these too, and what was given earlier tells nothing about now.
+        Asked after each refusal: wrong credentials, a policy over the whole bucket and a key of
+        SSE-KMS that is disabled refuse what was given before, too. What is not there tells less,
+        since no key is needed to say so: asked for only where nothing that was given is left.
         """
-        for other in (self._given.get(bucket), StorageKey(bucket, _NO_OBJECT)):
-            if other is not None:
-                try:
-                    self.get(other, limit=0)
-                except AccessDenied:
-                    continue
-                except (BlobMissing, BlobTooLarge):
+        refused = False
+        for other in self._given.get(bucket, ()):
+            match self._answer(other):
+                case "given":
                     return True
-                return True
-        return False
+                case "refused":
+                    refused = True
+        return not refused and self._answer(StorageKey(bucket, _NO_OBJECT)) != "refused"
+
+    def _answer(self, key: StorageKey) -> Literal["given", "missing", "refused"]:
+        """What S3 says to a GET. Raises BlobsAway."""
+        try:
+            self.get(key, limit=0)
+        except AccessDenied:
+            return "refused"
+        except BlobMissing:
+            return "missing"
+        except BlobTooLarge:
+            pass
+        return "given"
 
     def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
         """The same by the other client, for keys that obstore would turn into others."""

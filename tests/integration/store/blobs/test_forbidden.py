@@ -92,6 +92,45 @@ def test_a_policy_over_the_whole_bucket_is_trouble_of_the_store(
             blobs.get_many(some(blobs, *names), limit=100)
 
 
+def test_a_store_that_refuses_all_it_has_is_away_though_it_says_what_it_has_not(
+    blobs: Blobs, user: MinioUser, filled: str
+) -> None:
+    """As with a disabled key of SSE-KMS: 403 for every object, 404 for what is not there."""
+    user.may(*one_prefix_refused(filled))
+    assert blobs.get_many(some(blobs, "given"), limit=100) == [b"given"]
+    not_there = statement("Allow", READ, f"{filled}/inference-store-asks-*")
+    user.may(not_there, statement("Allow", ["ListBucket"], filled))
+    with pytest.raises(BlobsAway):
+        blobs.get_many(some(blobs, REFUSED[0]), limit=100)
+    with pytest.raises(BlobsAway):
+        blobs.get_many(some(blobs, "given"), limit=100)
+
+
+def test_an_object_refused_alone_after_it_was_given_is_told_by_the_one_given_before(
+    blobs: Blobs, user: MinioUser, filled: str
+) -> None:
+    user.may(statement("Allow", READ, f"{filled}/*"), statement("Allow", ["ListBucket"], filled))
+    for name in ("given", REFUSED[0]):
+        assert blobs.get_many(some(blobs, name), limit=100) == [name.encode()]
+    user.may(*one_prefix_refused(filled))
+    (alone,) = blobs.get_many(some(blobs, REFUSED[0]), limit=100)
+    assert isinstance(alone, BlobForbidden)
+
+
+def test_what_was_given_and_is_gone_tells_nothing(
+    minio_server: S3, blobs: Blobs, user: MinioUser, filled: str
+) -> None:
+    user.may(*one_prefix_refused(filled))
+    assert blobs.get_many(some(blobs, "given"), limit=100) == [b"given"]
+    with Blobs(settings_of(minio_server, filled)) as owner:
+        assert not owner.delete_objects(some(owner, "given"))
+    (alone,) = blobs.get_many(some(blobs, REFUSED[0]), limit=100)
+    assert isinstance(alone, BlobForbidden)
+    user.may(statement("Allow", ["ListBucket"], filled))
+    with pytest.raises(BlobsAway):
+        blobs.get_many(some(blobs, REFUSED[0]), limit=100)
+
+
 @pytest.mark.parametrize("name", REFUSED)
 def test_wrong_credentials_are_trouble_of_the_store(
     minio_server: S3, filled: str, name: str
