@@ -46,6 +46,8 @@ class Assigned:
     # the last record that was read: the topic is still the same if it is still there
     verify: tuple[int, bytes] | None = None
     gone: bool = False
+    # placing failed: not tried again before (the loop's time)
+    place_at: float = 0.0
     # when offsets that hold no event were last moved past (the loop's time)
     passed_at: float = 0.0
     # what the books have: their next offset, and the time of the record before it

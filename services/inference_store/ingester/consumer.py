@@ -5,6 +5,7 @@ After every assignment a partition is first placed by the books; until then noth
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from math import inf
 from uuid import UUID
 
 import structlog
@@ -13,7 +14,7 @@ from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.kafka import client_arguments, why_away
-from inference_store.store.metrics import ASSIGNED
+from inference_store.store.metrics import ASSIGNED, TROUBLE
 from inference_store.store.repeats import say_less
 from inference_store.store.settings import IngesterSettings
 
@@ -28,6 +29,8 @@ _FETCH_BYTES = 4 * 1024 * 1024
 _ASK_SECONDS = 5.0
 # How often partitions are counted: a topic that is made anew, or grows, is seen within it.
 _METADATA_SECONDS = 5
+# How long a partition is left alone whose broker is away: each try holds the others up.
+_PLACE_SECONDS = 30.0
 # aiokafka tries a commit again for as long as no broker answers: it must not hold the line up.
 _COMMIT_SECONDS = 5.0
 _log = structlog.get_logger()
@@ -136,12 +139,12 @@ class Topic:
             self._assigned[tp] = Assigned(tp.partition)
 
     async def poll(self) -> list[Share]:
-        """The next records of every partition that is ours; empty where there are none."""
-        if any(assigned.place is None for assigned in self.assigned):
-            await self._made_anew()
-        for tp, assigned in list(self._assigned.items()):
-            if assigned.place is None:
-                await self._positions.place(tp, assigned)
+        """The next records of every partition that is ours; empty where there are none.
+
+        A partition whose broker is away keeps none of the others. Raises KafkaError where all
+        are away.
+        """
+        await self._place()
         try:
             return await self._shares()
         except BaseException:
@@ -149,17 +152,61 @@ class Topic:
             self._look_at_all_again()
             raise
 
+    async def _place(self) -> None:
+        """Place what is not; raises KafkaError where nothing is placed afterwards."""
+        due = self._due()
+        if not due:
+            return
+        try:
+            anew = await self._made_anew(due)
+            # meanwhile some may have been taken from us, and given to us
+            due = [tp for tp in self._due() if anew or tp in due]
+            places = [self._positions.place(tp, self._assigned[tp]) for tp in due]
+            ends = await asyncio.gather(*places, return_exceptions=True)
+        except KafkaError as error:
+            ends = [error] * len(due)
+        troubles = {tp: end for tp, end in zip(due, ends, strict=True) if end is not None}
+        for trouble in troubles.values():
+            if not isinstance(trouble, KafkaError) or not self._any_placed():
+                raise trouble
+        for tp, trouble in troubles.items():
+            self._wait_to_place(tp, trouble)
+
+    def _due(self) -> list[TopicPartition]:
+        """What is to be placed: what just failed waits, as long as others can be read."""
+        now = asyncio.get_running_loop().time() if self._any_placed() else inf
+        unplaced = (tp for tp, one in self._assigned.items() if one.place is None)
+        return [tp for tp in unplaced if self._assigned[tp].place_at <= now]
+
+    def _any_placed(self) -> bool:
+        return any(assigned.place is not None for assigned in self.assigned)
+
+    def _wait_to_place(self, tp: TopicPartition, trouble: BaseException) -> None:
+        if tp in self._assigned:
+            self._assigned[tp].place_at = asyncio.get_running_loop().time() + _PLACE_SECONDS
+        TROUBLE.labels("kafka").inc()
+        _log.warning(
+            "a partition waits for its broker",
+            action="waiting",
+            server="kafka",
+            partition=tp.partition,
+            error=str(trouble),
+            seconds=_PLACE_SECONDS,
+        )
+
     def _look_at_all_again(self) -> None:
         for assigned in self.assigned:
             self.look_again(assigned)
 
-    async def _made_anew(self) -> bool:
+    async def _made_anew(self, partitions: Iterable[TopicPartition]) -> bool:
         """Whether the topic has another id than before: then every partition is placed anew.
+
+        Only the leaders of `partitions` are asked: another that is away must not matter to them.
 
         Asked before partitions are placed and after records came, or markers were passed: what
         came in between is of the topic that they were placed in.
         """
-        ids = await topic_ids(self._kafka, self._settings.kafka_topic, self._assigned)
+        ids = await topic_ids(self._kafka, self._settings.kafka_topic, partitions)
         if not ids or ids == self._ids:
             return False
         self._ids = ids
@@ -179,7 +226,9 @@ class Topic:
         idle = [(tp, one) for tp, one in self._assigned.items() if tp not in polled]
         shares += [await self._positions.passed(tp, assigned) for tp, assigned in idle]
         found = [share for share in shares if share is not None]
-        return [] if found and await self._made_anew() else found
+        topic = self._settings.kafka_topic
+        read = [TopicPartition(topic, share.assigned.partition) for share in found]
+        return [] if read and await self._made_anew(read) else found
 
     async def _share(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> Share | None:
         assigned = self._assigned.get(tp)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
-from aiokafka.errors import IllegalStateError
+from aiokafka.errors import IllegalStateError, KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import books
@@ -29,6 +29,8 @@ _AHEAD = timedelta(hours=24)
 # How often offsets without an event are moved past, at most: each time is a transaction.
 _PASS_SECONDS = 5.0
 _ASK_SECONDS = 1.0
+# aiokafka itself would wait for 40: meanwhile nothing else is read.
+_BOUNDS_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
@@ -69,8 +71,16 @@ class Positions:
             self._go(tp, assigned, found.place, found.next, seek=found.next)
 
     async def _bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        begins = await self._kafka.beginning_offsets([tp])
-        ends = await self._kafka.end_offsets([tp])
+        """Where the log begins and ends. Raises KafkaError, also where its leader is too slow."""
+        try:
+            async with asyncio.timeout(_BOUNDS_SECONDS):
+                begins = await self._kafka.beginning_offsets([tp])
+                ends = await self._kafka.end_offsets([tp])
+        except TimeoutError as error:
+            raise KafkaTimeoutError(
+                f"the leader of partition {tp.partition} does not answer"
+                f" within {_BOUNDS_SECONDS:g} s"
+            ) from error
         return begins[tp], ends[tp]
 
     async def _open(

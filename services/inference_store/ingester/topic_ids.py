@@ -5,13 +5,14 @@ offset where reading goes on. aiokafka (0.14) asks for metadata in a version wit
 a newer one is written down here. A Kafka before 3.1 does not have it, and is not asked.
 """
 
+import asyncio
 from collections.abc import Iterable
 from io import BytesIO
 from uuid import UUID
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.client import ConnectionGroup
-from aiokafka.errors import IncompatibleBrokerVersion
+from aiokafka.client import AIOKafkaClient, ConnectionGroup
+from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, KafkaTimeoutError
 from aiokafka.protocol.api import Request, RequestStruct, Response
 from aiokafka.protocol.types import (
     AbstractType,
@@ -26,6 +27,8 @@ from aiokafka.protocol.types import (
 
 _METADATA, _VERSION = 3, 12
 _NO_ID = UUID(int=0)
+# aiokafka itself would wait for 40: meanwhile nothing else is read.
+_ANSWER_SECONDS = 5.0
 
 
 class _Uuid(AbstractType):  # type: ignore[misc]
@@ -114,19 +117,37 @@ async def topic_ids(
 ) -> frozenset[UUID]:
     """The ids of a topic by the leaders of some partitions; none where it is not there.
 
-    Two while it is being made anew. None either where the brokers are too old to say.
-    Raises KafkaError.
+    Two while it is being made anew. None either where the brokers are too old to say. A leader
+    that does not answer is left out; raises KafkaError where none answers.
     """
     client = kafka._client  # the consumer offers no other road to a request of one's own
     leaders = {client.cluster.leader_for_partition(tp) for tp in partitions} - {None, -1}
     found: set[UUID] = set()
+    trouble: KafkaError | None = None
     for node in leaders:
         try:
-            # Not on the connection of the fetches: there it would wait for a fetch to end.
-            answer = await client.send(
-                node, _MetadataRequest(topic), group=ConnectionGroup.COORDINATION
-            )
+            answer = await _ask(client, node, topic)
         except (IncompatibleBrokerVersion, NotImplementedError):
             continue
+        except KafkaError as error:
+            trouble = error
+            continue
         found.update(one[2] for one in answer.topics if one[0] == 0)
+    if trouble is not None and not found:
+        raise trouble
     return frozenset(found - {_NO_ID})
+
+
+async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:
+    """A broker's answer. Raises KafkaError, also where it is too slow."""
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            # Not on the connection of the fetches: there it would wait for a fetch to end.
+            answer: _Metadata = await client.send(
+                node, _MetadataRequest(topic), group=ConnectionGroup.COORDINATION
+            )
+            return answer
+    except TimeoutError as error:
+        raise KafkaTimeoutError(
+            f"broker {node} does not answer within {_ANSWER_SECONDS:g} s"
+        ) from error

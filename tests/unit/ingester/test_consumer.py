@@ -1,0 +1,158 @@
+"""One broker that is away keeps no partition of the others from being read."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import KafkaError, NodeNotReadyError
+
+from inference_store.ingester import positions, topic_ids
+from inference_store.ingester.batch import Assigned
+from inference_store.ingester.consumer import Topic
+from inference_store.ingester.positions import Positions
+from inference_store.store.books import Place
+from inference_store.store.settings import IngesterSettings
+
+ID, ANOTHER = UUID(int=7), UUID(int=8)
+NEAR, FAR = TopicPartition("events", 0), TopicPartition("events", 1)
+
+
+class Brokers:
+    """A consumer of a topic whose partitions are each led by the broker of the same number."""
+
+    def __init__(self) -> None:
+        self._client = self.cluster = self
+        self.ids = {0: ID, 1: ID}
+        self.away: set[int] = set()
+        self.silent: set[int] = set()
+        self.polled: list[dict[TopicPartition, list[object]]] = []
+        self.asked: list[int] = []
+
+    def leader_for_partition(self, tp: TopicPartition) -> int:
+        return tp.partition
+
+    async def send(self, node: int, *_: object, **__: object) -> object:
+        await self.answer(node)
+        return SimpleNamespace(topics=[(0, "events", self.ids[node])])
+
+    async def answer(self, node: int) -> None:
+        self.asked.append(node)
+        if node in self.silent:
+            await asyncio.Event().wait()
+        if node in self.away:
+            raise NodeNotReadyError(f"broker {node}")
+
+    async def getmany(self, **_: object) -> dict[TopicPartition, list[object]]:
+        return self.polled.pop(0) if self.polled else {}
+
+    async def beginning_offsets(self, tps: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        for tp in tps:
+            await self.answer(tp.partition)
+        return dict.fromkeys(tps, 0)
+
+    end_offsets = beginning_offsets
+
+    async def topics(self) -> set[str]:
+        return {"events"}
+
+
+class Placing(Positions):
+    """Places where the brokers answer; a share is what was polled."""
+
+    async def place(self, tp: TopicPartition, assigned: Assigned) -> None:
+        await self._bounds(tp)
+        assigned.place = Place("kafka", tp.topic, 0, tp.partition)
+
+    async def share(self, _: TopicPartition, assigned: Assigned, records: Any) -> Any:
+        return SimpleNamespace(assigned=assigned, records=records) if assigned.place else None
+
+    async def passed(self, *_: object) -> None:
+        return None
+
+
+def topic_of(brokers: Brokers) -> Topic:
+    settings = IngesterSettings(_env_file=None, kafka_topic="events")  # type: ignore[call-arg]
+    engine: Any = None
+    topic = Topic(settings, engine)
+    kafka: Any = brokers
+    topic._consumer, topic._joined = kafka, Placing(settings, engine, kafka)
+    topic.assign([NEAR, FAR])
+    return topic
+
+
+def placed(topic: Topic) -> list[int]:
+    return [one.partition for one in topic.assigned if one.place is not None]
+
+
+async def read(topic: Topic, brokers: Brokers) -> list[int]:
+    """The partitions that records came of, out of one poll that has some of the first."""
+    brokers.polled = [{NEAR: ["record"]}]
+    return [share.assigned.partition for share in await topic.poll()]
+
+
+async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_away() -> None:
+    brokers = Brokers()
+    brokers.away = {1}
+    topic = topic_of(brokers)
+    assert await read(topic, brokers) == [0]
+    assert placed(topic) == [0]
+    brokers.asked.clear()
+    # and it is not asked at every poll
+    assert await read(topic, brokers) == [0]
+    assert 1 not in brokers.asked
+
+
+async def test_it_is_placed_once_its_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference_store.ingester.consumer._PLACE_SECONDS", 0.0)
+    brokers = Brokers()
+    brokers.away = {1}
+    topic = topic_of(brokers)
+    await topic.poll()
+    brokers.away = set()
+    await topic.poll()
+    assert placed(topic) == [0, 1]
+
+
+async def test_a_broker_that_goes_away_later_is_not_asked_about_others_records() -> None:
+    brokers = Brokers()
+    topic = topic_of(brokers)
+    await topic.poll()
+    assert placed(topic) == [0, 1]
+    brokers.away = {1}
+    assert await read(topic, brokers) == [0]
+
+
+async def test_a_broker_that_says_nothing_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_ids, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(positions, "_BOUNDS_SECONDS", 0.05)
+    brokers = Brokers()
+    brokers.silent = {1}
+    topic = topic_of(brokers)
+    async with asyncio.timeout(10):
+        assert await read(topic, brokers) == [0]
+
+
+async def test_where_all_are_away_it_is_said() -> None:
+    brokers = Brokers()
+    brokers.away = {0, 1}
+    topic = topic_of(brokers)
+    for _ in range(2):
+        with pytest.raises(KafkaError, match="broker"):
+            await topic.poll()
+    brokers.away = set()
+    assert await read(topic, brokers) == [0]
+
+
+async def test_a_topic_made_anew_is_seen_by_the_leaders_of_what_came() -> None:
+    brokers = Brokers()
+    topic = topic_of(brokers)
+    assert await read(topic, brokers) == [0]
+    brokers.ids = {0: ANOTHER, 1: ANOTHER}
+    assert await read(topic, brokers) == []
+    assert placed(topic) == []
+    assert await read(topic, brokers) == [0]
+    assert placed(topic) == [0, 1]
