@@ -32,8 +32,16 @@ class BatchTooLarge(KafkaError):  # type: ignore[misc]
         super().__init__(f"it becomes larger than {MOST_BYTES} bytes")
 
 
+class MemoryShort(KafkaError):  # type: ignore[misc]
+    """This process has no memory for a batch now, which says nothing about the batch: wait."""
+
+
 def bound_decompression() -> None:
-    """Put the bounded decoders in the place of aiokafka's; again is no harm."""
+    """Put the bounded decoders in the place of aiokafka's; again is no harm.
+
+    Raises MemoryShort where there is no room for them.
+    """
+    _room.pages()
     for module in _MODULES:
         for name, decode in DECODERS.items():
             if hasattr(module, name):
@@ -75,14 +83,22 @@ class _Room:
     def __init__(self) -> None:
         self._pages: mmap.mmap | None = None
 
+    def pages(self) -> mmap.mmap:
+        """The room, made where it is not yet. Raises MemoryShort."""
+        if self._pages is None:
+            try:
+                self._pages = mmap.mmap(-1, MOST_BYTES)
+            except OSError as error:
+                raise MemoryShort(f"no room to decompress in: {error}") from error
+        return self._pages
+
     def decoder(self, into: Callable[[bytes, mmap.mmap], int]) -> Callable[[bytes], bytes]:
         """A bounded decoder from one that writes into a buffer."""
 
         def decode(payload: bytes) -> bytes:
-            if self._pages is None:
-                self._pages = mmap.mmap(-1, MOST_BYTES)
+            pages = self.pages()
             try:
-                return self._pages[: into(payload, self._pages)]
+                return pages[: into(payload, pages)]
             except cramjam.DecompressionError as error:
                 if "whole buffer" in str(error):
                     raise BatchTooLarge from None
@@ -97,6 +113,8 @@ def _named(decode: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     def named(payload: bytes) -> bytes:
         try:
             return decode(payload)
+        except MemoryError as error:
+            raise MemoryShort("no memory to decompress a batch") from error
         except _DAMAGED as error:
             raise KafkaError(f"it cannot be decompressed: {error}") from error
 

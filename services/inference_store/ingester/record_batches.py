@@ -5,7 +5,8 @@ compressed data with something behind its end, which Kafka does not look at. Eit
 `getmany`, on every call, for it goes back to the same batch each time: the partition stands still,
 and the others with it. No setting changes that. So the fetcher is given batches that read on
 tolerantly from where the strict reader gave up, and that give what cannot be read at all as it
-is. All else stays aiokafka's: checksums, codecs, aborted transactions, markers, positions.
+is; but where memory is short, it is waited for. All else stays aiokafka's: checksums, codecs,
+aborted transactions, markers, positions.
 """
 
 import struct
@@ -21,8 +22,11 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from inference_store.store.records import Trouble
 
+from .decompression import MemoryShort
+
 # A batch begins with its first offset (8 bytes) and the length of what follows.
 _LENGTH = struct.Struct(">8xi")
+_NO_MEMORY = "no memory to read a record batch"
 
 
 def read_whatever_comes() -> None:
@@ -94,6 +98,10 @@ class _Batch:
             for record in self._batch:
                 read, next = read + 1, record.offset + 1
                 yield record
+        except MemoryShort:
+            raise
+        except MemoryError as error:
+            raise MemoryShort(_NO_MEMORY) from error
         except Exception:
             pass
         else:
@@ -102,8 +110,10 @@ class _Batch:
             for record in islice(_TolerantBatch(self._raw), read, None):
                 next = record.offset + 1
                 yield record
-        except UnsupportedCodecError:
+        except (UnsupportedCodecError, MemoryShort):
             raise
+        except MemoryError as error:
+            raise MemoryShort(_NO_MEMORY) from error
         except Exception as error:
             yield from self._unreadable(next, error)
 

@@ -1,5 +1,6 @@
 """What a compressed batch may become has a bound, whatever decodes it."""
 
+import errno
 import io
 import tracemalloc
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from aiokafka.record import default_records
 from aiokafka.record._crecords import default_records as fast
 
 from inference_store.ingester import decompression
-from inference_store.ingester.decompression import BatchTooLarge, bound_decompression
+from inference_store.ingester.decompression import BatchTooLarge, MemoryShort, bound_decompression
 
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ENCODERS = {name: getattr(codec, f"{name}_encode") for name in CODECS}
@@ -78,6 +79,35 @@ def test_every_damage_is_one_error(name: str) -> None:
         decompression.DECODERS[f"{name}_decode"](b"no such thing" * 10)
     with pytest.raises(KafkaError, match="cannot be decompressed"):
         decompression.DECODERS[f"{name}_decode"](bytes(ENCODERS[name](b"x" * 999))[:-5])
+
+
+class NoRoom:
+    """The module mmap in a process that gets no memory."""
+
+    @staticmethod
+    def mmap(*_: int) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+
+def without_memory(_: bytes) -> bytes:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd"])
+def test_no_room_to_decompress_in_is_no_damage(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    good = bytes(ENCODERS[name](b"x" * 999))
+    with monkeypatch.context() as short:
+        short.setattr(decompression, "mmap", NoRoom)
+        with pytest.raises(MemoryShort, match="Cannot allocate memory"):
+            decompression.DECODERS[f"{name}_decode"](good)
+        with pytest.raises(MemoryShort):
+            bound_decompression()
+    assert decompression.DECODERS[f"{name}_decode"](good) == b"x" * 999
+
+
+def test_no_memory_is_no_damage() -> None:
+    with pytest.raises(MemoryShort):
+        decompression._named(without_memory)(b"")
 
 
 def test_members_of_gzip_count_together() -> None:

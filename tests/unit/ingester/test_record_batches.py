@@ -1,12 +1,15 @@
 """What the consumer makes of record batches that aiokafka cannot read."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from aiokafka import ConsumerRecord, TopicPartition
 from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
+from aiokafka.record import default_records
+from aiokafka.record._crecords import default_records as fast_default_records
 
+from inference_store.ingester.decompression import MemoryShort
 from inference_store.ingester.headers import headers_of
 from inference_store.ingester.record_batches import Unreadable, fault_of, read_whatever_comes
 from tests.odd_batch import CODECS, OddBatch, odd_name, with_checksum, with_junk
@@ -102,3 +105,27 @@ def test_records_before_the_one_that_cannot_be_read_are_kept() -> None:
     raw[second] = 0xFF
     found = list(records_of(with_checksum(raw)))
     assert [type(record.value) for record in found] == [bytes, Unreadable, Unreadable]
+
+
+def short_of_memory(_: bytes) -> bytes:
+    raise MemoryShort("no room")
+
+
+def out_of_memory(_: bytes) -> bytes:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("decode", [short_of_memory, out_of_memory])
+@pytest.mark.parametrize("tolerant_too", [True, False])
+def test_a_batch_that_there_is_no_memory_for_is_no_unreadable_one(
+    monkeypatch: pytest.MonkeyPatch, decode: Callable[[bytes], bytes], tolerant_too: bool
+) -> None:
+    """Whether the strict reader lacks it, or the tolerant one after an odd record."""
+    data = batch("zstd").built(0)
+    with monkeypatch.context() as short:
+        if tolerant_too:
+            short.setattr(fast_default_records, "zstd_decode", decode)
+        short.setattr(default_records, "zstd_decode", decode)
+        with pytest.raises(MemoryShort):
+            list(records_of(data))
+    assert [record.offset for record in records_of(data)] == [0, 1, 2]
