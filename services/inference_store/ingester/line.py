@@ -32,7 +32,7 @@ from .consumer import Topic
 from .limit import DeadLetterLimit, Halted
 from .patience import Patience, Stopped
 from .reading import Reader
-from .shares import SMALLEST_SLICE, Gathering, slice_after
+from .shares import MOST_SIDECARS, SMALLEST_SLICE, Gathering, slice_after
 from .write import Outcomes, RegistrationGone, Writer
 
 _log = structlog.get_logger()
@@ -95,17 +95,24 @@ class Line:
             remaining = list(share.records)
             batch.begin(share)
             while remaining:
-                some, remaining = remaining[: self._slice], remaining[self._slice :]
+                size = self._size(batch)
+                some, remaining = remaining[:size], remaining[size:]
                 started = time.perf_counter()
                 with traces.within(batch.span):
                     reads = await self._patience.until_done(partial(self._reader.read, some))
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 batch.add(some, reads)
                 self._slice = slice_after(self._slice, reads)
-                if batch.rows >= self._settings.ingester_batch_rows:
+                if batch.is_full(self._settings.ingester_batch_rows):
                     yield batch.taken()
         if batch.has_begun:
             yield batch.taken()
+
+    def _size(self, batch: Gathering) -> int:
+        """How many records are read next: each may bring a sidecar."""
+        if self._settings.ingester_sidecars == "off":
+            return self._slice
+        return min(self._slice, MOST_SIDECARS - batch.sidecars)
 
     async def _write(self) -> None:
         while (batch := await self._ahead.get()) is not None:

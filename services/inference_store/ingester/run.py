@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -120,9 +121,10 @@ class _Ingester:
     async def _work(self) -> None:
         settings, schedule = self._settings, schedule_of(self._settings)
         reader = Reader(settings, self._engine, self._blobs)
-        writer = self._writer(schedule)
-        # The retries have caches of their own: both may resolve names at the same time.
-        retry_writer = self._writer(schedule)
+        writer = self._writer(schedule, lambda: self._heartbeat.beat("write"))
+        # The retries have caches of their own: both may resolve names at the same time. Their
+        # beat would hide a line that stands.
+        retry_writer = self._writer(schedule, lambda: None)
         line = Line(
             settings,
             self._topic,
@@ -167,15 +169,21 @@ class _Ingester:
         of_line = await self._patience.reason(server)
         return of_line or await self._retry_patience.reason(server)
 
-    def _writer(self, schedule: parked.Schedule) -> Writer:
+    def _writer(self, schedule: parked.Schedule, beat: Callable[[], None]) -> Writer:
         settings = self._settings
         dictionary = Dictionary(
             self._engine,
             most_keys=settings.max_keys_per_model,
             most_labels=settings.max_labels_per_model,
         )
-        target = settings.partition_inferences
-        return Writer(self._engine, dictionary, schedule, self._blobs, partition_target=target)
+        return Writer(
+            self._engine,
+            dictionary,
+            schedule,
+            self._blobs,
+            partition_target=settings.partition_inferences,
+            beat=beat,
+        )
 
     async def _kafka(self) -> str | None:
         away = await self._patience.reason("kafka")

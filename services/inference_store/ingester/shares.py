@@ -14,6 +14,8 @@ from .headers import sequence_of
 
 SMALLEST_SLICE = 50
 LARGEST_SLICE = 400
+# Sidecars are written while retention's gate is held: so many, and it waits a second or two.
+MOST_SIDECARS = 200
 # Rows of one slice above which the next is smaller.
 _MANY_ROWS = 50_000
 # Of one row, while it is objects: so much of a sidecar counts as one.
@@ -74,6 +76,7 @@ class Gathering:
     def __init__(self, begin_span: Callable[[], Span] = lambda: INVALID_SPAN) -> None:
         self.reads: list[Read] = []
         self.rows = 0
+        self.sidecars = 0
         self._begin_span = begin_span
         self._span: Span | None = None
         # the share that is being read, and its parts that this batch has so far
@@ -100,6 +103,11 @@ class Gathering:
         self._shares[-1][3].extend(records)
         self.reads.extend(reads)
         self.rows += sum(map(rows_of, reads))
+        self.sidecars += sum(has_sidecar(read) for read in reads)
+
+    def is_full(self, most_rows: int) -> bool:
+        """Whether it is to be written before more is read."""
+        return self.rows >= most_rows or self.sidecars >= MOST_SIDECARS
 
     def taken(self) -> Batch:
         """The batch so far; the rest of the share that is being read goes into the next."""
@@ -113,7 +121,7 @@ class Gathering:
         batch = Batch(parts, self.reads, self.span)
         share = self._shares[-1][0]
         self._shares = [(share, parts[-1].hi, 0, [])]
-        self.reads, self.rows, self._span = [], 0, None
+        self.reads, self.rows, self.sidecars, self._span = [], 0, 0, None
         return batch
 
 
@@ -124,6 +132,11 @@ def rows_of(read: Read) -> int:
         return 1
     sidecar = 0 if item.sidecar is None else len(item.sidecar.content) // _ROW_BYTES
     return 1 + len(item.metadata.leaves) + len(item.predictions.items or ()) + sidecar
+
+
+def has_sidecar(read: Read) -> bool:
+    """Whether a sidecar is to be written, if it is new."""
+    return isinstance(read.result, Indexable) and read.result.sidecar is not None
 
 
 def slice_after(size: int, reads: Sequence[Read]) -> int:

@@ -47,6 +47,8 @@ Outcomes = Mapping[Place, Counter[Outcome]]
 Check = Callable[[AsyncConnection, Outcomes], Awaitable[None]]
 T = TypeVar("T")
 _MOST_LOOKS = 5
+# How many objects are written between two signs of life.
+_PUTS = 50
 # SQLAlchemy wraps the driver's errors, but COPY goes to the driver directly.
 _REFUSALS = (DBAPIError, PostgresError, ValueError, OverflowError)
 
@@ -62,12 +64,15 @@ class Writer:
         blobs: Blobs,
         *,
         partition_target: int,
+        beat: Callable[[], None] = lambda: None,
     ) -> None:
+        """`beat` is called between the PUTs of a long transaction: it is slow, not stuck."""
         self._engine = engine
         self._dictionary = dictionary
         self._schedule = schedule
         self._blobs = blobs
         self._target = partition_target
+        self._beat = beat
         self._spans = partitions.Spans()
         self._registered: dict[int, datetime] = {}
 
@@ -146,7 +151,10 @@ class Writer:
             return
         failpoint("ingester.sidecar.before")
         objects = [(sidecar.place, sidecar.content) for sidecar in sidecars]
-        await asyncio.to_thread(self._blobs.put_many, objects, content_type=CONTENT_TYPE)
+        for start in range(0, len(objects), _PUTS):
+            self._beat()
+            some = objects[start : start + _PUTS]
+            await asyncio.to_thread(self._blobs.put_many, some, content_type=CONTENT_TYPE)
         failpoint("ingester.sidecar.after")
 
     async def index(

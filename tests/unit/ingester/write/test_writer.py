@@ -1,0 +1,41 @@
+"""Sidecars are written in turns, with a sign of life before each."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from inference_store.ingester.write import Writer
+from inference_store.store.events import StorageKey
+from inference_store.store.parked import Schedule
+from inference_store.store.sidecars import Sidecar
+
+HOUR = timedelta(hours=1)
+NOTHING: Any = None
+
+
+class Puts:
+    """Notes what is written, and the beats between."""
+
+    def __init__(self) -> None:
+        self.seen: list[int | str] = []
+        self.keys: list[StorageKey] = []
+
+    def beat(self) -> None:
+        self.seen.append("beat")
+
+    def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
+        assert content_type == "application/json"
+        self.seen.append(len(objects))
+        self.keys += [key for key, _ in objects]
+
+
+async def test_many_sidecars_beat_between_them() -> None:
+    puts: Any = Puts()
+    schedule = Schedule(HOUR, HOUR, HOUR)
+    writer = Writer(NOTHING, NOTHING, schedule, puts, partition_target=1, beat=puts.beat)
+    sidecars = [Sidecar(StorageKey("bucket", str(number)), b"{}") for number in range(120)]
+    await writer.put(sidecars)
+    assert puts.seen == ["beat", 50, "beat", 50, "beat", 20]
+    assert puts.keys == [sidecar.place for sidecar in sidecars]
+    await writer.put([])
+    assert len(puts.keys) == 120
