@@ -1,5 +1,6 @@
 """What an operator would look up of a bucket: is it there, its versions, its lock, the clock."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -16,6 +17,7 @@ from .clients import http_pool, minio_client, without_secrets
 
 _NOT_KEPT = {"ObjectLockConfigurationNotFoundError", "NoSuchObjectLockConfiguration"}
 _UNKNOWN = {"NotImplemented", "MethodNotAllowed"}
+_DENIED = "AccessDenied"
 _AWAY = (*(S3Error, ServerError, InvalidResponseError), *(urllib3.exceptions.HTTPError, OSError))
 
 
@@ -29,11 +31,15 @@ class BucketTrouble(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BucketState:
-    """`versioning`: Enabled, Suspended or Off. `locked_days`: what a new object is locked for."""
+    """`versioning`: Enabled, Suspended, Off, or "" unknown. `locked_days`: a new object's lock.
+
+    `missing_rights`: those without which some of this could not be looked at.
+    """
 
     versioning: str
     lock: bool
     locked_days: int
+    missing_rights: Sequence[str] = ()
 
 
 def look_at(settings: BlobSettings, bucket: str) -> BucketState:
@@ -42,28 +48,35 @@ def look_at(settings: BlobSettings, bucket: str) -> BucketState:
     try:
         # A list, not a question whether it is there: only its answer says what is wrong.
         next(iter(client.list_objects(bucket)), None)
-        locked, days = _lock(client, bucket)
-        return BucketState(_versioning(client, bucket), locked, days)
+        missing: list[str] = []
+        locked, days = _lock(client, bucket, missing)
+        return BucketState(_versioning(client, bucket, missing), locked, days, missing)
     except S3Error as error:
         raise BucketTrouble(error.code or "", without_secrets(str(error.message))) from None
     except (*_AWAY, ValueError) as error:
         raise BlobsAway(without_secrets(str(error))) from None
 
 
-def _versioning(client: Minio, bucket: str) -> str:
+def _versioning(client: Minio, bucket: str, missing: list[str]) -> str:
     try:
         return str(client.get_bucket_versioning(bucket).status or "Off")
     except S3Error as error:
         if error.code in _UNKNOWN:
             return "Off"
+        if error.code == _DENIED:
+            missing.append("s3:GetBucketVersioning")
+            return ""
         raise
 
 
-def _lock(client: Minio, bucket: str) -> tuple[bool, int]:
+def _lock(client: Minio, bucket: str, missing: list[str]) -> tuple[bool, int]:
     try:
         found = client.get_object_lock_config(bucket)
     except S3Error as error:
         if error.code in _NOT_KEPT | _UNKNOWN:
+            return False, 0
+        if error.code == _DENIED:
+            missing.append("s3:GetBucketObjectLockConfiguration")
             return False, 0
         raise
     return True, (found.duration or 0) * (365 if found.duration_unit == YEARS else 1)

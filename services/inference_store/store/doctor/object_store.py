@@ -44,6 +44,11 @@ async def _bucket(subject: Subject, name: str) -> list[Finding]:
 
 
 def _of_versions(name: str, state: BucketState) -> Iterator[Finding]:
+    if state.missing_rights:
+        yield warning(
+            f"{name}: may not look at its versioning or its lock",
+            f"Grant {' and '.join(state.missing_rights)}.",
+        )
     if state.versioning == "Suspended":
         yield warning(
             f"{name}: versioning is suspended: an overwrite is final, while older versions stay",
