@@ -196,6 +196,11 @@ def test_the_migrations_name_follows_from_what_it_runs() -> None:
     assert job(other)["metadata"]["name"] != same
 
 
+def test_a_migration_that_fails_keeps_its_log() -> None:
+    """OnFailure starts the container anew, and deletes its pod at the last try."""
+    assert job(SERVERS)["spec"]["template"]["spec"]["restartPolicy"] == "Never"
+
+
 def test_a_changed_setting_makes_new_pods() -> None:
     def checksum(values: Values) -> str:
         found = of_kind(template(values), "Deployment")["store-inference-store-api"]

@@ -12,7 +12,8 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
-  restartPolicy: OnFailure
+  # Each try is a pod of its own, which stays: its log says why it failed.
+  restartPolicy: Never
   {{- include "inference-store.podBasics" . | nindent 2 }}
   containers:
     - name: migrate
