@@ -152,6 +152,17 @@ def test_servers_elsewhere_are_reached_at_their_ports() -> None:
     assert egress(SERVERS, "migrate") == [dns, postgres]
 
 
+def test_a_dsn_that_names_other_ports_gets_through() -> None:
+    values = SERVERS | {"networkPolicy": {"postgresPorts": [6432, 5433]}}
+    for component in ("api", "ingester", "retention", "migrate", "doctor"):
+        assert (frozenset({6432, 5433}), None) in egress(values, component)
+
+
+def test_more_egress_is_the_migrations_too() -> None:
+    values = SERVERS | {"networkPolicy": {"extraEgress": [{"ports": [{"port": 3128}]}]}}
+    assert (frozenset({3128}), None) in egress(values, "migrate")
+
+
 def test_issuers_of_tokens_are_reached() -> None:
     values = MATRIX["tokens instead of passwords"]
     ports = {port for each, _ in egress(values, "ingester") for port in each}

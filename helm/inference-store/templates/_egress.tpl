@@ -24,7 +24,7 @@
 {{- if include "inference-store.hasPostgres" . -}}
 {{- include "inference-store.toOurs" (dict "root" . "component" "postgres" "port" "postgres") -}}
 {{- else -}}
-{{- include "inference-store.toPeers" (dict "ports" (list .Values.postgres.port) "peers" .Values.networkPolicy.postgresTo) -}}
+{{- include "inference-store.toPeers" (dict "ports" (default (list .Values.postgres.port) .Values.networkPolicy.postgresPorts) "peers" .Values.networkPolicy.postgresTo) -}}
 {{- end -}}
 {{- end -}}
 
