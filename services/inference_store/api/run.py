@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.admin import AdminApp, Heartbeat
+from inference_store.store.admin import AdminApp, Check, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway
@@ -56,7 +56,9 @@ async def serve(settings: ApiSettings) -> None:
     blobs = Blobs(settings)
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
-    admin = _admin(app, engine, blobs, heartbeat)
+    # Of its own: questions that hold every connection of theirs do not make the api unready.
+    looking = _engine(settings, pool_size=1)
+    admin = _admin(app, looking, blobs, heartbeat)
     try:
         await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
@@ -66,15 +68,18 @@ async def serve(settings: ApiSettings) -> None:
     finally:
         await admin.stop()
         blobs.close()
-        for each in (engine, reading):
+        for each in (engine, reading, looking):
             if each is not None:
                 await each.dispose()
 
 
-def _engine(settings: ApiSettings, dsn: str | None = None) -> AsyncEngine:
+def _engine(
+    settings: ApiSettings, dsn: str | None = None, *, pool_size: int | None = None
+) -> AsyncEngine:
     return engine_of(
         settings,
         dsn=dsn,
+        pool_size=pool_size,
         application="inference-store-api",
         statement_timeout_seconds=settings.query_timeout_seconds,
     )
@@ -83,12 +88,11 @@ def _engine(settings: ApiSettings, dsn: str | None = None) -> AsyncEngine:
 def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
-    return AdminApp(
-        "api",
-        {"postgres": lambda: _postgres(engine), "object store": lambda: _object_store(blobs)},
-        heartbeat,
-        spares={} if settings.postgres_read_dsn is None else {"read replica": replica.why_away},
-    )
+    # Questions need Postgres alone; an api out of its Service would answer none.
+    spares: dict[str, Check] = {"object store": lambda: _object_store(blobs)}
+    if settings.postgres_read_dsn is not None:
+        spares["read replica"] = replica.why_away
+    return AdminApp("api", {"postgres": lambda: _postgres(engine)}, heartbeat, spares=spares)
 
 
 @asynccontextmanager

@@ -1,15 +1,22 @@
 """The api as a process: it says where it listens, answers, and ends well when told to."""
 
+import asyncio
 import json
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
 from pathlib import Path
 
 import httpx
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
 
+from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
+from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
@@ -42,6 +49,65 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
+
+
+def _listening(api: Service) -> None:
+    wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=30, what="the api")
+
+
+def _health(api: Service) -> httpx.Response:
+    return httpx.get(f"{api.admin}/health/ready", timeout=10)
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refuses", "says nothing"])
+def test_without_the_object_store_it_is_ready_and_answers(
+    service_environment: MakeEnvironment, tmp_path: Path, silent: bool
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1] if silent else free_port()
+        endpoint = f"http://127.0.0.1:{port}"
+        environment = service_environment(API_PORT="0", S3_ENDPOINT=endpoint)
+        api = Service("api", environment, tmp_path).wait_ready()
+        _listening(api)
+        try:
+            said = _health(api)
+            address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
+            answer = httpx.get(f"{address}/v1/models")
+        finally:
+            listening.close()
+            api.stop()
+    assert said.status_code == 200
+    assert said.json()["parts"]["postgres"] == "ready"
+    assert said.json()["parts"]["object store"] != "ready"
+    assert answer.status_code == 200
+
+
+async def test_questions_that_hold_every_connection_leave_it_ready(
+    service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path
+) -> None:
+    environment = service_environment(
+        API_PORT="0", POSTGRES_POOL_SIZE="1", QUERY_TIMEOUT_SECONDS="30"
+    )
+    api = Service("api", environment, tmp_path).wait_ready()
+    _listening(api)
+    waiting = text(
+        "SELECT count(*) FROM pg_locks WHERE relation = 'registration'::regclass AND NOT granted"
+    )
+    try:
+        address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
+        async with engine.connect() as holding:
+            await holding.execute(text("LOCK TABLE registration IN ACCESS EXCLUSIVE MODE"))
+            asked = asyncio.create_task(asyncio.to_thread(httpx.get, f"{address}/v1/models"))
+
+            async def waits() -> int:
+                return int(await holding.scalar(waiting) or 0)
+
+            await until(waits, lambda found: found == 1)
+            said = await asyncio.to_thread(_health, api)
+        assert said.status_code == 200
+        assert (await asked).status_code == 200
+    finally:
+        api.stop()
 
 
 def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) -> None:
