@@ -101,6 +101,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_partitions_dropped_total": above_zero,
     "retention_trouble_total": above_zero,
     "retention_last_run_timestamp_seconds": above_zero,
+    "retention_interval_seconds": above_zero,
     "retention_leading": above_zero,
     "retention_audit_pruned_total": above_zero,
     "retention_marked": above_zero,

@@ -109,3 +109,10 @@ def test_promtool_takes_the_rules() -> None:
     command = ["promtool", "check", "rules", os.fspath(ALERTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_retention_is_late_after_three_intervals_and_not_before_an_hour() -> None:
+    """A fixed hour would always fire at an interval of a day; `> 0` would hide what never ran."""
+    (rule,) = (one for one in RULES if one["alert"] == "InferenceStoreRetentionLate")
+    assert "clamp_min(3 * max(inference_store_retention_interval_seconds), 3600)" in rule["expr"]
+    assert "last_run_timestamp_seconds > 0" not in rule["expr"]

@@ -17,6 +17,10 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
+# What an ingester may have to wait for.
+SERVERS = ("kafka", "postgres", "object store")
+
+
 def server_of(error: BaseException) -> str | None:
     """Which server is away; None where the error is of another kind."""
     if isinstance(error, BlobsAway):

@@ -9,18 +9,19 @@ from functools import partial
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import parked, partitions
+from inference_store.store import metrics, parked, partitions
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.dictionary import Dictionary
+from inference_store.store.events import DEAD_LETTER_REASONS
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import IngesterSettings
 
 from .consumer import Topic
 from .limit import DeadLetterLimit
 from .line import Line
-from .patience import Patience, Stopped
+from .patience import SERVERS, Patience, Stopped
 from .reading import Reader
 from .retry import Retries
 from .watch import Watch
@@ -97,6 +98,8 @@ class _Ingester:
 
     async def run(self) -> None:
         settings = self._settings
+        metrics.from_zero(metrics.DEAD_LETTERS, DEAD_LETTER_REASONS)
+        metrics.from_zero(metrics.TROUBLE, SERVERS)
         await self._admin.start(
             settings.ingester_admin_host, settings.ingester_admin_port, settings
         )

@@ -13,7 +13,7 @@ from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of, is_trouble
 from inference_store.store.errors import BlobsAway
-from inference_store.store.metrics import RETENTION_TROUBLE
+from inference_store.store.metrics import LAST_RUN, RETENTION_TROUBLE, RUN_INTERVAL
 from inference_store.store.retention.leadership import Leadership, candidacy
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import RetentionSettings
@@ -84,6 +84,9 @@ class _Retention:
         await self._admin.start(
             settings.retention_admin_host, settings.retention_admin_port, settings
         )
+        # Late counts from here where no run has ever ended well.
+        LAST_RUN.set_to_current_time()
+        RUN_INTERVAL.set(settings.retention_interval_seconds)
         self._schedule.start()
         try:
             while not self._stop.is_set():

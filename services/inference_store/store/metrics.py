@@ -5,7 +5,7 @@ does not stand at 0 in another. Labels are bounded: values of our own lists, num
 partitions, and the api's routes; never a model, a key, an id or anything else a caller chose.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -172,10 +172,20 @@ OBJECTS_DELETED = _counter("retention_objects_deleted_total", "Objects deleted a
 PARTITIONS_DROPPED = _counter("retention_partitions_dropped_total", "Partitions dropped whole.")
 RETENTION_TROUBLE = _counter("retention_trouble_total", "Steps that failed and will be retried.")
 AUDIT_PRUNED = _counter("retention_audit_pruned_total", "Entries of the audit removed by age.")
-LAST_RUN = _gauge("retention_last_run_timestamp_seconds", "When the last run ended well.")
+LAST_RUN = _gauge(
+    "retention_last_run_timestamp_seconds",
+    "When the last run ended well; where none ever has: when the service started.",
+)
+RUN_INTERVAL = _gauge("retention_interval_seconds", "Time between two scheduled runs.")
 LEADING = _gauge("retention_leading", "1 while this service is the one that works.")
 MARKED = _gauge("retention_marked", "Inferences and inputs marked, and not erased yet.")
 ERASURES = _gauge("retention_erasures", "Erasures that are not finished, by state.", "state")
 OLDEST_ERASURE = _gauge(
     "retention_oldest_erasure_seconds", "How long ago the oldest unfinished erasure was asked for."
 )
+
+
+def from_zero(counter: Counter, values: Iterable[str]) -> None:
+    """Show a counter's labels from the start: of one that begins at 5, no increase is seen."""
+    for value in values:
+        counter.labels(value)

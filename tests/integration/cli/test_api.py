@@ -46,6 +46,10 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
         admin = f"http://127.0.0.1:{_port(log, 'admin_listening')}"
         with urllib.request.urlopen(f"{admin}/health/ready") as answer:
             assert json.load(answer)["ready"] is True
+        with urllib.request.urlopen(f"{admin}/metrics") as answer:
+            shown = answer.read().decode()
+        for kind in ("page", "count"):
+            assert f'inference_store_api_query_timeouts_total{{kind="{kind}"}} 0.0' in shown
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
