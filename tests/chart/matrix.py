@@ -80,6 +80,8 @@ MATRIX: dict[str, Values] = {
         "settings": {"MAX_METADATA_BYTES": 2097152, "INGESTER_DEAD_LETTER_SHARE": 0.5},
         "traces": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
         "extraEnv": [{"name": "PROXY", "value": "none"}],
+        "extraVolumes": [{"name": "company-ca", "configMap": {"name": "company-ca"}}],
+        "extraVolumeMounts": [{"name": "company-ca", "mountPath": "/etc/company-ca"}],
         "migration": {"existingSecret": "owner"},
         "api": {
             "autoscaling": {"enabled": True},

@@ -169,6 +169,19 @@ def test_issuers_of_tokens_are_reached() -> None:
     assert ports == {53, 5432, 9093, 443, 8443}
 
 
+def test_rights_that_come_with_the_node_or_the_pod_are_fetched() -> None:
+    """Neither keys nor a role: IMDS, ECS' and Pod Identity's agents, and STS."""
+    values = SERVERS | {"s3": {"region": "eu-central-1"}}
+    cidrs = ("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32")
+    agents = (frozenset({80}), [{"ipBlock": {"cidr": cidr}} for cidr in cidrs])
+    for component in ("api", "ingester", "retention", "test", "doctor"):
+        assert agents in egress(values, component)
+        assert (frozenset({443}), None) in egress(values, component)
+        assert agents not in egress(SERVERS, component)
+        assert agents not in egress(MATRIX["tokens instead of passwords"], component)
+    assert agents not in egress(values, "migrate")
+
+
 def test_peers_narrow_what_is_reached_and_who_asks() -> None:
     values = MATRIX["everything that may be left out"]
     database = [{"ipBlock": {"cidr": "10.1.0.0/24"}}]

@@ -248,17 +248,3 @@ def test_monitoring_objects_hold_the_files() -> None:
     assert len(chosen) == len(SERVICES)
     port = monitor["spec"]["endpoints"][0]["port"]
     assert all(one["spec"]["ports"][0]["name"] == port for one in chosen)
-
-
-@pytest.mark.parametrize(
-    ("given", "name"), [("", "store-inference-store"), ("admin.example.com", "admin.example.com")]
-)
-def test_prometheus_asks_the_admin_ports_for_one_name(given: str, name: str) -> None:
-    values = SERVERS | {
-        "admin": {"tlsSecret": "admin-tls", "serverName": given},
-        "metrics": {"serviceMonitor": {"enabled": True}},
-    }
-    (monitor,) = of_kind(template(values), "ServiceMonitor").values()
-    (endpoint,) = monitor["spec"]["endpoints"]
-    assert endpoint["scheme"] == "https"
-    assert endpoint["tlsConfig"]["serverName"] == name

@@ -54,7 +54,7 @@
 {{- $v := .root.Values -}}
 {{- $urls := list -}}
 {{- if has .component (list "api" "ingester" "retention" "test" "doctor") -}}
-{{- if $v.s3.webIdentity.roleArn -}}
+{{- if or $v.s3.webIdentity.roleArn (include "inference-store.usesIam" .) -}}
 {{- $urls = append $urls (default "https://sts.amazonaws.com" $v.s3.webIdentity.stsEndpoint) -}}
 {{- end -}}
 {{- end -}}
@@ -74,4 +74,18 @@
 {{- if $ports -}}
 {{- include "inference-store.toPeers" (dict "ports" (uniq $ports)) -}}
 {{- end -}}
+{{- if include "inference-store.usesIam" . }}
+- ports: [{port: 80}]
+  to:
+    # The node's metadata, ECS' and EKS Pod Identity's agents.
+    {{- range list "169.254.169.254" "169.254.170.2" "169.254.170.23" }}
+    - ipBlock: {cidr: {{ . }}/32}
+    {{- end }}
+{{- end -}}
+{{- end -}}
+
+{{- /* Whether a component gets its rights in S3 from the cluster: neither keys nor a role are given. */ -}}
+{{- define "inference-store.usesIam" -}}
+{{- $asks := has .component (list "api" "ingester" "retention" "test" "doctor") -}}
+{{- if and $asks (not .root.Values.s3.webIdentity.roleArn) (not (include "inference-store.s3Secret" .)) -}}yes{{- end -}}
 {{- end -}}

@@ -27,6 +27,9 @@ capabilities: {drop: [ALL]}
 {{- if $v.s3.webIdentity.roleArn }}
 - {name: web-identity, mountPath: /var/run/secrets/inference-store, readOnly: true}
 {{- end }}
+{{- with $v.extraVolumeMounts }}
+{{ toYaml . }}
+{{- end }}
 {{- end -}}
 
 {{- define "inference-store.volumes" -}}
@@ -64,6 +67,18 @@ capabilities: {drop: [ALL]}
           audience: {{ $v.s3.webIdentity.audience | quote }}
           expirationSeconds: {{ $v.s3.webIdentity.expirationSeconds }}
 {{- end }}
+{{- with $v.extraVolumes }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "inference-store.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
 {{- end -}}
 
 {{- /* What every pod of ours has; takes {root, component}. */ -}}
@@ -72,12 +87,7 @@ capabilities: {drop: [ALL]}
 serviceAccountName: {{ include "inference-store.serviceAccount" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-{{- if $v.image.pullSecrets }}
-imagePullSecrets:
-  {{- range $v.image.pullSecrets }}
-  - name: {{ . }}
-  {{- end }}
-{{- end }}
+{{- include "inference-store.pullSecrets" .root }}
 securityContext:
   runAsNonRoot: true
   runAsUser: 10001

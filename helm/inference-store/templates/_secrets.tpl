@@ -23,13 +23,15 @@
 {{- if .Values.postgres.existingSecret -}}{{- .Values.postgres.passwordKey -}}{{- else -}}postgres-password{{- end -}}
 {{- end -}}
 
-{{- /* Which Secret has the S3 keys of a component; empty: IAM. Takes {root, component}. */ -}}
+{{- /* Which Secret has the S3 keys of a component; empty: IAM. Takes {root, component}. What
+       `helm test` runs has the api's account, and the api's keys where there are none for all. */ -}}
 {{- define "inference-store.s3Secret" -}}
 {{- $full := include "inference-store.fullname" .root -}}
 {{- $own := dig .component "s3ExistingSecret" "" .root.Values.AsMap -}}
 {{- if $own -}}{{- $own -}}
 {{- else if .root.Values.s3.existingSecret -}}{{- .root.Values.s3.existingSecret -}}
 {{- else if .root.Values.s3.accessKey -}}{{- $full -}}-secrets
+{{- else if and (has .component (list "test" "doctor")) .root.Values.api.s3ExistingSecret -}}{{- .root.Values.api.s3ExistingSecret -}}
 {{- else if include "inference-store.hasS3" .root -}}{{- $full -}}-dev
 {{- end -}}
 {{- end -}}

@@ -30,7 +30,9 @@
 {{- $_ := set $s "S3_BUCKET" $v.s3.bucket -}}
 {{- $_ := set $s "S3_ALLOWED_BUCKETS" (join "," $v.s3.allowedBuckets) -}}
 {{- $_ := set $s "S3_PUBLIC_ENDPOINT" $v.s3.publicEndpoint -}}
-{{- $_ := set $s "PRESIGNED_URLS" $v.s3.presignedUrls -}}
+{{- /* YAML reads on and off as booleans. */ -}}
+{{- $links := $v.s3.presignedUrls -}}
+{{- $_ := set $s "PRESIGNED_URLS" (kindIs "bool" $links | ternary (eq (toString $links) "true" | ternary "on" "off") $links) -}}
 {{- $_ := set $s "PRESIGNED_URL_SECONDS" (include "inference-store.text" $v.s3.presignedUrlSeconds) -}}
 {{- $_ := set $s "S3_ENCRYPTION" $v.s3.encryption.type -}}
 {{- $_ := set $s "S3_KMS_KEY_ID" $v.s3.encryption.kmsKeyId -}}

@@ -32,6 +32,7 @@ spec:
       serviceAccountName: {{ include "inference-store.fullname" .root }}
       automountServiceAccountToken: false
       enableServiceLinks: false
+      {{- include "inference-store.pullSecrets" .root | indent 6 }}
       terminationGracePeriodSeconds: 60
       securityContext:
         runAsNonRoot: true
