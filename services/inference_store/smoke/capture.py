@@ -12,12 +12,12 @@ LABEL = "smoke"
 
 
 class Capture:
-    """Three blobs and an event, new each time."""
+    """Three blobs below `folder` and an event, new each time."""
 
     def __init__(self) -> None:
         self.inference_id = str(uuid4())
         self._received = datetime.now(UTC)
-        self._folder = f"smoke/{self.inference_id}"
+        self.folder = f"smoke/{self.inference_id}"
 
     @property
     def data(self) -> bytes:
@@ -58,4 +58,4 @@ class Capture:
         return {"metadata_filter": [condition], "prediction": below, "unknown_keys": "empty"}
 
     def _key(self, kind: str) -> str:
-        return f"{self._folder}/{kind}"
+        return f"{self.folder}/{kind}"

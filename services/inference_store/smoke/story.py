@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import orjson
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 
 from inference_store.store.blobs import Blobs
+from inference_store.store.errors import BlobsAway
 from inference_store.store.kafka import client_arguments
 
 from .capture import MODEL, Capture
@@ -27,9 +29,24 @@ def tell(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -> Non
     capture = Capture()
     _registered(api)
     say(f"the api answers at {api.address}, and lets us in")
-    _stored(settings, capture)
-    say(f"three blobs are in the bucket {settings.s3_bucket}")
-    asyncio.run(_publish(settings, capture.event))
+    try:
+        _stored(settings, capture)
+        say(f"three blobs are in the bucket {settings.s3_bucket}")
+        asyncio.run(_publish(settings, capture.event))
+    except (BlobsAway, KafkaError, OSError):
+        say(_removed(settings, capture))
+        raise
+    try:
+        _answered(settings, api, capture, seconds=seconds, say=say)
+    except (Failed, Refused):
+        say(_erased_after_all(api, capture))
+        raise
+
+
+def _answered(
+    settings: SmokeSettings, api: Rest, capture: Capture, *, seconds: float, say: Say
+) -> None:
+    """From the published event to its erasure."""
     began = time.monotonic()
     say(f"the event of {capture.inference_id} is on the topic {settings.kafka_topic}")
     _wait_for(api, capture, seconds)
@@ -102,6 +119,29 @@ def _erased(api: Rest, capture: Capture) -> None:
             return
         raise
     raise Failed(f"{capture.inference_id} is shown still, after it was erased")
+
+
+def _removed(settings: SmokeSettings, capture: Capture) -> str:
+    """No event names them: nobody else would ever delete these objects."""
+    try:
+        with Blobs(settings) as blobs:
+            faults = blobs.delete_objects([blobs.parse(key) for key in capture.blobs])
+    except BlobsAway as away:
+        return f"what was stored below {capture.folder}/ may be there still: {away}"
+    if faults:
+        return f"what was stored below {capture.folder}/ is there still: delete it"
+    return "what was stored is deleted again"
+
+
+def _erased_after_all(api: Rest, capture: Capture) -> str:
+    """The event is out: its objects may only go by way of the api, or it would wait for them."""
+    try:
+        api.ask("DELETE", _path(capture))
+    except Refused as refused:
+        if refused.status == 404:
+            return f"once it is indexed, erase it: DELETE {_path(capture)}"
+        return f"it is not erased: {refused}"
+    return "it is erased all the same"
 
 
 def _path(capture: Capture) -> str:

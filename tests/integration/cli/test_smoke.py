@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.servers.fixtures import MakeEnvironment
+from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
 
@@ -51,6 +52,17 @@ def test_it_says_that_no_ingester_came(api: dict[str, str]) -> None:
     done = smoke(api, "--api", address(api), "--seconds", "0.5")
     assert done.returncode == 1
     assert "was not indexed within 0.5 s: look at the ingester's /health/ready" in done.stderr
+    assert "once it is indexed, erase it: DELETE /v1/models/inference-store-smoke/" in done.stdout
+
+
+def test_without_kafka_nothing_is_left_in_the_bucket(api: dict[str, str], minio_server: S3) -> None:
+    away = api | {"INFERENCE_STORE_KAFKA_BOOTSTRAP_SERVERS": f"127.0.0.1:{free_port()}"}
+    done = smoke(away, "--api", address(api))
+    assert done.returncode == 1
+    assert "three blobs are in the bucket" in done.stdout
+    assert "what was stored is deleted again" in done.stdout
+    bucket = api["INFERENCE_STORE_S3_BUCKET"]
+    assert list(minio_server.client().list_objects(bucket, recursive=True)) == []
 
 
 def test_it_says_that_the_token_is_wrong(api: dict[str, str]) -> None:
