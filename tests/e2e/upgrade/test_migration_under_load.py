@@ -38,15 +38,24 @@ async def slowest(database: str, stop: asyncio.Event) -> float:
     return longest
 
 
-async def read_long(database: str, seconds: float) -> None:
-    """A transaction that has read `inference` and stays open."""
+async def read_long(database: str, seconds: float, reading: asyncio.Event) -> None:
+    """A transaction that has read `inference` and stays open; `reading` once it has."""
     connection = await asyncpg.connect(database)
     try:
         async with connection.transaction():
             await connection.fetchval("SELECT count(*) FROM inference")
+            reading.set()
             await connection.execute("SELECT pg_sleep($1)", seconds)
     finally:
         await connection.close()
+
+
+async def publish_until(stop: asyncio.Event, published: Published) -> None:
+    """Traffic until `stop`, however fast the machine is."""
+    start = 0
+    while not stop.is_set():
+        await published.under_load(captures(range(start, start + 50)))
+        start += 50
 
 
 @pytest.mark.timeout(600)
@@ -66,13 +75,15 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
     )
     said: list[str] = []
     stop = asyncio.Event()
+    migrated = asyncio.Event()
+    reading = asyncio.Event()
     ingester = Service("ingester", settings, tmp_path)
     try:
         await asyncio.to_thread(ingester.wait_ready)
         async with Producer(settings, settings["INFERENCE_STORE_KAFKA_TOPIC"]) as producer:
             published = Published(producer)
             async with asyncio.TaskGroup() as tasks:
-                load = tasks.create_task(published.under_load(captures(range(1500))))
+                load = tasks.create_task(publish_until(migrated, published))
                 waited = tasks.create_task(slowest(database, stop))
                 await asyncio.to_thread(
                     wait_until,
@@ -80,14 +91,17 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
                     seconds=60,
                     what="some traffic",
                 )
-                reader = tasks.create_task(read_long(database, READER_SECONDS))
+                reader = tasks.create_task(read_long(database, READER_SECONDS, reading))
+                await reading.wait()
+                before = len(published.captures)
                 await asyncio.to_thread(
                     upgrade,
                     database,
                     say=said.append,
                     migrations=migrations_with_one_more(tmp_path),
                 )
-                assert not load.done(), "the migration was not under load"
+                assert len(published.captures) > before, "the migration was not under load"
+                migrated.set()
                 await asyncio.gather(load, reader)
                 stop.set()
             await check_ingested(engine, published.captures, bucket, records=published.records)
