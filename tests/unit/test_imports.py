@@ -28,6 +28,7 @@ HOMES = {
     "uvicorn": {"api", "cli/api.py"},
     "aiohttp": {"store/admin.py", "store/kafka", "api/access/issuer.py", "proxy"},
     "jwt": {"api/access"},
+    "lark": {"store/cql2"},
     "asyncpg": {"store", "ingester/write"},
     "sqlalchemy": {"store", "api", "ingester", "retention", "cli/keys.py"},
     "alembic": {"store/migration.py"},
@@ -47,8 +48,10 @@ LINES = (
     {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}
     | {"distributing", "admin", "kafka"},
     {"access"},
-    {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"},
+    {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"}
+    | {"cql2", "properties"},
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
+    {"filters"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},
     {"figures"},
     {"doctor"},

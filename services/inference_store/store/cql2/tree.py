@@ -1,0 +1,107 @@
+"""The canonical tree of a CQL2 filter (OGC 21-065r2): what text and JSON are both read into.
+
+A node is what CQL2-JSON has for it: a literal, a property, an instant, an interval, a geometry,
+an array, or an operation with arguments. Functions, operators and predicates are all operations.
+"""
+
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a node stands: characters [start, end) of the text, or a path into the JSON.
+
+    `path` begins with the body's field: `filter`, `filter.args[1]`.
+    """
+
+    path: str = "filter"
+    start: int | None = None
+    end: int | None = None
+
+
+NOWHERE = Place()
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A text, an exact number or a truth value."""
+
+    value: str | Decimal | bool
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Instant:
+    """`DATE('…')` or `TIMESTAMP('…')`; a timestamp is in UTC, to the microsecond."""
+
+    value: date | datetime
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """`INTERVAL(a, b)`; None is the open end `'..'`."""
+
+    start: "Node | None"
+    end: "Node | None"
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+Shape: TypeAlias = Literal[
+    "Point",
+    "LineString",
+    "Polygon",
+    "MultiPoint",
+    "MultiLineString",
+    "MultiPolygon",
+    "GeometryCollection",
+    "BBox",
+]
+Coordinates: TypeAlias = "tuple[Decimal, ...] | tuple[Coordinates, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A geometry, longitude first, nested as in GeoJSON; a BBox is its four or six numbers."""
+
+    shape: Shape
+    coordinates: Coordinates = ()
+    geometries: "tuple[Geometry, ...]" = ()
+    """Of a GeometryCollection."""
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A property by name. `quoted`: it stood in double quotes."""
+
+    name: str
+    quoted: bool = field(default=False, compare=False)
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An array of values: the operand of an array function, the list of `IN`."""
+
+    items: "tuple[Node, ...]"
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator, predicate or function applied, by its name in CQL2-JSON.
+
+    `and or not = <> < > <= >= + - * / % div ^ like between in isNull casei accenti s_intersects …
+    t_after … a_contains …`; own functions by their own names (`prediction`).
+    """
+
+    op: str
+    args: "tuple[Node, ...]"
+    at: Place = field(default=NOWHERE, compare=False)
+
+
+Node: TypeAlias = Scalar | Instant | Interval | Geometry | Named | Listed | Operation

@@ -1,0 +1,247 @@
+"""A filter with types: what the check makes of a tree, and what SQL and Python give a meaning.
+
+Two kinds of thing. A *value* stands for the values, of one kind, that an inference has: none
+(NULL), one, or several (`tags[]`). A *truth* is true, false or NULL of an inference.
+
+A truth over values looks at every combination of their values: true if some combination
+satisfies it, NULL if there is no combination at all, else false. A calculation without a result
+(a division by zero) is no combination. `Not` negates the whole; `And` and `Or` are SQL's.
+
+Inside `Predicted` and `Counted`, the same holds of one prediction; `Column` exists only there.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
+Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
+Calculation: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^"]
+Folding: TypeAlias = Literal["casei", "accenti"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A value that was written. A timestamp is in UTC; a number is exact."""
+
+    kind: Kind
+    value: Decimal | str | bool | datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The values of a metadata key that can be compared as `kind`; other ones are not there."""
+
+    name: str
+    key: int | None
+    """Its integer in the dictionary; None: no inference has it yet."""
+    kind: Kind
+    many: bool
+    """Whether one inference may have several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A property of the inference itself, by its name in `properties.PROPERTIES`."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a prediction, by its name in `properties.PREDICTION_COLUMNS`."""
+
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Calculated:
+    """Exact arithmetic of numbers.
+
+    `/` has at least 16 significant digits, rounded half away from zero, as Postgres' numeric;
+    `div` cuts towards zero and `%` has the dividend's sign; `^` takes a Constant whole exponent
+    from 0 to 16. A division by zero has no result.
+    """
+
+    op: Calculation
+    left: "Value"
+    right: "Value"
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A text with its letters' case folded, or without its accents."""
+
+    how: Folding
+    of: "Value"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many predictions satisfy the condition (None: all there are); NULL where unknown."""
+
+    condition: "Truth | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """Metres from the inference's location to a point, along a sphere of 6,371,008.8 m radius."""
+
+    longitude: Decimal
+    latitude: Decimal
+
+
+Value: TypeAlias = (
+    Constant | Metadata | Property | Column | Calculated | Folded | Counted | Distance
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Always this."""
+
+    truth: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Two values of one kind compared; texts in code-point order."""
+
+    op: Comparison
+    left: Value
+    right: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """low <= of <= high."""
+
+    of: Value
+    low: Value
+    high: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """Equal to one of these, which are of one kind."""
+
+    of: Value
+    items: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """A text that matches: `%` any text, `_` one character, `\\` takes the next as it is."""
+
+    of: Value
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """IS NULL: no value at all. Of a Metadata: of no kind, and JSON null is none."""
+
+    of: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """IS NULL of a truth: it is neither true nor false."""
+
+    of: "Truth"
+
+
+@dataclass(frozen=True, slots=True)
+class Holds:
+    """A truth value that is true: a bare `ok`, a bare boolean key."""
+
+    of: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """The metadata key was sent, whatever its value, JSON null too. Never NULL."""
+
+    name: str
+    key: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Predicted:
+    """Some prediction satisfies the condition (None: there is one); NULL where unknown."""
+
+    condition: "Truth | None"
+
+
+Ring: TypeAlias = tuple[tuple[Decimal, Decimal], ...]
+"""Corners (longitude, latitude); the last is the first again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """An outer ring and its holes. The corners of a box are a ring too."""
+
+    outer: Ring
+    holes: tuple[Ring, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where the inference's location lies; NULL without one.
+
+    `intersects`: in an area or on its edge, or one of the points. `within`: in an area and not on
+    its edge, or one of the points. A box over the antimeridian is two areas.
+    """
+
+    relation: Literal["intersects", "within"]
+    areas: tuple[Area, ...] = ()
+    points: tuple[tuple[Decimal, Decimal], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """The set of a many-valued key's values of one kind against a set of constants.
+
+    NULL where the key has no value at all. Order and repetition do not count: none is stored.
+    """
+
+    relation: Literal["equals", "contains", "containedby", "overlaps"]
+    of: Metadata
+    items: tuple[Constant, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    of: "Truth"
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    parts: tuple["Truth", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    parts: tuple["Truth", ...]
+
+
+Truth: TypeAlias = (
+    Fixed
+    | Compared
+    | Between
+    | Among
+    | Like
+    | Missing
+    | Unknown
+    | Holds
+    | Sent
+    | Predicted
+    | Located
+    | Array
+    | Not
+    | And
+    | Or
+)
