@@ -2,7 +2,7 @@
 
 StoreError
 ├── Invalid            422  what was asked makes no sense
-│   ├── UnknownKey, ImpossibleComparison, UnknownField …  (`errors` names path and remedy)
+│   ├── UnknownKey, ImpossibleComparison, InvalidFilter …  (`errors` names path and remedy)
 ├── NotJson            400
 ├── Unauthorized       401
 ├── Forbidden          403
@@ -14,6 +14,7 @@ StoreError
 ├── TooLarge           413
 ├── TooManyRequests    429
 ├── HeadersTooLarge    431
+├── NotKept            501  a part of the standard that is not kept here
 ├── QueryTimeout       503
 └── Unavailable        503  a part is away
 
@@ -67,6 +68,13 @@ class ImpossibleComparison(Invalid):
 
     type = "impossible-comparison"
     title = "The key's types make this comparison impossible"
+
+
+class InvalidFilter(Invalid):
+    """The filter is not CQL2: `errors` points at the place and says what is expected there."""
+
+    type = "invalid-filter"
+    title = "The filter cannot be read"
 
 
 class InvalidCursor(Invalid):
@@ -166,6 +174,14 @@ class TooLarge(StoreError):
     status = 413
     type = "too-large"
     title = "The body is too large"
+
+
+class NotKept(StoreError):
+    """The filter needs a conformance class of CQL2 that is not kept; the detail names it."""
+
+    status = 501
+    type = "conformance-class-not-kept"
+    title = "This part of CQL2 is not kept"
 
 
 class QueryTimeout(StoreError):

@@ -1,1 +1,47 @@
-"""CQL2, the filter language: its tree. It knows no table and no metadata key."""
+"""CQL2, the filter language: its tree, text and JSON. It knows no table and no metadata key."""
+
+from typing import Literal
+
+from inference_store.store.json_text import Json
+
+from .conformance import CONFORMANCE, Conformance
+from .operations import OPERATIONS, Entry
+from .places import fault, pointed, where
+from .read_json import parse_json, parse_json_text
+from .read_text import parse_text
+from .suggestions import meant_by
+from .tree import Node
+from .write_json import to_json
+from .write_text import to_text
+
+__all__ = [
+    "CONFORMANCE",
+    "OPERATIONS",
+    "Conformance",
+    "Entry",
+    "fault",
+    "meant_by",
+    "parse",
+    "parse_json",
+    "parse_json_text",
+    "parse_text",
+    "pointed",
+    "to_json",
+    "to_text",
+    "where",
+]
+
+
+def parse(
+    value: Json, *, lang: Literal["cql2-text", "cql2-json"] | None = None, path: str = "filter"
+) -> Node:
+    """The tree of a filter in either encoding: a string is text, all else is JSON.
+
+    With `lang` cql2-json a string is JSON that is still text.
+    Raises InvalidFilter and NotKept.
+    """
+    if not isinstance(value, str):
+        return parse_json(value, path=path)
+    if lang == "cql2-json":
+        return parse_json_text(value, path=path)
+    return parse_text(value, path=path)

@@ -1,0 +1,239 @@
+"""From what the grammar has found to the tree; called while it parses, so nothing recurses.
+
+Names of methods are names in `grammar.lark`. A part is a node, a token or a bracketed node.
+"""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final, TypeAlias, cast
+
+from lark import Token, Transformer
+
+from . import literals, shapes
+from .operations import Entry, entry_of
+from .refused import Refused
+from .tree import Geometry, Instant, Interval, Listed, Named, Node, Operation, Place, Scalar, Shape
+
+PATH: Final = ContextVar("PATH", default="filter")
+"""The field that the text stands in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A node in brackets; for an array function an array of one."""
+
+    of: "Node | Group"
+    at: Place
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """Brackets inside a geometry."""
+
+    parts: "tuple[tuple[Decimal, ...] | Nested | Geometry, ...]"
+    at: Place
+
+
+Part: TypeAlias = Token | Node | Group | Nested
+_SHAPES: Final[dict[str, Shape]] = {
+    "POINT": "Point",
+    "LINESTRING": "LineString",
+    "POLYGON": "Polygon",
+    "MULTIPOINT": "MultiPoint",
+    "MULTILINESTRING": "MultiLineString",
+    "MULTIPOLYGON": "MultiPolygon",
+    "GEOMETRYCOLLECTION": "GeometryCollection",
+}
+
+
+def _from(first: Part, last: Part) -> Place:
+    start = first.start_pos if isinstance(first, Token) else first.at.start
+    end = last.end_pos if isinstance(last, Token) else last.at.end
+    return Place(PATH.get(), start, end)
+
+
+def _bare(part: Part) -> Node:
+    while isinstance(part, Group):
+        part = part.of
+    return cast(Node, part)
+
+
+def _nodes(parts: list[Part]) -> tuple[Node, ...]:
+    return tuple(_bare(part) for part in parts if not isinstance(part, Token | None))
+
+
+def _array_of(part: Part) -> Node:
+    """A bracketed node as an array of one, inside itself too."""
+    around: list[Place] = []
+    while isinstance(part, Group):
+        around.append(part.at)
+        part = part.of
+    found = cast(Node, part)
+    for at in reversed(around):
+        found = Listed((found,), at)
+    return found
+
+
+def _not(parts: list[Part], of: Node) -> Operation:
+    return Operation("not", (of,), _from(parts[0], parts[-1]))
+
+
+class Build(Transformer[Token, Node]):
+    """The tree, from the leaves up."""
+
+    def start(self, parts: list[Part]) -> Node:
+        return _bare(parts[0])
+
+    def disjunction(self, parts: list[Part]) -> Operation:
+        return Operation("or", _nodes(parts), _from(parts[0], parts[-1]))
+
+    def conjunction(self, parts: list[Part]) -> Operation:
+        return Operation("and", _nodes(parts), _from(parts[0], parts[-1]))
+
+    def negation(self, parts: list[Part]) -> Operation:
+        return _not(parts, _bare(parts[1]))
+
+    def binary(self, parts: list[Part]) -> Operation:
+        op = str(parts[1]).lower()
+        return Operation(op, _nodes(parts), _from(parts[0], parts[-1]))
+
+    def like(self, parts: list[Part]) -> Operation:
+        return Operation("like", _nodes(parts), _from(parts[0], parts[-1]))
+
+    def between(self, parts: list[Part]) -> Operation:
+        return Operation("between", _nodes(parts), _from(parts[0], parts[-1]))
+
+    def among(self, parts: list[Part]) -> Operation:
+        brackets = next(i for i, part in enumerate(parts) if getattr(part, "type", "") == "OPEN")
+        items = Listed(_nodes(parts[brackets:]), _from(parts[brackets], parts[-1]))
+        return Operation("in", (_bare(parts[0]), items), _from(parts[0], parts[-1]))
+
+    def missing(self, parts: list[Part]) -> Operation:
+        return Operation("isNull", _nodes(parts), _from(parts[0], parts[-1]))
+
+    def unlike(self, parts: list[Part]) -> Operation:
+        return _not(parts, self.like(parts))
+
+    def outside(self, parts: list[Part]) -> Operation:
+        return _not(parts, self.between(parts))
+
+    def none_of(self, parts: list[Part]) -> Operation:
+        return _not(parts, self.among(parts))
+
+    def present(self, parts: list[Part]) -> Operation:
+        return _not(parts, self.missing(parts))
+
+    def signed(self, parts: list[Part]) -> Node:
+        """`-5` is a number; `-x` is `-1 * x`, as the standard's JSON has no sign."""
+        sign, of, at = str(parts[0]), _bare(parts[1]), _from(parts[0], parts[1])
+        if isinstance(of, Scalar) and isinstance(of.value, Decimal):
+            return Scalar(of.value.copy_negate() if sign == "-" else of.value, at)
+        if sign == "+":
+            raise Refused("a + stands before a number, or between two", at)
+        return Operation("*", (Scalar(Decimal(-1), at), of), at)
+
+    def group(self, parts: list[Part]) -> Group:
+        return Group(cast(Node | Group, parts[1]), _from(parts[0], parts[-1]))
+
+    def array(self, parts: list[Part]) -> Listed:
+        items = [part for part in parts if not isinstance(part, Token)]
+        return Listed(tuple(map(_array_of, items)), _from(parts[0], parts[-1]))
+
+    def call(self, parts: list[Part]) -> Operation:
+        name, at = str(parts[0]), _from(parts[0], parts[-1])
+        entry = entry_of(name)
+        if entry is None:
+            return Operation(name, _nodes(parts), at)
+        if entry.style != "call":
+            raise Refused(f"{name} is not a function: write it as {entry.text}", at)
+        return Operation(entry.name, _arguments(entry, parts), at)
+
+    def number(self, parts: list[Part]) -> Scalar:
+        at = _from(parts[0], parts[0])
+        return Scalar(literals.number(str(parts[0]), at), at)
+
+    def text(self, parts: list[Part]) -> Scalar:
+        return literals.text_of(literals.unescaped(str(parts[0])), _from(parts[0], parts[0]))
+
+    def truth(self, parts: list[Part]) -> Scalar:
+        return Scalar(cast(Token, parts[0]).type == "TRUE", _from(parts[0], parts[0]))
+
+    def name(self, parts: list[Part]) -> Named:
+        return Named(str(parts[0]), False, _from(parts[0], parts[0]))
+
+    def quoted(self, parts: list[Part]) -> Named:
+        return Named(str(parts[0])[1:-1].replace('""', '"'), True, _from(parts[0], parts[0]))
+
+    def instant(self, parts: list[Part]) -> Instant:
+        read = literals.read_date if _is(parts[0], "DATE") else literals.read_timestamp
+        at = _from(parts[0], parts[-1])
+        return Instant(read(literals.unescaped(str(parts[2])), _from(parts[2], parts[2])).value, at)
+
+    def bound(self, parts: list[Part]) -> Instant | None:
+        return literals.read_instant(literals.unescaped(str(parts[0])), _from(parts[0], parts[0]))
+
+    def interval(self, parts: list[Part]) -> Interval:
+        start, end = cast(Node | None, parts[2]), cast(Node | None, parts[4])
+        return Interval(start, end, _from(parts[0], parts[-1]))
+
+    def geometry(self, parts: list[Part]) -> Geometry:
+        shape = _SHAPES[str(parts[0]).upper().split()[0]]
+        nested, at = cast(Nested, parts[1]), _from(parts[0], parts[1])
+        if shape == "GeometryCollection":
+            inside = [part for part in nested.parts if isinstance(part, Geometry)]
+            if len(inside) < len(nested.parts):
+                raise Refused("a GEOMETRYCOLLECTION holds geometries", at)
+            return shapes.collection(inside, at)
+        return shapes.geometry(shape, _as_json_has_it(shape, _plain(nested, at)), at)
+
+    def box(self, parts: list[Part]) -> Geometry:
+        numbers = tuple(cast(Decimal, part) for part in parts if not isinstance(part, Token))
+        return shapes.geometry("BBox", numbers, _from(parts[0], parts[-1]))
+
+    def nested(self, parts: list[Part]) -> Nested:
+        inside = tuple(part for part in parts if not isinstance(part, Token))
+        return Nested(cast("tuple[Nested, ...]", inside), _from(parts[0], parts[-1]))
+
+    def position(self, parts: list[Decimal]) -> tuple[Decimal, ...]:
+        return tuple(parts)
+
+    def coordinate(self, parts: list[Token]) -> Decimal:
+        found = literals.number(str(parts[-1]), _from(parts[0], parts[-1]))
+        return found.copy_negate() if str(parts[0]) == "-" else found
+
+
+def _is(part: Part, kind: str) -> bool:
+    return isinstance(part, Token) and part.type == kind
+
+
+def _arguments(entry: Entry, parts: list[Part]) -> tuple[Node, ...]:
+    """Of a known function: where it takes an array, a bracketed value is one, but a name is not."""
+    inside = [part for part in parts if not isinstance(part, Token | None)]
+    return tuple(
+        _array_of(part) if entry.taken(index) == "array" else _bare(part)
+        for index, part in enumerate(inside)
+    )
+
+
+def _plain(nested: Nested, at: Place, levels: int = shapes.DEEPEST) -> shapes.Raw:
+    if levels == 0 or any(isinstance(part, Geometry) for part in nested.parts):
+        raise Refused("a geometry is written POLYGON((0 0, 1 0, 1 1, 0 0))", at)
+    return tuple(
+        _plain(part, at, levels - 1) if isinstance(part, Nested) else cast(shapes.Raw, part)
+        for part in nested.parts
+    )
+
+
+def _as_json_has_it(shape: Shape, raw: shapes.Raw) -> shapes.Raw:
+    """Text has one more pair of brackets around a point's position than GeoJSON."""
+    if shape == "Point":
+        return cast(shapes.Raw, raw[0]) if len(raw) == 1 else raw
+    if shape == "MultiPoint":  # (1 2, 3 4) and ((1 2), (3 4)) are both written
+        return tuple(_position_in(cast(shapes.Raw, part)) for part in raw)
+    return raw
+
+
+def _position_in(part: shapes.Raw) -> shapes.Raw:
+    inside = part[0]
+    return inside if len(part) == 1 and isinstance(inside, tuple) else part

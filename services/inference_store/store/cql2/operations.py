@@ -1,0 +1,158 @@
+"""Every operator, predicate and function there is: one table, which all of this folder reads."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+Kind: TypeAlias = Literal[
+    "truth", "number", "text", "instant", "interval", "geometry", "array", "unknown"
+]
+"""What a node is by its form alone; a name's kind is unknown until the types are known."""
+Takes: TypeAlias = Literal[
+    "truth",
+    "number",
+    "text",
+    "pattern",
+    "scalar",
+    "ordered",
+    "time",
+    "geometry",
+    "array",
+    "list",
+    "name",
+    "any",
+]
+"""What an argument may be.
+
+`pattern`: a written text, folded or not. `scalar`: a text, number, truth or instant; `ordered`: one
+of them but a truth. `time`: an instant or an interval. `list`: of `IN`. `name`: a name alone.
+"""
+Style: TypeAlias = Literal["infix", "words", "call"]
+
+ACCEPTS: Final[Mapping[Takes, frozenset[Kind]]] = MappingProxyType(
+    {
+        "truth": frozenset[Kind]({"truth"}),
+        "number": frozenset[Kind]({"number"}),
+        "text": frozenset[Kind]({"text"}),
+        "pattern": frozenset[Kind]({"text"}),
+        "scalar": frozenset[Kind]({"text", "number", "truth", "instant"}),
+        "ordered": frozenset[Kind]({"text", "number", "instant"}),
+        "time": frozenset[Kind]({"instant", "interval"}),
+        "geometry": frozenset[Kind]({"geometry"}),
+        "array": frozenset[Kind]({"array"}),
+        "list": frozenset[Kind]({"array"}),
+        "name": frozenset[Kind](),
+        "any": frozenset[Kind](
+            {"truth", "number", "text", "instant", "interval", "geometry", "array"}
+        ),
+    }
+)
+"""The kinds that an argument may have; `unknown` may stand everywhere but for a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operation. `takes`: its arguments, the last one repeated up to `most`."""
+
+    name: str
+    """In CQL2-JSON and in the tree."""
+    text: str
+    """In CQL2-Text."""
+    style: Style
+    takes: tuple[Takes, ...]
+    gives: Kind
+    conformance: str
+    """The class in CONFORMANCE that it belongs to."""
+    least: int
+    most: int | None
+    kept: bool = True
+    own: bool = False
+    """Not of the standard: a function of this store."""
+
+    def taken(self, index: int) -> Takes:
+        """What the argument of this index may be."""
+        return self.takes[min(index, len(self.takes) - 1)] if self.takes else "any"
+
+
+def _of(
+    name: str,
+    takes: tuple[Takes, ...],
+    gives: Kind,
+    conformance: str,
+    *,
+    text: str = "",
+    style: Style = "call",
+    kept: bool = True,
+) -> Entry:
+    """An operation of the standard with as many arguments as `takes` has."""
+    count = len(takes)
+    return Entry(name, text or name.upper(), style, takes, gives, conformance, count, count, kept)
+
+
+def _logical(name: str) -> Entry:
+    return Entry(name, name.upper(), "infix", ("truth",), "truth", "basic-cql2", 2, None)
+
+
+def _compared(name: str) -> Entry:
+    return _of(name, ("scalar", "scalar"), "truth", "basic-cql2", style="infix")
+
+
+def _calculated(name: str) -> Entry:
+    return _of(name, ("number", "number"), "number", "arithmetic", text=name, style="infix")
+
+
+def _spatial(name: str, conformance: str = "spatial-functions", *, kept: bool = False) -> Entry:
+    return _of(name, ("geometry", "geometry"), "truth", conformance, kept=kept)
+
+
+def _temporal(name: str) -> Entry:
+    return _of(name, ("time", "time"), "truth", "temporal-functions")
+
+
+def _array(name: str) -> Entry:
+    return _of(name, ("array", "array"), "truth", "array-functions")
+
+
+def _own(name: str, takes: tuple[Takes, ...], gives: Kind, *, least: int) -> Entry:
+    return Entry(name, name, "call", takes, gives, "functions", least, len(takes), own=True)
+
+
+def _table(*entries: Entry) -> Mapping[str, Entry]:
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+# fmt: off
+OPERATIONS: Final = _table(
+    _logical("and"), _logical("or"),
+    _of("not", ("truth",), "truth", "basic-cql2", style="words"),
+    *map(_compared, ("=", "<>", "<", ">", "<=", ">=")),
+    _of("isNull", ("any",), "truth", "basic-cql2", text="IS NULL", style="words"),
+    _of("like", ("text", "pattern"), "truth", "advanced-comparison-operators", style="words"),
+    _of("between", ("ordered", "ordered", "ordered"), "truth", "advanced-comparison-operators",
+        style="words"),
+    _of("in", ("scalar", "list"), "truth", "advanced-comparison-operators", style="words"),
+    _of("casei", ("text",), "text", "case-insensitive-comparison"),
+    _of("accenti", ("text",), "text", "accent-insensitive-comparison"),
+    *map(_calculated, ("+", "-", "*", "/", "%", "div", "^")),
+    _spatial("s_intersects", "basic-spatial-functions", kept=True),
+    _spatial("s_within", kept=True), _spatial("s_disjoint", kept=True),
+    *map(_spatial, ("s_contains", "s_crosses", "s_equals", "s_overlaps", "s_touches")),
+    *map(_temporal, (
+        "t_after", "t_before", "t_contains", "t_disjoint", "t_during", "t_equals", "t_finishedBy",
+        "t_finishes", "t_intersects", "t_meets", "t_metBy", "t_overlappedBy", "t_overlaps",
+        "t_startedBy", "t_starts",
+    )),
+    *map(_array, ("a_containedBy", "a_contains", "a_equals", "a_overlaps")),
+    _own("prediction", ("truth",), "truth", least=0),
+    _own("count_predictions", ("truth",), "number", least=0),
+    _own("distance", ("geometry", "geometry"), "number", least=2),
+    _own("sent", ("name",), "truth", least=1),
+)
+# fmt: on
+_BY_LETTERS: Final = MappingProxyType({name.lower(): entry for name, entry in OPERATIONS.items()})
+
+
+def entry_of(name: str) -> Entry | None:
+    """The operation of this name, in whatever case of letters; None for an unknown function."""
+    return _BY_LETTERS.get(name.lower())

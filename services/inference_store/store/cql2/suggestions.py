@@ -1,0 +1,179 @@
+"""What was probably meant: the slips that other languages teach, and what CQL2 has for them."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from re import Match, Pattern
+from typing import Final
+
+from rapidfuzz import fuzz, process
+
+from .operations import OPERATIONS
+from .tree import Named, Node, Operation, Scalar
+
+_WORD: Final = r"[^\s'\"(),=<>!+*/%^]"  # what people write into a name
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """Something written that is not CQL2, at the place where reading stopped."""
+
+    written: Pattern[str]
+    message: str
+    meant: Callable[[Match[str]], str]
+
+
+def _slip(written: str, message: str, meant: str | Callable[[Match[str]], str]) -> Slip:
+    give: Callable[[Match[str]], str] = (lambda _: meant) if isinstance(meant, str) else meant
+    return Slip(re.compile(written, re.IGNORECASE), message, give)
+
+
+def _quoted_name(found: Match[str]) -> str:
+    return quoted(found[0])
+
+
+def quoted(name: str) -> str:
+    """A name in double quotes."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+# The first that fits counts. Each may begin a little before the place.
+SLIPS: Final = (
+    _slip(r"==", "equality is written =", "="),
+    _slip(r"!=", "inequality is written <>", "<>"),
+    _slip(r"=<", "at most is written <=", "<="),
+    _slip(r"=>", "at least is written >=", ">="),
+    _slip(r"&&?", "conditions are joined by AND", "AND"),
+    _slip(r"\|\|?", "conditions are joined by OR", "OR"),
+    _slip(r"!", "a condition is negated by NOT", "NOT"),
+    _slip(r"\bilike\b", "letters of either case are compared by CASEI",
+          "CASEI(name) LIKE CASEI('pattern%')"),
+    _slip(r"\bis\s+(not\s+)?(empty|missing|none|undefined)\b",
+          "a missing value is found by IS NULL",
+          lambda found: f"IS {'NOT ' if found[1] else ''}NULL"),
+    _slip(r"\bis\s+(not\s+)?(true|false)\b", "a truth value is compared by =",
+          lambda found: f"{'<>' if found[1] else '='} {found[2].upper()}"),
+    _slip(r"=\s*null\b", "a missing value is found by IS NULL", "IS NULL"),
+    _slip(r"<>\s*null\b", "a missing value is found by IS NULL", "IS NOT NULL"),
+    _slip(r"\b(exists|not\s+exists)\b", "a value that is there is found by IS NOT NULL",
+          "name IS NOT NULL"),
+    _slip(r"\b(contains|includes)\b", "a part of a text is found by LIKE", "LIKE '%part%'"),
+    _slip(r"\bstarts?_?\s*with\b", "a text's beginning is found by LIKE", "LIKE 'beginning%'"),
+    _slip(r"\bends?_?\s*with\b", "a text's end is found by LIKE", "LIKE '%end'"),
+    _slip(r"\b(matches|regexp?|rlike|similar)\b|~", "a text is compared with a pattern by LIKE",
+          "LIKE 'pattern%'"),
+    _slip(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?[Zz]?",
+          "a time stands in TIMESTAMP('…')",
+          lambda found: f"TIMESTAMP('{_full_time(found[0])}')"),
+    _slip(r"\bin\s*\[", "a list stands in round brackets", "IN ('a', 'b')"),
+    _slip(r"\bin\s+[^\s(]", "IN takes a list in brackets", "IN ('a', 'b')"),
+    _slip(r"[‘’´]", "a text stands in straight single quotes", "'text'"),
+    _slip(r"[“”„]", "a name stands in straight double quotes, a text in single ones", "'text'"),
+    _slip(r"`([^`\s]*)`?", "a name stands in double quotes", lambda found: quoted(found[1])),
+    _slip(r"\{", "a filter in JSON is sent as an object, or with filter-lang=cql2-json",
+          "cql2-json"),
+    _slip(r";", "a filter has no semicolon at its end", ""),
+)  # fmt: skip
+_NAME: Final = re.compile(rf"{_WORD}+")
+_BEFORE: Final = 32  # characters that a slip may begin before the place
+_AFTER: Final = 256
+_ELSEWHERE: Final = {
+    "contains": "A_CONTAINS", "intersects": "S_INTERSECTS", "within": "S_WITHIN",
+    "disjoint": "S_DISJOINT", "before": "T_BEFORE", "after": "T_AFTER", "during": "T_DURING",
+    "anyinteracts": "T_INTERSECTS", "upper": "CASEI", "lower": "CASEI", "casefold": "CASEI",
+    "unaccent": "ACCENTI", "startswith": "LIKE", "endswith": "LIKE", "regexp": "LIKE",
+    "exists": "IS NOT NULL", "isnull": "IS NULL", "datetime": "TIMESTAMP", "time": "TIMESTAMP",
+    "count": "count_predictions", "predictions": "prediction", "any": "prediction",
+    "st_intersects": "S_INTERSECTS", "st_within": "S_WITHIN", "dwithin": "distance",
+    "s_dwithin": "distance", "st_distance": "distance", "box": "BBOX", "envelope": "BBOX",
+    "linearring": "POLYGON", "has": "sent", "length": "count_predictions",
+}  # fmt: skip
+
+
+def slip_at(source: str, offset: int) -> tuple[str, str] | None:
+    """What is wrong and what was meant, where reading stopped at `offset`; None if nobody knows."""
+    for slip in SLIPS:
+        for start in range(max(0, offset - _BEFORE), offset + 1):
+            found = slip.written.match(source, start, offset + _AFTER)
+            if found is not None and found.start() <= offset < max(found.end(), start + 1):
+                return slip.message, slip.meant(found)
+    return _name_at(source, offset)
+
+
+def function_meant(name: str) -> tuple[str, ...]:
+    """What a function that does not exist was probably meant to be."""
+    here = _ELSEWHERE.get(name.lower())
+    if here is not None:
+        return (here,)
+    known = [e.text for e in OPERATIONS.values() if e.style == "call" and e.kept]
+    near = process.extract(name.upper(), known, scorer=fuzz.ratio, processor=str.upper,
+                           limit=3, score_cutoff=60)  # fmt: skip
+    return tuple(found for found, _, _ in near)
+
+
+def meant_by(node: Node) -> str | None:
+    """For a name that nobody knows, or a comparison that cannot be: what was probably meant.
+
+    `camera-id` (a subtraction of names) was `"camera-id"`; `"Toronto"` was `'Toronto'`;
+    `2026-11-01` was `DATE('2026-11-01')`. None when it was probably meant as it stands.
+    """
+    if isinstance(node, Named):
+        return "'" + node.name.replace("'", "''") + "'" if node.quoted else None
+    parts = _hyphenated(node)
+    if parts is None:
+        return None
+    if all(isinstance(part, Scalar) for part in parts):
+        return _day(parts)
+    return quoted("-".join(map(_spelling, parts)))
+
+
+def _hyphenated(node: Node) -> list[Node] | None:
+    """The parts of a chain of `-` without blanks between bare names and whole numbers."""
+    parts: list[Node] = []
+    while isinstance(node, Operation) and node.op == "-":
+        left, right = node.args
+        if left.at.end is None or right.at.start != left.at.end + 1:
+            return None
+        parts.append(right)
+        node = left
+    parts.append(node)
+    whole = len(parts) > 1 and all(map(_may_be_in_name, parts))
+    return parts[::-1] if whole else None
+
+
+def _may_be_in_name(node: Node) -> bool:
+    if isinstance(node, Scalar):
+        return isinstance(node.value, Decimal) and node.value.as_tuple().exponent == 0
+    return isinstance(node, Named) and not node.quoted
+
+
+def _spelling(node: Node) -> str:
+    if isinstance(node, Named):
+        return node.name
+    assert isinstance(node, Scalar)
+    width = (node.at.end or 0) - (node.at.start or 0)
+    return str(node.value).zfill(width)
+
+
+def _day(parts: list[Node]) -> str | None:
+    written = list(map(_spelling, parts))
+    return f"DATE('{'-'.join(written)}')" if list(map(len, written)) == [4, 2, 2] else None
+
+
+def _name_at(source: str, offset: int) -> tuple[str, str] | None:
+    """A name with a character that only stands in double quotes: `tags[]`, `user@host`, `2nd`."""
+    begin = offset
+    while begin > 0 and offset - begin < 256 and re.match(_WORD, source[begin - 1]):
+        begin -= 1
+    found = _NAME.match(source, begin, begin + 512)
+    if found is None or begin == offset or found.end() <= offset:
+        return None
+    if re.search(r"[^\W\d]", found[0]) is None:
+        return None
+    return "a name with other characters stands in double quotes", _quoted_name(found)
+
+
+def _full_time(written: str) -> str:
+    day, time = written[:10], written[11:].rstrip("Zz")
+    return f"{day}T{time if time.count(':') == 2 else time + ':00'}Z"
