@@ -182,7 +182,11 @@ Ring: TypeAlias = tuple[tuple[Decimal, Decimal], ...]
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """An outer ring and its holes. The corners of a box are a ring too."""
+    """An outer ring and its holes. The corners of a box are a ring too.
+
+    Inside is what an odd number of the edges of all rings together lies east of. A line is a ring
+    that goes there and back: it has an edge, and no inside.
+    """
 
     outer: Ring
     holes: tuple[Ring, ...] = ()
@@ -203,13 +207,14 @@ class Located:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """The set of a many-valued key's values of one kind against a set of constants.
+    """The set of a many-valued name's values of one kind against a set of constants.
 
-    NULL where the key has no value at all. Order and repetition do not count: none is stored.
+    NULL where it has no value of that kind. Order and repetition do not count: none is stored.
+    A Property is `inference_ids`.
     """
 
     relation: Literal["equals", "contains", "containedby", "overlaps"]
-    of: Metadata
+    of: Metadata | Property
     items: tuple[Constant, ...]
 
 

@@ -1,0 +1,106 @@
+"""Exact arithmetic as Postgres' `numeric` has it: digit for digit the same results."""
+
+from collections.abc import Callable, Mapping
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
+from typing import Final
+
+from .typed import Calculation
+
+MOST_EXPONENT: Final = 16
+MOST_DIGITS: Final = 100_000
+"""Digits before the point of any result; Postgres ends at 131,072."""
+MOST_SCALE: Final = 16_000
+"""Digits after the point; Postgres rounds a product at 16,383."""
+QUOTIENT_SCALE: Final = 1000
+"""Digits after the point that a quotient has at most."""
+_SIGNIFICANT, _GROUP = 16, 4
+# Wide enough for all that the check lets through; a rounded result would be a defect, and raises.
+EXACT: Final = Context(
+    prec=2 * (MOST_DIGITS + MOST_SCALE), Emax=MAX_EMAX, Emin=MIN_EMIN, traps=[Inexact]
+)
+
+
+def calculate(op: Calculation, left: Decimal, right: Decimal) -> Decimal | None:
+    """The result; None: there is none, as of a division by zero."""
+    return _CALCULATIONS[op](_plain(left), _plain(right))
+
+
+def scale_of(number: Decimal) -> int:
+    """Digits after the point, as written: 1.50 has two."""
+    return max(0, -_exponent(number))
+
+
+def _exponent(number: Decimal) -> int:
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)
+    return exponent
+
+
+def _plain(number: Decimal) -> Decimal:
+    """The same number without a positive exponent, which Postgres does not have."""
+    return EXACT.quantize(number, Decimal(1)) if _exponent(number) > 0 else number
+
+
+def _divided(left: Decimal, right: Decimal) -> Decimal | None:
+    if not right:
+        return None
+    return _quotient(left, right, _quotient_scale(left, right), rounded=True)
+
+
+def _cut(left: Decimal, right: Decimal) -> Decimal | None:
+    return _quotient(left, right, 0, rounded=False) if right else None
+
+
+def _remainder(left: Decimal, right: Decimal) -> Decimal | None:
+    cut = _cut(left, right)
+    return None if cut is None else EXACT.subtract(left, EXACT.multiply(cut, right))
+
+
+def _power(base: Decimal, exponent: Decimal) -> Decimal:
+    result = Decimal(1)
+    for _ in range(int(exponent)):
+        result = EXACT.multiply(result, base)
+    return result
+
+
+def _quotient(left: Decimal, right: Decimal, scale: int, *, rounded: bool) -> Decimal:
+    """left / right with so many digits after the point, rounded half away from zero or cut."""
+    dividend = _whole(left) * 10 ** (scale + scale_of(right))
+    divisor = _whole(right) * 10 ** scale_of(left)
+    quotient, rest = divmod(abs(dividend), abs(divisor))
+    if rounded and 2 * rest >= abs(divisor):
+        quotient += 1
+    signed = quotient if (dividend < 0) == (divisor < 0) else -quotient
+    return EXACT.scaleb(Decimal(signed), -scale)
+
+
+def _whole(number: Decimal) -> int:
+    """All its digits as one integer."""
+    return int(EXACT.scaleb(number, scale_of(number)))
+
+
+def _quotient_scale(left: Decimal, right: Decimal) -> int:
+    """Digits after the point that Postgres gives a quotient (`select_div_scale`)."""
+    (weight, first), (divisor_weight, divisor_first) = _leading(left), _leading(right)
+    quotient_weight = weight - divisor_weight - (first <= divisor_first)
+    wanted = _SIGNIFICANT - quotient_weight * _GROUP
+    return min(max(wanted, scale_of(left), scale_of(right), 0), QUOTIENT_SCALE)
+
+
+def _leading(number: Decimal) -> tuple[int, int]:
+    """The place of the first digit to the base 10,000, counted from the point, and that digit."""
+    if not number:
+        return 0, 0
+    weight = number.adjusted() // _GROUP
+    return weight, int(EXACT.scaleb(abs(number), -_GROUP * weight))
+
+
+_CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal | None]]] = {
+    "+": EXACT.add,
+    "-": EXACT.subtract,
+    "*": EXACT.multiply,
+    "/": _divided,
+    "%": _remainder,
+    "div": _cut,
+    "^": _power,
+}
