@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
@@ -89,20 +90,19 @@ def _like_part(token: str) -> str:
     return {"%": ".*", "_": "."}.get(token) or re.escape(token[-1])
 
 
-def _like_prefix(pattern: str) -> str:
-    prefix = ""
-    for token in _like_tokens(pattern):
-        if token in "%_":
-            break
-        prefix += token[-1]
-    return prefix
+def like_prefix(pattern: str) -> tuple[str, bool]:
+    """The text that every match begins with, and whether whatever begins with it matches."""
+    tokens = _like_tokens(pattern)
+    plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
+    rest = tokens[len(plain) :]
+    return "".join(token[-1] for token in plain), bool(rest) and set(rest) == {"%"}
 
 
 _compiled = lru_cache(maxsize=64)(like_expression)
 
 
 def _like_bounds(pattern: str) -> Bounds:
-    low, high = long_text.prefix_bounds(_like_prefix(pattern))
+    low, high = long_text.prefix_bounds(like_prefix(pattern)[0])
     return Bounds(low=low or None, high=high)
 
 

@@ -47,12 +47,21 @@ def _column(name: str) -> Sql:
     return lambda row: row.c[name]
 
 
+# Whatever query is around, and however far out the row stands, it is the row that is meant.
 def _of_model(column: ColumnElement[Any]) -> Sql:
-    return lambda row: select(column).where(registration.c.model == row.c.model).scalar_subquery()
+    def found(row: FromClause) -> ColumnElement[Any]:
+        rows = select(column).where(registration.c.model == row.c.model)
+        return rows.correlate_except(registration).scalar_subquery()
+
+    return found
 
 
 def _label(name: str) -> Sql:
-    return lambda row: select(label.c.name).where(label.c.label == row.c[name]).scalar_subquery()
+    def found(row: FromClause) -> ColumnElement[Any]:
+        rows = select(label.c.name).where(label.c.label == row.c[name])
+        return rows.correlate_except(label).scalar_subquery()
+
+    return found
 
 
 def _milliseconds(start: str, end: str) -> Sql:

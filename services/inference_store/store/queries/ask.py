@@ -1,28 +1,51 @@
 """A question as it was asked, made into a Query: names to integers, values to types."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from decimal import Decimal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from rapidfuzz import process
-from sqlalchemy import Double, select
-from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Fault, UnknownKey
-from inference_store.store.operators import OPERATORS
+from inference_store.store.filters.typed import (
+    Among,
+    And,
+    Column,
+    Compared,
+    Comparison,
+    Constant,
+    Fixed,
+    Holds,
+    Not,
+    Predicted,
+    Property,
+    Truth,
+)
 from inference_store.store.tables import label, model_label
 
-from .condition import Condition, Hashed, Named, Predicted, Succeeded
+from .conditions import (
+    EVERYTHING,
+    NOTHING,
+    All,
+    Condition,
+    Received,
+    condition_of,
+    names_of,
+)
 from .matching import Query
-from .operand import many, one
-from .resolve import Asked, condition_of
-from .scope import has_marks, window
+from .resolve import Asked, truth_of
+from .scope import Scope, has_marks, window
 
 UnknownKeys = Literal["refuse", "empty"]
-SCORES = ("gt", "gte", "lt", "lte", "eq")
+SCORES: Final[Mapping[str, Comparison]] = MappingProxyType(
+    {"gt": ">", "gte": ">=", "lt": "<", "lte": "<=", "eq": "="}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +61,8 @@ class Question:
     labels: Sequence[str] | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     predicted: bool = False
+    filter: Truth | None = None
+    """A filter whose names and types are checked."""
     newest_first: bool = True
     unknown_keys: UnknownKeys = "refuse"
 
@@ -52,41 +77,70 @@ class Answerable:
 
 async def prepare(connection: AsyncConnection, model: int, question: Question) -> Answerable:
     """The question with names resolved. Raises UnknownKey, ImpossibleComparison, Invalid."""
+    truths = [*await _metadata(connection, model, question), *_properties(question)]
+    warnings: list[str] = []
+    if question.predicted:
+        truths.append(_predicted(question))
+        warnings = await _unknown_labels(connection, model, question.labels or ())
+    if question.filter is not None:
+        truths.append(question.filter)
+    query = await query_of(connection, window(model, question.since, question.until), truths)
+    return Answerable(replace(query, newest_first=question.newest_first), tuple(warnings))
+
+
+async def query_of(connection: AsyncConnection, scope: Scope, truths: Sequence[Truth]) -> Query:
+    """The query of what satisfies all of the truths; spans of time narrow where it looks."""
+    whole = And(tuple(truths))
+    found = condition_of(whole, await names_of(connection, whole))
     conditions: list[Condition] = []
-    nothing = await _add_metadata(connection, model, question, conditions)
-    if question.inference_ids is not None:
-        conditions.append(Named(many(question.inference_ids, TEXT())))
-    if question.data_hashes is not None:
-        conditions.append(Hashed(many(question.data_hashes, TEXT())))
-    if question.ok is not None:
-        conditions.append(Succeeded(question.ok))
-    warnings = await _add_prediction(connection, model, question, conditions)
-    query = Query(
-        scope=window(model, question.since, question.until),
-        conditions=tuple(conditions),
-        newest_first=question.newest_first,
-        marks=await has_marks(connection, model),
-        nothing=nothing,
-    )
-    return Answerable(query, tuple(warnings))
+    for part in found.parts if isinstance(found, All) else (found,):
+        if isinstance(part, Received):
+            scope = part.narrow(scope)
+        elif part != EVERYTHING:
+            conditions.append(part)
+    marks = await has_marks(connection, scope.model)
+    return Query(scope, tuple(conditions), marks=marks, nothing=found == NOTHING)
 
 
-async def _add_metadata(
-    connection: AsyncConnection, model: int, question: Question, conditions: list[Condition]
-) -> bool:
-    """Add the typed conditions; True: a key is unknown, so that nothing can match."""
+async def _metadata(connection: AsyncConnection, model: int, question: Question) -> Sequence[Truth]:
+    """The typed conditions of metadata."""
     seen = await key_registry.find(connection, model, {each.key for each in question.metadata})
-    nothing = False
+    truths: list[Truth] = []
     for asked in question.metadata:
         if asked.key in seen:
-            conditions.append(condition_of(asked, seen[asked.key]))
+            truths.append(truth_of(asked, seen[asked.key]))
         elif question.unknown_keys == "refuse":
             near = await key_registry.nearest(connection, model, asked.key)
             raise _unknown(asked, near)
         else:
             # What no inference has is missing from every one.
-            nothing = nothing or asked.operator.name != "missing"
-    return nothing
+            truths.append(Fixed(asked.operator.name == "missing"))
+    return truths
+
+
+def _properties(question: Question) -> Iterator[Truth]:
+    if question.inference_ids is not None:
+        yield Among(Property("inference_ids", "string"), _texts(question.inference_ids))
+    if question.data_hashes is not None:
+        yield Among(Property("data_hash", "string"), _texts(question.data_hashes))
+    if question.ok is not None:
+        ok = Holds(Property("ok", "bool"))
+        yield ok if question.ok else Not(ok)
+
+
+def _texts(texts: Sequence[str]) -> tuple[Constant, ...]:
+    return tuple(Constant("string", text) for text in texts)
+
+
+def _predicted(question: Question) -> Truth:
+    label, score = Column("label", "string"), Column("score", "number")
+    tests: list[Truth] = [
+        Compared(SCORES[name], score, Constant("number", Decimal(repr(bound))))
+        for name, bound in question.scores.items()
+    ]
+    if question.labels is not None:
+        tests.append(Among(label, _texts(question.labels)))
+    return Predicted(And(tuple(tests)) if tests else None)
 
 
 def _unknown(asked: Asked, near: Sequence[str]) -> UnknownKey:
@@ -95,36 +149,21 @@ def _unknown(asked: Asked, near: Sequence[str]) -> UnknownKey:
     return UnknownKey(detail, faults=[Fault(f"{asked.path}.key", "unknown key", near)])
 
 
-async def _add_prediction(
-    connection: AsyncConnection, model: int, question: Question, conditions: list[Condition]
+async def _unknown_labels(
+    connection: AsyncConnection, model: int, names: Sequence[str]
 ) -> list[str]:
-    """Add the condition on predictions; warnings about labels that the model never gave."""
-    if not question.predicted:
-        return []
-    numbers: Any = None
-    warnings: list[str] = []
-    if question.labels is not None:
-        known = await _labels(connection, model, question.labels)
-        warnings = [
-            await _unknown_label(connection, model, name)
-            for name in question.labels
-            if name not in known
-        ]
-        numbers = many(sorted(known.values()), INTEGER())
-    scores = tuple(
-        (OPERATORS[name], one(score, Double())) for name, score in question.scores.items()
-    )
-    conditions.append(Predicted(numbers, scores))
-    return warnings
+    """A warning for each label that the model never gave."""
+    known = await _labels(connection, model, names) if names else ()
+    return [await _unknown_label(connection, model, name) for name in names if name not in known]
 
 
-async def _labels(connection: AsyncConnection, model: int, names: Sequence[str]) -> dict[str, int]:
+async def _labels(connection: AsyncConnection, model: int, names: Sequence[str]) -> set[str]:
     query = (
-        select(label.c.name, label.c.label)
+        select(label.c.name)
         .join(model_label, model_label.c.label == label.c.label)
         .where(model_label.c.model == model, label.c.name.in_(sorted(set(names))))
     )
-    return {row[0]: row[1] for row in await connection.execute(query)}
+    return set((await connection.execute(query)).scalars())
 
 
 async def _unknown_label(connection: AsyncConnection, model: int, name: str) -> str:

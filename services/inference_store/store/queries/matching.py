@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, func, intersect, select
 
 from inference_store.store.tables import inference
 
-from .condition import Condition
+from .conditions import MOST_SCANS, Condition
 from .scope import HIGHEST, LOWEST, Scope, unmarked
 
 
@@ -28,7 +28,7 @@ class Query:
     @property
     def led(self) -> bool:
         """Whether an index leads to the matches."""
-        return any(condition.uids(self.scope) is not None for condition in self.conditions)
+        return any(condition.scans for condition in self.conditions)
 
     @property
     def form(self) -> str:
@@ -61,16 +61,25 @@ def walked(query: Query, scope: Scope) -> Select[Any]:
 
 def led(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     """The matches by index, and whether each is there once. Several lists are intersected."""
-    lists = [condition.uids(scope) for condition in query.conditions]
-    leading = [uids for uids in lists if uids is not None]
+    leading, others = _leading(query)
     if not leading:
         return walked(query, scope), True
-    first = (intersect(*leading) if len(leading) > 1 else leading[0]).subquery()
-    others = [
-        condition for condition, uids in zip(query.conditions, lists, strict=True) if uids is None
-    ]
-    unique = len(leading) > 1 or all(condition.unique for condition in query.conditions)
+    lists = [uids for condition in leading if (uids := condition.uids(scope)) is not None]
+    first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
+    unique = len(lists) > 1 or leading[0].unique
     return select(first.c.uid).where(*_tests(query, others, scope, first.c.uid)), unique
+
+
+def _leading(query: Query) -> tuple[list[Condition], list[Condition]]:
+    """The conditions whose lists are intersected, as many as may be scanned, and the others."""
+    leading: list[Condition] = []
+    others: list[Condition] = []
+    left = MOST_SCANS
+    for condition in query.conditions:
+        leads = 0 < condition.scans <= left
+        (leading if leads else others).append(condition)
+        left -= condition.scans if leads else 0
+    return leading, others
 
 
 def _tests(

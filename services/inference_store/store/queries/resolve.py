@@ -4,12 +4,24 @@ A value is typed before there is any SQL: by the type that was named, else by it
 by the types that the key has been seen with. What cannot be compared is refused.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
 from inference_store.store.errors import Fault, ImpossibleComparison, Invalid
+from inference_store.store.filters.typed import (
+    Among,
+    Between,
+    Compared,
+    Comparison,
+    Constant,
+    Like,
+    Metadata,
+    Not,
+    Sent,
+    Truth,
+)
 from inference_store.store.json_text import storable
 from inference_store.store.key_registry import KeySeen, types_of
 from inference_store.store.metadata import (
@@ -20,9 +32,6 @@ from inference_store.store.metadata import (
     type_named,
 )
 from inference_store.store.operators import Operator, Takes, like_expression
-
-from .condition import Compared, Condition, Sent
-from .operand import bind
 
 _CAPS: Final = MetadataCaps()
 # What a text may be compared as where no type was named, in order of preference.
@@ -46,20 +55,39 @@ class Asked:
     value: Any
 
 
-def condition_of(asked: Asked, seen: KeySeen) -> Condition:
+def truth_of(asked: Asked, seen: KeySeen) -> Truth:
     """The typed condition. Raises Invalid, ImpossibleComparison."""
     operator = asked.operator
     if operator.takes is Takes.NONE:
         if asked.value not in (None, ""):
             raise _wrong(asked, f"{operator.name} takes no value")
-        return Sent(seen.key, operator.holds_for == "sent")
+        sent = Sent(seen.name, seen.key)
+        return sent if operator.holds_for == "sent" else Not(sent)
     values = _values(asked)
     family = _family(asked, seen, values)
     _refuse_operator(asked, family)
     typed = tuple(_typed(asked, seen, family, value) for value in values)
-    operand = typed if operator.takes in (Takes.LIST, Takes.PAIR) else typed[0]
-    _refuse_pattern(asked, operand)
-    return Compared(seen.key, seen.many, operator, bind(family, operator.takes, operand))
+    _refuse_pattern(asked, typed[0])
+    of = Metadata(seen.name, seen.key, family, seen.many)
+    return _TRUTHS[operator.name](of, tuple(Constant(family, value) for value in typed))
+
+
+def _compared(op: Comparison) -> Callable[[Metadata, Sequence[Constant]], Truth]:
+    return lambda of, values: Compared(op, of, values[0])
+
+
+_TRUTHS: Final[Mapping[str, Callable[[Metadata, tuple[Constant, ...]], Truth]]] = {
+    "eq": _compared("="),
+    "neq": _compared("<>"),
+    "gt": _compared(">"),
+    "gte": _compared(">="),
+    "lt": _compared("<"),
+    "lte": _compared("<="),
+    "in": Among,
+    "not_in": lambda of, values: Not(Among(of, values)),
+    "between": lambda of, values: Between(of, *values),
+    "like": lambda of, values: Like(of, str(values[0].value)),
+}
 
 
 def _values(asked: Asked) -> Sequence[Any]:

@@ -1,17 +1,21 @@
 """Where a statement looks: one model, and a half-open range of uids, which is a span of time."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, FromClause, and_, select
+from sqlalchemy.dialects.postgresql import INTEGER
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events.uid import uid_floor
 from inference_store.store.partitions import spans
 from inference_store.store.tables import erasing
+
+from .operand import one
 
 # Planning costs grow with partitions, and 200 at once exhaust the lock table.
 GROUP = 8
@@ -25,10 +29,18 @@ class Scope:
     model: int
     lo: UUID
     hi: UUID
+    # bound once, however many tables it is said of: a statement has 32,767 parameters at most
+    _bound: tuple[Any, Any, Any] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        uid = UUID_TYPE(as_uuid=True)
+        bound = one(self.model, INTEGER()), one(self.lo, uid), one(self.hi, uid)
+        object.__setattr__(self, "_bound", bound)
 
     def of(self, table: FromClause) -> ColumnElement[bool]:
         """The condition on a table's rows; said of every table, so that planning prunes it."""
-        return and_(table.c.model == self.model, table.c.uid >= self.lo, table.c.uid < self.hi)
+        model, lo, hi = self._bound
+        return and_(table.c.model == model, table.c.uid >= lo, table.c.uid < hi)
 
     def clip(self, lo: UUID, hi: UUID) -> "Scope":
         """The part of it in [lo, hi)."""

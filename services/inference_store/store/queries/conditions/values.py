@@ -1,0 +1,147 @@
+"""A value of a typed filter as one side of a comparison, with the rows that it needs."""
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from decimal import Decimal
+from functools import reduce
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Numeric, case, cast, func, select
+from sqlalchemy.dialects.postgresql import array
+
+from inference_store.store import properties
+from inference_store.store.filters import typed
+from inference_store.store.filters.typed import Value
+from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES
+from inference_store.store.tables import prediction
+
+from .combination import Combination
+from .distances import metres
+from .sides import Double, Label, MetadataText, Side, folded, text_of
+
+
+def side_of(value: Value, rows: Combination) -> Side:
+    """The value in SQL; rows that it stands in are taken."""
+    return _SIDES[type(value)](value, rows)
+
+
+def leaves(value: Value) -> Iterator[Value]:
+    """The values that it is calculated from."""
+    match value:
+        case typed.Calculated():
+            yield from leaves(value.left)
+            yield from leaves(value.right)
+        case typed.Folded():
+            yield from leaves(value.of)
+        case _:
+            yield value
+
+
+def _constant(value: typed.Constant, rows: Combination) -> Side:
+    bound = rows.names.constant(value)
+    sql = text_of(bound) if value.kind == "string" else bound
+    return Side(value.kind, sql, rows.names, nullable=False)
+
+
+def _metadata(value: typed.Metadata, rows: Combination) -> Side:
+    row = rows.metadata(value).c
+    if value.kind != "string":
+        return Side(value.kind, row.value, rows.names, nullable=False)
+    whole = func.coalesce(row.whole, row.value)
+    return MetadataText("string", whole, rows.names, nullable=False, value=row.value)
+
+
+def _property(value: typed.Property, rows: Combination) -> Side:
+    if value.name == "inference_ids":
+        return Side("string", rows.id().c.value, rows.names, nullable=False)
+    return _stored(PROPERTIES[value.name], rows.own(), rows, "top_label")
+
+
+def _column(value: typed.Column, rows: Combination) -> Side:
+    return _stored(PREDICTION_COLUMNS[value.name], rows.prediction(), rows, "label")
+
+
+def _stored(entry: properties.Property, row: Any, rows: Combination, label: str) -> Side:
+    assert entry.sql is not None, f"{entry.name} is no single value"
+    assert entry.kind != "location", f"{entry.name} is no value to compare"
+    sql = entry.sql(row)
+    if entry.name == label:
+        return Label("string", sql, rows.names, number=row.c[label])
+    if entry.stored == "double":
+        return Double.of(sql, rows.names)
+    if entry.stored == "whole":
+        sql = cast(sql, Numeric)
+    elif entry.name == "uid":
+        sql = text_of(sql)
+    return Side(entry.kind, sql, rows.names)
+
+
+def _calculated(value: typed.Calculated, rows: Combination) -> Side:
+    left = side_of(value.left, rows).sql
+    if value.op == "^":
+        assert isinstance(value.right, typed.Constant)
+        return Side("number", _power(left, int(Decimal(str(value.right.value)))), rows.names)
+    sql = _CALCULATIONS[value.op](left, side_of(value.right, rows).sql)
+    return Side("number", sql, rows.names)
+
+
+def _power(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
+    """Multiplied out: `power` rounds. The base is written, and calculated, once."""
+    if exponent == 0:
+        return case((base.is_not(None), cast(1, Numeric)))
+    if exponent == 1:
+        return base
+    once = func.unnest(array([base])).table_valued("x")
+    number: ColumnElement[Any] = cast(once.c.x, Numeric)
+    product = reduce(operator.mul, [number] * exponent)
+    return select(product).correlate_except(once).scalar_subquery()
+
+
+_CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[Any]]]] = {
+    "+": lambda left, right: left + right,
+    "-": lambda left, right: left - right,
+    "*": lambda left, right: left * right,
+    "/": lambda left, right: left.op("/", return_type=Numeric())(func.nullif(right, 0)),
+    "%": lambda left, right: func.mod(left, func.nullif(right, 0), type_=Numeric()),
+    "div": lambda left, right: func.div(left, func.nullif(right, 0), type_=Numeric()),
+}
+
+
+def _folded(value: typed.Folded, rows: Combination) -> Side:
+    return Side("string", folded(value.how, side_of(value.of, rows).sql), rows.names)
+
+
+def _counted(value: typed.Counted, rows: Combination) -> Side:
+    from .predictions import of_one  # noqa: PLC0415  (a condition of a prediction has values)
+
+    own = rows.own()
+    if value.condition is None:
+        return Side("number", cast(own.c.prediction_count, Numeric), rows.names)
+    row, scope = prediction.alias(), rows.scope
+    assert rows.uid is not None
+    matching = (
+        select(func.count())
+        .select_from(row)
+        .where(scope.of(row), row.c.uid == rows.uid)
+        .where(of_one(value.condition, rows.names).holds(scope, row.c.uid))
+        .correlate_except(row)
+        .scalar_subquery()
+    )
+    known = own.c.prediction_count.is_not(None)
+    return Side("number", case((known, cast(matching, Numeric))), rows.names)
+
+
+def _distance(value: typed.Distance, rows: Combination) -> Side:
+    return metres(value, rows)
+
+
+_SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
+    typed.Constant: _constant,
+    typed.Metadata: _metadata,
+    typed.Property: _property,
+    typed.Column: _column,
+    typed.Calculated: _calculated,
+    typed.Folded: _folded,
+    typed.Counted: _counted,
+    typed.Distance: _distance,
+}
