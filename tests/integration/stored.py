@@ -23,22 +23,32 @@ START = datetime(2026, 11, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One inference to store. `metadata`: (key, type, value)."""
+    """One inference to store. `metadata`: (key, type, value); a prediction by label and score.
+
+    `times`: forwarded, responded, published.
+    """
 
     inference_id: str = "one"
     received_at: datetime = START
     metadata: Sequence[tuple[str, str, Any]] = ()
-    predictions: Sequence[tuple[str | None, float | None]] | None = ()
+    predictions: Sequence[tuple[str | None, float | None] | Prediction] | None = ()
     aliases: tuple[str, ...] = ()
     extras: Extras = NO_EXTRAS
     keys: tuple[str | None, str | None, str | None] = (None, None, None)
     model_id: str = "model"
+    times: tuple[datetime | None, datetime | None, datetime | None] = (None, None, None)
 
     @property
     def read(self) -> Metadata:
         """What its metadata become."""
         items = [{"key": k, "type": t, "value": v} for k, t, v in self.metadata]
         return read_metadata(json.dumps(items).encode())
+
+    @property
+    def predicted(self) -> tuple[Prediction, ...] | None:
+        """What its predictions become; None: unknown."""
+        found = self.predictions
+        return None if found is None else tuple(_prediction(n, p) for n, p in enumerate(found))
 
     @property
     def uid(self) -> UUID:
@@ -51,7 +61,10 @@ def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
 
 
-def _prediction(place: int, label: str | None, score: float | None) -> Prediction:
+def _prediction(place: int, given: tuple[str | None, float | None] | Prediction) -> Prediction:
+    if isinstance(given, Prediction):
+        return given
+    label, score = given
     return Prediction(ordinal=place, rank=place + 1, output=0, label=label, score=score)
 
 
@@ -64,15 +77,16 @@ def _indexable(made: Made, registration: registrations.Registration) -> Indexabl
         model_id=made.model_id,
         inference_id=made.inference_id,
         received_at=made.received_at,
+        forwarded_at=made.times[0],
+        responded_at=made.times[1],
+        published_at=made.times[2],
         aliases=made.aliases,
         extras=made.extras,
         data=data,
         response=response,
         metadata=metadata,
     )
-    found = made.predictions
-    items = None if found is None else tuple(_prediction(n, *each) for n, each in enumerate(found))
-    return Indexable(event, registration, made.read, Predictions(items, (), None))
+    return Indexable(event, registration, made.read, Predictions(made.predicted, (), None))
 
 
 async def store(engine: AsyncEngine, *made: Made) -> int:

@@ -1,14 +1,14 @@
 """Texts around the lengths at which an index stops having them whole, each against each."""
 
 import pytest
+from inference_store.store.queries.condition import Compared
+from inference_store.store.queries.meaning import holds
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import key_registry
 from inference_store.store.long_text import encode
 from inference_store.store.operators import OPERATORS
-from inference_store.store.queries.condition import Compared
 from inference_store.store.queries.matching import Query, led
-from inference_store.store.queries.meaning import holds
 from inference_store.store.queries.resolve import Asked, condition_of
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store

@@ -8,14 +8,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
+from inference_store.store.queries.condition import Compared, Sent
+from inference_store.store.queries.meaning import holds
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Invalid
 from inference_store.store.operators import OPERATORS, Takes
-from inference_store.store.queries.condition import Compared, Sent
 from inference_store.store.queries.matching import Query, counted, led, walked
-from inference_store.store.queries.meaning import holds
 from inference_store.store.queries.resolve import Asked, condition_of
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store

@@ -1,0 +1,131 @@
+"""The meaning of a typed filter stands twice, in SQL and in Python: here they must agree.
+
+Rows of every sort are stored once as the ingester writes them. For each truth one statement asks
+Postgres of all of them: by a test of each row, by the lists that indexes lead to, and counted;
+when it is true, and when it is false.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.filters.evaluate import evaluate
+from inference_store.store.filters.facts import Facts
+from inference_store.store.filters.typed import Truth
+from inference_store.store.queries.ask import query_of
+from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.conditions import condition_of, names_of
+from inference_store.store.queries.count import count
+from inference_store.store.queries.matching import Query, counted, led, walked
+from inference_store.store.queries.page import find
+from inference_store.store.queries.scope import window
+from inference_store.store.tables import erasing, metadata_key
+from tests.integration.store.queries.typed_rows import Maker, facts_of
+from tests.integration.store.queries.typed_truths import Truths
+from tests.integration.stored import store
+
+_MODELS, _ROWS = 4, 50
+_RELAXED = settings(
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+    ],
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is in the database: by model, the facts of each inference."""
+
+    models: tuple[int, ...]
+    facts: Mapping[int, Mapping[UUID, Facts]]
+    keys: Mapping[str, int]
+    connection: AsyncConnection
+
+
+@pytest.fixture
+async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
+    """Rows of several models: no answer may show another's."""
+    facts: dict[int, Mapping[UUID, Facts]] = {}
+    for seed in range(_MODELS):
+        made = Maker(seed).made(f"model-{seed}", _ROWS)
+        facts[await store(engine, *made)] = {each.uid: facts_of(each) for each in made}
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(metadata_key.c.name, metadata_key.c.key))
+        keys = {row.name: row.key for row in rows}
+        yield Stored(tuple(facts), facts, keys, connection)
+
+
+def _expected(facts: Mapping[UUID, Facts], truth: Truth, when: bool) -> set[UUID]:
+    return {uid for uid, each in facts.items() if evaluate(truth, each) is when}
+
+
+@settings(_RELAXED, max_examples=100)
+@given(data=st.data())
+async def test_sql_agrees_with_python(stored: Stored, data: st.DataObject) -> None:
+    model = data.draw(st.sampled_from(stored.models))
+    truth = Truths(stored.keys, data.draw).truth(3)
+    names = await names_of(stored.connection, truth)
+    expected, columns = [], []
+    for when in (True, False):
+        condition = condition_of(truth, names, when=when)
+        query = Query(window(model, None, None), (condition,))
+        expected.append(_expected(stored.facts[model], truth, when))
+        rows, unique = led(query, query.scope)
+        event(f"{condition.kind}: {'led' if query.led else 'walked'}")
+        event(f"matches: {'some' if expected[-1] else 'none'}")
+        [number] = (counting := counted(query, query.scope).subquery()).c
+        columns += [_listed(walked(query, query.scope)), _listed(rows)]
+        columns += [select(number).select_from(counting).scalar_subquery()]
+        columns += [select(func.count()).select_from(rows.subquery()).scalar_subquery()]
+        uniques = unique
+        if not uniques:
+            columns[-1] = columns[-2]
+    async with stored.connection.begin_nested():
+        found = (await stored.connection.execute(select(*columns))).one()
+    for place, uids in enumerate(expected):
+        walk, lead, number, once = found[4 * place : 4 * place + 4]
+        assert set(walk or ()) == uids, f"walked, {'false' if place else 'true'}: {truth}"
+        assert set(lead or ()) == uids, f"led, {'false' if place else 'true'}: {truth}"
+        assert number == once == len(uids)
+
+
+def _listed(rows: Any) -> Any:
+    table = rows.subquery()
+    return select(func.array_agg(table.c.uid)).scalar_subquery()
+
+
+@settings(_RELAXED, max_examples=100)
+@given(data=st.data())
+async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
+    stored: Stored, data: st.DataObject
+) -> None:
+    connection, model = stored.connection, data.draw(st.sampled_from(stored.models))
+    facts = stored.facts[model]
+    truths = [Truths(stored.keys, data.draw).truth(2) for _ in range(2)]
+    marked = set(data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=20)))
+    expected = set.intersection(*(_expected(facts, truth, True) for truth in truths)) - marked
+    async with connection.begin_nested() as savepoint:
+        if marked:
+            marks = [
+                {"model": model, "uid": uid, "scope": "inference", "erasure": uuid4()}
+                for uid in marked
+            ]
+            await connection.execute(insert(erasing), marks)
+        query = await query_of(connection, window(model, None, None), truths)
+        deadline = Deadline.after(60)
+        for walk in (3, 4_000):
+            page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
+            assert page.uids == sorted(expected, reverse=True)
+        assert await count(connection, query, deadline=deadline) == len(expected)
+        await savepoint.rollback()

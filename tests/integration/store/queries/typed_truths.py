@@ -1,0 +1,290 @@
+"""Typed truths of every sort, near to what the rows hold."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import strategies as st
+
+from inference_store.store.filters.typed import (
+    Among,
+    And,
+    Area,
+    Array,
+    Between,
+    Calculated,
+    Column,
+    Compared,
+    Constant,
+    Counted,
+    Distance,
+    Fixed,
+    Folded,
+    Holds,
+    Kind,
+    Like,
+    Located,
+    Metadata,
+    Missing,
+    Not,
+    Or,
+    Predicted,
+    Property,
+    Sent,
+    Truth,
+    Unknown,
+    Value,
+)
+from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES
+from tests.integration.store.queries.typed_rows import (
+    DEGREES,
+    INSTANTS,
+    KEYS,
+    LABELS,
+    LATITUDES,
+    LONG,
+    NUMBERS,
+    SCORES,
+    SHORT,
+)
+
+Draw = Callable[[st.SearchStrategy[Any]], Any]
+_MICRO = timedelta(microseconds=1)
+_NUMBERS = [*NUMBERS, *(Decimal(repr(score)) for score in SCORES), Decimal("0.30000000000000003")]
+_NUMBERS += [Decimal(each) for each in (200, 480, 640, 641, 1500, "1.5", "1234.567", "20.25")]
+_NUMBERS += [
+    Decimal("0.1000000000000000055511151231257827021181583404541015625"),
+    Decimal("1e999"),
+    Decimal("-1e999"),
+    Decimal("0.05"),
+]
+_TEXTS = st.one_of(
+    st.sampled_from([*SHORT, *LABELS, "ab", "ff", "boom", "a.", "b.", "id-3...", "1", "out"]),
+    st.sampled_from(LONG),
+    st.builds(lambda text, cut: text[:cut], st.sampled_from(LONG), st.integers(440, 520)),
+)
+_PATTERNS = st.one_of(
+    _TEXTS.map(lambda text: text + "%"),
+    st.sampled_from(["%", "%%", "", "_", "a_c", "a\\_c", "100\\%", "a\\\\c", "%b%", "a%b", "É%"]),
+    st.builds(lambda text, cut: text[:cut] + "%", st.sampled_from(LONG), st.integers(0, 520)),
+    st.sampled_from(LONG).map(lambda text: "_" + text[1:] + "%"),
+)
+_INSTANTS: st.SearchStrategy[datetime] = st.one_of(
+    st.sampled_from(INSTANTS),
+    st.sampled_from(INSTANTS).map(lambda at: at + _MICRO),
+    st.sampled_from([datetime.min, datetime.max]).map(  # noqa: DTZ901
+        lambda at: at.replace(tzinfo=INSTANTS[0].tzinfo)
+    ),
+)
+CONSTANTS: Mapping[Kind, st.SearchStrategy[Constant]] = {
+    "number": st.sampled_from(_NUMBERS).map(lambda each: Constant("number", each)),
+    "string": _TEXTS.map(lambda each: Constant("string", each)),
+    "bool": st.booleans().map(lambda each: Constant("bool", each)),
+    "timestamp": _INSTANTS.map(lambda each: Constant("timestamp", each)),
+}
+KINDS: tuple[Kind, ...] = ("number", "string", "bool", "timestamp")
+_ORDERS = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
+_COUNTED = st.sampled_from([Decimal(each) for each in ("0", "1", "2", "0.5")]).map(
+    lambda each: Constant("number", each)
+)
+
+
+@dataclass(frozen=True)
+class Truths:
+    """Truths over keys with these integers; `inside`: of one prediction."""
+
+    keys: Mapping[str, int]
+    draw: Draw
+    inside: bool = False
+
+    def truth(self, depth: int) -> Truth:
+        """A truth of so many levels at most."""
+        shape = self.draw(st.integers(0, 9)) if depth else 0
+        if shape <= 3:
+            return self._leaf()
+        parts = tuple(self.truth(depth - 1) for _ in range(self.draw(st.integers(1, 3))))
+        match shape:
+            case 4 | 5:
+                return And(parts)
+            case 6 | 7:
+                return Or(parts)
+            case 8:
+                return Not(parts[0])
+            case _:
+                return Unknown(parts[0])
+
+    def _leaf(self) -> Truth:
+        named = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
+        if not self.inside:
+            named += [
+                "_holds",
+                "_sent",
+                "_predicted",
+                "_predicted",
+                "_located",
+                "_array",
+                "_equals",
+            ]
+        made: Truth = getattr(self, self.draw(st.sampled_from(named)))()
+        return made
+
+    def _compared(self) -> Truth:
+        kind = self._kind()
+        left = self._value(kind)
+        right = self._value(kind) if self.draw(st.integers(0, 3)) == 0 else self._near(left)
+        return Compared(self.draw(_ORDERS), *self._any_way(left, right))
+
+    def _any_way(self, left: Value, right: Value) -> tuple[Value, Value]:
+        return (right, left) if self.draw(st.integers(0, 4)) == 0 else (left, right)
+
+    def _near(self, value: Value) -> Constant:
+        match value:
+            case Property("received_at" | "uid") | Constant():
+                pass
+            case Counted():
+                return self._constant_of(_COUNTED)
+            case Distance():
+                metres = st.sampled_from(["0", "1e-9", "55597", "111195.08", "3e6", "-1", "2.1e7"])
+                return Constant("number", Decimal(self.draw(metres)))
+        return self._constant(value.kind if hasattr(value, "kind") else _kind_of(value))
+
+    def _equals(self) -> Truth:
+        """Equalities joined by OR: one list in SQL."""
+        value = self._value(kind := self._kind())
+        return Or(tuple(Compared("=", value, self._constant(kind)) for _ in range(3)))
+
+    def _between(self) -> Truth:
+        kind = self._kind()
+        value, low = self._value(kind), self._constant(kind)
+        high = self._value(kind) if self.draw(st.integers(0, 4)) == 0 else self._constant(kind)
+        return Between(value, low, high)
+
+    def _among(self) -> Truth:
+        kind = self._kind()
+        items = tuple(self._constant(kind) for _ in range(self.draw(st.integers(1, 4))))
+        return Among(self._value(kind), items)
+
+    def _like(self) -> Truth:
+        return Like(self._value("string"), self.draw(_PATTERNS))
+
+    def _missing(self) -> Truth:
+        return Missing(self._value(self._kind()))
+
+    def _holds(self) -> Truth:
+        return Holds(self._value("bool"))
+
+    def _sent(self) -> Truth:
+        name = self._name()
+        return Sent(name, self.keys.get(name))
+
+    def _predicted(self) -> Truth:
+        return Predicted(self._condition())
+
+    def _condition(self) -> Truth | None:
+        if self.draw(st.integers(0, 7)) == 0:
+            return None
+        inside = Truths(self.keys, self.draw, inside=True)
+        rest = inside.truth(2)
+        if self.draw(st.booleans()):
+            return rest
+        label = self.draw(st.sampled_from([*LABELS, "nobody"]))
+        named = Compared("=", Column("label", "string"), Constant("string", label))
+        return named if self.draw(st.booleans()) else And((named, rest))
+
+    def _located(self) -> Truth:
+        relation = self.draw(st.sampled_from(["intersects", "within"]))
+        areas = tuple(self._area() for _ in range(self.draw(st.integers(0, 2))))
+        count = self.draw(st.integers(0 if areas else 1, 2))
+        return Located(relation, areas, tuple(self._point() for _ in range(count)))
+
+    def _point(self) -> tuple[Decimal, Decimal]:
+        return self.draw(st.sampled_from(DEGREES)), self.draw(st.sampled_from(LATITUDES))
+
+    def _area(self) -> Area:
+        if self.draw(st.booleans()):
+            (west, south), (east, north) = self._point(), self._point()
+            ring = ((west, south), (east, south), (east, north), (west, north), (west, south))
+            return Area(ring)
+        return Area(self._ring(), tuple(self._ring() for _ in range(self.draw(st.integers(0, 1)))))
+
+    def _ring(self) -> tuple[tuple[Decimal, Decimal], ...]:
+        corners = [self._point() for _ in range(self.draw(st.integers(3, 5)))]
+        return (*corners, corners[0])
+
+    def _array(self) -> Truth:
+        kind: Kind = self.draw(st.sampled_from(["string", "number", "bool"]))
+        of = self._metadata(kind, self.draw(st.sampled_from(["tags[]", "deep.list[]", "never"])))
+        relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
+        some = st.sampled_from(["a", "b", "é", "1"]) if kind == "string" else None
+        few = st.sampled_from([Decimal(1), Decimal(2)]) if kind == "number" else st.booleans()
+        items = [
+            Constant(kind, self.draw(some if some is not None else few))
+            for _ in range(self.draw(st.integers(0, 3)))
+        ]
+        if kind == "string" and self.draw(st.integers(0, 3)) == 0:
+            return Array(relation, Property("inference_ids", "string"), tuple(items))
+        return Array(relation, of, tuple(items))
+
+    def _kind(self) -> Kind:
+        kinds: tuple[Kind, ...] = ("number", "string") if self.inside else KINDS
+        return self.draw(st.sampled_from(kinds))  # type: ignore[no-any-return]
+
+    def _constant(self, kind: Kind) -> Constant:
+        return self._constant_of(CONSTANTS[kind])
+
+    def _constant_of(self, some: st.SearchStrategy[Constant]) -> Constant:
+        found: Constant = self.draw(some)
+        return found
+
+    def _value(self, kind: Kind, depth: int = 2) -> Value:
+        shape = self.draw(st.integers(0, 9))
+        if depth and kind == "number" and shape <= 2:
+            return self._calculated(depth)
+        if depth and kind == "string" and shape <= 2:
+            how = self.draw(st.sampled_from(["casei", "accenti"]))
+            return Folded(how, self._value("string", depth - 1))
+        if shape == 3 and depth < 2:
+            return self._constant(kind)
+        return self._column(kind) if self.inside else self._of_inference(kind)
+
+    def _column(self, kind: Kind) -> Value:
+        names = [name for name, entry in PREDICTION_COLUMNS.items() if entry.kind == kind]
+        often = ["score"] * 6 if kind == "number" else ["label"] * 4
+        return Column(self.draw(st.sampled_from([*often, *names])), kind)
+
+    def _of_inference(self, kind: Kind) -> Value:
+        shape = self.draw(st.integers(0, 9))
+        if kind == "number" and shape == 0:
+            return Counted(self._condition())
+        if kind == "number" and shape == 1:
+            return Distance(*self._point())
+        if shape <= 4:
+            names = [name for name, entry in PROPERTIES.items() if entry.kind == kind]
+            return Property(self.draw(st.sampled_from(names)), kind)
+        return self._metadata(kind, self._name())
+
+    def _metadata(self, kind: Kind, name: str) -> Metadata:
+        return Metadata(name, self.keys.get(name), kind, "[]" in name)
+
+    def _name(self) -> str:
+        return str(self.draw(st.sampled_from([*KEYS, "never"])))
+
+    def _calculated(self, depth: int) -> Value:
+        op = self.draw(st.sampled_from(["+", "-", "*", "/", "%", "div", "^"]))
+        left = self._value("number", depth - 1)
+        if op == "^":
+            left = left if not isinstance(left, Calculated) else self._constant("number")
+            exponent = Constant("number", Decimal(self.draw(st.integers(0, 3))))
+            return Calculated("^", left, exponent)
+        return Calculated(op, left, self._value("number", depth - 1))
+
+
+def _kind_of(value: Value) -> Kind:
+    return "string" if isinstance(value, Folded) else "number"
+
+
+def fixed() -> st.SearchStrategy[Truth]:
+    """What is always so."""
+    return st.sampled_from([Fixed(True), Fixed(False), Fixed(None)])
