@@ -1,15 +1,16 @@
 """Texts around the lengths at which an index stops having them whole, each against each."""
 
 import pytest
-from inference_store.store.queries.condition import Compared
-from inference_store.store.queries.meaning import holds
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import key_registry
+from inference_store.store.filters.evaluate import evaluate
+from inference_store.store.filters.facts import Facts
 from inference_store.store.long_text import encode
 from inference_store.store.operators import OPERATORS
+from inference_store.store.queries.conditions import Names, condition_of
 from inference_store.store.queries.matching import Query, led
-from inference_store.store.queries.resolve import Asked, condition_of
+from inference_store.store.queries.resolve import Asked, truth_of
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store
 
@@ -29,15 +30,15 @@ async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: st
     texts = _texts(character)
     made = [Made(str(n), at(n), [("k", "string", text)]) for n, text in enumerate(texts)]
     model = await store(engine, *made)
-    read = {each.uid: each.read for each in made}
+    facts = {each.uid: Facts(metadata=each.read) for each in made}
     async with engine.connect() as connection:
         seen = (await key_registry.find(connection, model, {"k"}))["k"]
         for name in ("eq", "gt", "gte", "lt", "lte", "between", "in", "like"):
             for text in texts[:: 1 if name in {"gt", "lte", "eq"} else 4]:
                 value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
                 asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
-                condition = condition_of(asked, seen)
-                assert isinstance(condition, Compared)
-                query = Query(window(model, None, None), (condition,))
+                truth = truth_of(asked, seen)
+                query = Query(window(model, None, None), (condition_of(truth, Names()),))
+                assert query.led
                 found = set((await connection.execute(led(query, query.scope)[0])).scalars())
-                assert found == {uid for uid, each in read.items() if holds(condition, "k", each)}
+                assert found == {uid for uid, each in facts.items() if evaluate(truth, each)}

@@ -37,7 +37,7 @@ _QUESTIONS = st.builds(
     until=st.one_of(st.none(), _INSTANTS),
     predicted=st.booleans(),
     labels=st.one_of(st.none(), _LABELS),
-    scores=st.dictionaries(st.sampled_from(SCORES), _SCORES, max_size=2),
+    scores=st.dictionaries(st.sampled_from(sorted(SCORES)), _SCORES, max_size=2),
     newest_first=st.booleans(),
 )
 

@@ -8,15 +8,18 @@ from typing import Any
 
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from inference_store.store.queries.condition import Compared, Sent
-from inference_store.store.queries.meaning import holds
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Invalid
+from inference_store.store.filters import typed
+from inference_store.store.filters.evaluate import evaluate
+from inference_store.store.filters.facts import Facts
+from inference_store.store.metadata import Metadata
 from inference_store.store.operators import OPERATORS, Takes
+from inference_store.store.queries.conditions import Names, condition_of
 from inference_store.store.queries.matching import Query, counted, led, walked
-from inference_store.store.queries.resolve import Asked, condition_of
+from inference_store.store.queries.resolve import Asked, truth_of
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store
 
@@ -134,6 +137,22 @@ def _refused_rightly(asked: Asked, made: list[Made]) -> None:
         assert all(leaf.value != asked.value for leaf in leaves), asked
 
 
+def _holds(asked: Asked, truth: typed.Truth, metadata: Metadata) -> bool:
+    """What the table of operators says of the values that are there."""
+    inner = truth.of if isinstance(truth, typed.Not) else truth
+    if isinstance(inner, typed.Sent):
+        rows = (*metadata.leaves, *metadata.presences)
+        return asked.operator.holds([row for row in rows if row.name == asked.key], None)
+    of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
+    values = [
+        leaf.value for leaf in metadata.leaves if (leaf.name, leaf.family) == (of.name, of.kind)
+    ]
+    flat = constants[0] if isinstance(inner, typed.Among) else constants
+    typed_values = [each.value if isinstance(each, typed.Constant) else each for each in flat]
+    several = asked.operator.takes in {Takes.LIST, Takes.PAIR}
+    return asked.operator.holds(values, typed_values if several else typed_values[0])
+
+
 async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
     async with engine.connect() as connection:
         by_walk = await connection.execute(walked(query, query.scope))
@@ -168,12 +187,14 @@ async def test_sql_agrees_with_python(
         if asked.key not in seen:
             continue
         try:
-            condition = condition_of(asked, seen[asked.key])
+            truth = truth_of(asked, seen[asked.key])
         except Invalid:
             _refused_rightly(asked, made)
             continue
-        assert isinstance(condition, Compared | Sent)
-        expected = {each.uid for each in made if holds(condition, asked.key, each.read)}
+        expected = {each.uid for each in made if _holds(asked, truth, each.read)}
+        agreeing = {each.uid for each in made if evaluate(truth, Facts(metadata=each.read))}
+        assert agreeing == expected
+        condition = condition_of(truth, Names())
         event(f"{asked.operator.name}: {'some' if expected else 'none'}")
         scope = window(model, None, None)
         by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import ColumnElement, FromClause, Select, Table, and_, select, true, union_all
+from sqlalchemy.sql.elements import Grouping
 
 from inference_store.store.filters.typed import Metadata
+from inference_store.store.metadata import COORDINATES
 from inference_store.store.queries.scope import Scope
 from inference_store.store.tables import (
     SIDE_TABLES,
@@ -67,12 +69,19 @@ class Combination:
         return self.take(ids)
 
     def coordinates(self) -> Mapping[str, ColumnElement[Any]]:
-        """`longitude` and `latitude`."""
-        keys = self.names.coordinates
-        return {
-            name: self._once(name, lambda key=key: self._value_of(metadata_number, key)).c.value
-            for name, key in sorted(keys.items(), reverse=True)
-        }
+        """`longitude` and `latitude`, both on the map."""
+        return {name: self._coordinate(name) for name in COORDINATES}
+
+    def _coordinate(self, name: str) -> ColumnElement[Any]:
+        def row() -> FromClause:
+            made = self._value_of(metadata_number, self.names.coordinates[name])
+            most = COORDINATES[name]
+            low, high = self.names.number(-most), self.names.number(most)
+            self.where.append(made.c.value.between(low, high))
+            return made
+
+        value: ColumnElement[Any] = self._once(name, row).c.value
+        return value
 
     def _at_hand_or(self, table: Table) -> FromClause:
         row = row_at_hand(self.uid, table)
@@ -90,7 +99,8 @@ class Combination:
         """Whether there is such a combination, of which this is true."""
         if self.froms:
             return exists(self.froms, *self.where, *where)
-        return and_(true(), *where).is_(true())
+        # the brackets: NOT binds less than IS
+        return Grouping(and_(true(), *where)).is_(true())
 
     def uids(self, *where: ColumnElement[bool]) -> Select[Any]:
         """The inferences that have such a combination, each as often as it has one."""

@@ -113,7 +113,8 @@ def _edges(area: Area) -> list[tuple[Decimal, ...]]:
 
 
 def _box(area: Area) -> _Box:
-    xs, ys = zip(*area.outer, strict=True)
+    corners = [corner for ring in (area.outer, *area.holes) for corner in ring]
+    xs, ys = zip(*corners, strict=True)
     return min(xs), max(xs), min(ys), max(ys)
 
 

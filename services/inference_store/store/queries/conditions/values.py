@@ -91,7 +91,7 @@ def _power(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
         return case((base.is_not(None), cast(1, Numeric)))
     if exponent == 1:
         return base
-    once = func.unnest(array([base])).table_valued("x")
+    once = func.unnest(array([base])).table_valued("x", name="once").render_derived()
     number: ColumnElement[Any] = cast(once.c.x, Numeric)
     product = reduce(operator.mul, [number] * exponent)
     return select(product).correlate_except(once).scalar_subquery()
