@@ -76,7 +76,25 @@ def like_expression(pattern: str) -> re.Pattern[str]:
 
     Raises ValueError when the pattern ends in a lone backslash.
     """
-    return re.compile("".join(map(_like_part, _like_tokens(pattern))), re.DOTALL)
+    first, *others = _like_pieces(pattern)
+    if not others:
+        return re.compile(first, re.DOTALL)
+    *between, last = others
+    # What stands between two `%` is taken where it first occurs, and for good: a pattern of many
+    # takes no longer than a pattern of few.
+    taken = "".join(f"(?>.*?{piece})" for piece in between)
+    return re.compile(f"{first}{taken}.*{last}", re.DOTALL)
+
+
+def _like_pieces(pattern: str) -> list[str]:
+    """What stands before, between and behind the `%`, as regular expressions."""
+    pieces = [""]
+    for token in _like_tokens(pattern):
+        if token == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += _like_part(token)
+    return pieces
 
 
 def _like_tokens(pattern: str) -> list[str]:
@@ -87,7 +105,7 @@ def _like_tokens(pattern: str) -> list[str]:
 
 
 def _like_part(token: str) -> str:
-    return {"%": ".*", "_": "."}.get(token) or re.escape(token[-1])
+    return "." if token == "_" else re.escape(token[-1])
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:

@@ -40,6 +40,26 @@ def test_names_in_any_case_of_letters() -> None:
     assert operator_named("gtt") is None
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text", "matches"),
+    [
+        ("%ab%ab", "abab", True),
+        ("%ab%ab", "xab", False),
+        ("a%b%b", "abxb", True),
+        ("a%b%b", "ab", False),
+        ("%a_%c", "aabc", True),
+        ("%a_%c", "ac", False),
+        ("%%", "", True),
+        ("a%%", "ba", False),
+        ("%\\%%", "50% off", True),
+        ("", "", True),
+        ("%a%" * 20 + "b", "a" * 5_000, False),
+    ],
+)
+def test_patterns_of_several_pieces(pattern: str, text: str, matches: bool) -> None:
+    assert (like_expression(pattern).fullmatch(text) is not None) is matches
+
+
 def test_a_pattern_does_not_end_in_a_backslash() -> None:
     with pytest.raises(ValueError, match="backslash"):
         like_expression("a\\")
