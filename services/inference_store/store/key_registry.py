@@ -7,10 +7,10 @@ Every batch appends what it has seen (`metadata_key_delta`); `fold` adds that up
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from rapidfuzz import process
-from sqlalchemy import Select, func, select, text, union_all
+from sqlalchemy import ColumnElement, Select, func, select, text, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .json_text import storable
@@ -72,9 +72,18 @@ FROM_TEXT = "from_text"
 _COLUMNS = ("model", "key", "type", "flag", "count", "first_seen", "last_seen", "examples")
 
 
+Models: TypeAlias = int | Sequence[int]
+"""One model, or several whose keys are taken together: keys have the same integers in all."""
+
+
+def of_models(column: ColumnElement[int], model: Models) -> ColumnElement[bool]:
+    """The rows whose column is of these models."""
+    return column == model if isinstance(model, int) else column.in_(sorted(model))
+
+
 async def keys(
     connection: AsyncConnection,
-    model: int,
+    model: Models,
     *,
     names: Collection[str] | None = None,
     after: str | None = None,
@@ -83,8 +92,11 @@ async def keys(
     """The model's keys in order of name, all or those named; `after`, `limit` make a page."""
     chosen = (
         select(metadata_key.c.key, metadata_key.c.name)
-        .join(model_key, model_key.c.key == metadata_key.c.key)
-        .where(model_key.c.model == model)
+        .where(
+            metadata_key.c.key.in_(
+                select(model_key.c.key).where(of_models(model_key.c.model, model))
+            )
+        )
         .order_by(metadata_key.c.name)
         .limit(limit)
     )
@@ -98,22 +110,30 @@ async def keys(
 
 
 async def find(
-    connection: AsyncConnection, model: int, names: Collection[str]
+    connection: AsyncConnection, model: Models, names: Collection[str]
 ) -> Mapping[str, KeySeen]:
     """The named keys that the model has."""
     wanted = {name for name in names if storable(name)}
     return {seen.name: seen for seen in await keys(connection, model, names=wanted)}
 
 
-async def nearest(connection: AsyncConnection, model: int, name: str) -> list[str]:
+async def numbers(connection: AsyncConnection, names: Collection[str]) -> Mapping[str, int]:
+    """The integers of those names that any inference ever had; of the dictionary alone."""
+    wanted = sorted(name for name in names if storable(name))
+    chosen = select(metadata_key.c.name, metadata_key.c.key)
+    rows = await connection.execute(chosen.where(metadata_key.c.name.in_(wanted)))
+    return {row.name: row.key for row in rows}
+
+
+async def nearest(connection: AsyncConnection, model: Models, name: str) -> list[str]:
     """Up to five of the model's keys that are spelt most like `name`."""
     table = select(metadata_key.c.name).join(model_key, model_key.c.key == metadata_key.c.key)
-    rows = await connection.execute(table.where(model_key.c.model == model))
+    rows = await connection.execute(table.where(of_models(model_key.c.model, model)).distinct())
     return [match for match, _, _ in process.extract(name, sorted(rows.scalars()), limit=5)]
 
 
 async def _types(
-    connection: AsyncConnection, model: int, found: Collection[int]
+    connection: AsyncConnection, model: Models, found: Collection[int]
 ) -> dict[int, list[TypeSeen]]:
     rows = await connection.execute(_merged(model, found))
     seen: dict[int, list[TypeSeen]] = {}
@@ -132,11 +152,11 @@ async def _types(
     return seen
 
 
-def _merged(model: int, found: Collection[int]) -> Select[Any]:
+def _merged(model: Models, found: Collection[int]) -> Select[Any]:
     """What was folded and what was not, together."""
     parts = [
         select(*(table.c[name] for name in _COLUMNS)).where(
-            table.c.model == model, table.c.key.in_(sorted(found))
+            of_models(table.c.model, model), table.c.key.in_(sorted(found))
         )
         for table in (metadata_key_seen, metadata_key_delta)
     ]

@@ -1,0 +1,215 @@
+"""A CQL2 tree given types: names resolved, comparisons found possible, the rest written out."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from inference_store.store.cql2.tree import Listed, Named, Node, Operation, Scalar
+from inference_store.store.operators import like_expression
+
+from . import arrays, names, operands, spatial, temporal
+from .checking import Checking
+from .known import Known, KnownKey, UnknownKeys
+from .mismatches import mismatch
+from .refusals import impossible, meaningless
+from .settled import settled
+from .typed import (
+    Among,
+    And,
+    Between,
+    Compared,
+    Comparison,
+    Constant,
+    Fixed,
+    Holds,
+    Kind,
+    Like,
+    Located,
+    Metadata,
+    Missing,
+    Not,
+    Or,
+    Predicted,
+    Sent,
+    Truth,
+    Unknown,
+    Value,
+)
+
+MOST_MATCHED: Final = 1_000_000
+"""Characters times characters of a LIKE that is decided while a filter is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The typed filter. `keys`: the metadata keys that it names."""
+
+    truth: Truth
+    warnings: tuple[str, ...]
+    keys: Mapping[str, KnownKey]
+
+
+def check(
+    node: Node,
+    known: Known,
+    *,
+    source: str | None = None,
+    unknown_keys: UnknownKeys = "refuse",
+) -> Checked:
+    """The tree with types. `source`: its text, in which errors show their place.
+
+    Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
+    """
+    checking = Checking(known, truth_of, source, unknown_keys)
+    truth = truth_of(node, checking)
+    return Checked(truth, tuple(checking.warnings), dict(checking.keys))
+
+
+def truth_of(node: Node, checking: Checking) -> Truth:
+    """The truth that a node is. Raises what `check` does."""
+    match node:
+        case Scalar(value=bool() as fixed):
+            return Fixed(fixed)
+        case Named():
+            return _bare(node, checking)
+        case Operation():
+            found = _TRUTHS.get(node.op.lower())
+            if found is not None:
+                return settled(found(node, checking))
+    message = "a condition is expected here, such as `frame_number > 9000`"
+    raise meaningless(node, checking.source, message)
+
+
+def is_condition(node: Node) -> bool:
+    """Whether a node is one by its form; a name may be."""
+    return isinstance(node, Operation) and node.op.lower() in _TRUTHS
+
+
+def _bare(named: Named, checking: Checking) -> Truth:
+    kinds = operands.possible(named, checking)
+    if "bool" not in kinds:
+        raise mismatch([Scalar(True, named.at), named], [_BOOL, kinds], checking)
+    return Holds(operands.value(named, "bool", checking))
+
+
+_BOOL: Final = frozenset[Kind]({"bool"})
+
+
+def _parts(node: Operation, checking: Checking) -> tuple[Truth, ...]:
+    return tuple(truth_of(each, checking) for each in node.args)
+
+
+def _compared(node: Operation, checking: Checking) -> Truth:
+    kind = operands.common(node.args, checking)
+    op = cast(Comparison, node.op)
+    if op not in ("=", "<>"):
+        _refuse_order(node, kind, checking)
+    left, right = operands.values(node.args, kind, checking)
+    return Compared(op, left, right)
+
+
+def _refuse_order(node: Operation, kind: Kind, checking: Checking) -> None:
+    if kind == "bool":
+        raise impossible(node, checking.source, "truth values have no order, they are = or <>")
+
+
+def _between(node: Operation, checking: Checking) -> Truth:
+    kind = operands.common(node.args, checking)
+    _refuse_order(node, kind, checking)
+    return Between(*operands.values(node.args, kind, checking))
+
+
+def _in(node: Operation, checking: Checking) -> Truth:
+    of, items = node.args
+    if not isinstance(items, Listed) or not items.items:
+        raise meaningless(node, checking.source, "IN takes a list of values: IN ('a', 'b')")
+    left: dict[Kind, Value] = {}
+    constants: dict[Kind, dict[Constant, None]] = {}
+    others: list[Truth] = []
+    for item in items.items:
+        kind = operands.common((of, item), checking)
+        if kind not in left:
+            left[kind] = operands.value(of, kind, checking)
+        right = operands.value(item, kind, checking)
+        operands.refuse_many(item, (left[kind], right), checking)
+        if isinstance(right, Constant):
+            constants.setdefault(kind, {})[right] = None
+        else:
+            others.append(settled(Compared("=", left[kind], right)))
+    among = [settled(Among(left[kind], tuple(found))) for kind, found in constants.items()]
+    return settled(Or((*among, *others)))
+
+
+def _like(node: Operation, checking: Checking) -> Truth:
+    for each in node.args:
+        kinds = operands.possible(each, checking)
+        if "string" not in kinds:
+            text = Scalar("", node.at)
+            raise mismatch([text, each], [frozenset[Kind]({"string"}), kinds], checking)
+    of, pattern = (operands.value(each, "string", checking) for each in node.args)
+    if not isinstance(pattern, Constant):
+        message = "the pattern of LIKE is written out, in single quotes"
+        raise meaningless(node.args[1], checking.source, message)
+    try:
+        like_expression(str(pattern.value))
+    except ValueError as exc:
+        raise meaningless(node.args[1], checking.source, str(exc)) from None
+    if isinstance(of, Constant) and len(str(of.value)) * len(str(pattern.value)) > MOST_MATCHED:
+        message = "two texts that are written out are too long to be compared by LIKE"
+        raise meaningless(node, checking.source, message)
+    return Like(of, str(pattern.value))
+
+
+def _is_null(node: Operation, checking: Checking) -> Truth:
+    [of] = node.args
+    if isinstance(of, Named):
+        return _missing(of, checking)
+    if is_condition(of):
+        return Unknown(truth_of(of, checking))
+    if not isinstance(of, Operation):
+        return Fixed(False)
+    [kind] = operands.possible(of, checking) or [None]
+    if kind is None:
+        raise mismatch([of], [frozenset()], checking)
+    return Missing(operands.value(of, kind, checking))
+
+
+def _missing(of: Named, checking: Checking) -> Truth:
+    if not checking.inside:
+        if operands.is_location(of, checking):
+            return Unknown(Located("intersects"))
+        found = names.meaning(of, checking)
+        if isinstance(found, KnownKey):
+            return Missing(Metadata(found.name, found.key, "string", found.many))
+    kind = operands.common((of,), checking)
+    return Missing(operands.value(of, kind, checking))
+
+
+def _sent(node: Operation, checking: Checking) -> Truth:
+    operands.refuse_inside(node, checking)
+    [of] = node.args
+    if not isinstance(of, Named):
+        raise meaningless(node, checking.source, "sent() takes the name of a metadata key")
+    found = names.key(of, checking)
+    return Sent(found.name, found.key)
+
+
+def _predicted(node: Operation, checking: Checking) -> Truth:
+    return Predicted(operands.condition(node, checking))
+
+
+_TRUTHS: Final[Mapping[str, Callable[[Operation, Checking], Truth]]] = {
+    "and": lambda node, checking: And(_parts(node, checking)),
+    "or": lambda node, checking: Or(_parts(node, checking)),
+    "not": lambda node, checking: Not(truth_of(node.args[0], checking)),
+    **dict.fromkeys(("=", "<>", "<", "<=", ">", ">="), _compared),
+    "between": _between,
+    "in": _in,
+    "like": _like,
+    "isnull": _is_null,
+    "prediction": _predicted,
+    "sent": _sent,
+    **dict.fromkeys(temporal.TEMPORAL_FUNCTIONS, temporal.truth_of),
+    **dict.fromkeys(spatial.SPATIAL_FUNCTIONS, spatial.truth_of),
+    **dict.fromkeys(names.ARRAY_FUNCTIONS, arrays.truth_of),
+}

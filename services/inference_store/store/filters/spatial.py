@@ -1,0 +1,109 @@
+"""The spatial functions: where the inference's location lies."""
+
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any, Final, cast
+
+from inference_store.store.cql2.tree import Geometry, Node, Operation
+
+from . import operands
+from .checking import Checking
+from .refusals import meaningless, not_kept
+from .typed import Area, Located, Not, Ring, Truth
+
+SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
+_ALL_LITERALS: Final = "basic-spatial-functions-plus"
+_BEYOND: Final = Decimal(181)
+"""A degree past the antimeridian, where nothing lies: no edge of a box that crosses it."""
+
+
+def truth_of(node: Operation, checking: Checking) -> Truth:
+    """Where the location lies to a geometry. Raises InvalidFilter, NotKept."""
+    op = node.op.lower()
+    operands.refuse_inside(node, checking)
+    geometry = _geometry(node, checking)
+    areas, points = tuple(_areas(geometry, checking)), tuple(_points(geometry, checking))
+    located = Located("within" if op == "s_within" else "intersects", areas, points)
+    return Not(located) if op == "s_disjoint" else located
+
+
+def _geometry(node: Operation, checking: Checking) -> Geometry:
+    one, other = node.args
+    if isinstance(other, Geometry) and operands.is_location(one, checking):
+        return other
+    if isinstance(one, Geometry) and operands.is_location(other, checking):
+        if node.op.lower() != "s_within":
+            return one
+        message = "S_WITHIN takes the location first: S_WITHIN(location, POLYGON(…))"
+        raise meaningless(node, checking.source, message)
+    message = f"{node.op.upper()} takes the location and a geometry that is written out"
+    raise meaningless(node, checking.source, message, ("location",))
+
+
+def _parts(geometry: Geometry) -> Iterator[Geometry]:
+    """Single points, boxes and polygons, and whatever is not kept."""
+    many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
+    for each in geometry.geometries:
+        yield from _parts(each)
+    if geometry.shape in many:
+        for coordinates in cast(Any, geometry.coordinates):
+            yield Geometry(many[geometry.shape], coordinates, at=geometry.at)
+    elif geometry.shape != "GeometryCollection":
+        yield geometry
+
+
+def _points(geometry: Geometry, checking: Checking) -> Iterator[tuple[Decimal, Decimal]]:
+    for part in _parts(geometry):
+        if part.shape == "Point":
+            yield _point(part, part.coordinates, checking)
+
+
+def _areas(geometry: Geometry, checking: Checking) -> Iterator[Area]:
+    for part in _parts(geometry):
+        if part.shape == "Polygon":
+            rings = [_ring(part, each, checking) for each in cast(Any, part.coordinates)]
+            yield Area(rings[0], tuple(rings[1:]))
+        elif part.shape == "BBox":
+            yield from _boxes(part, checking)
+        elif part.shape != "Point":
+            message = f"{part.shape} is no geometry that a location can be asked for"
+            raise not_kept(part, checking.source, message, _ALL_LITERALS)
+
+
+def _point(node: Node, coordinates: Any, checking: Checking) -> tuple[Decimal, Decimal]:
+    longitude, latitude = coordinates[:2]
+    if abs(latitude) > 90 or abs(longitude) > 180:
+        message = (
+            f"({longitude} {latitude}) lies off the map: the longitude comes first, "
+            "from -180 to 180, then the latitude, from -90 to 90"
+        )
+        raise meaningless(node, checking.source, message)
+    return longitude, latitude
+
+
+def _ring(node: Node, corners: Any, checking: Checking) -> Ring:
+    ring = tuple(_point(node, each, checking) for each in corners)
+    if len(ring) < 4 or ring[0] != ring[-1]:
+        message = "a ring has at least four corners, and the last is the first again"
+        raise meaningless(node, checking.source, message)
+    return ring
+
+
+def _boxes(box: Geometry, checking: Checking) -> Iterator[Area]:
+    """One area; two for a box over the antimeridian, of which the west is the greater."""
+    numbers = cast(tuple[Decimal, ...], box.coordinates)
+    half = len(numbers) // 2
+    west, south = _point(box, numbers[:2], checking)
+    east, north = _point(box, numbers[half : half + 2], checking)
+    if south > north:
+        message = "the south of a box lies below its north: BBOX(west, south, east, north)"
+        raise meaningless(box, checking.source, message)
+    if west <= east:
+        yield _box(west, south, east, north)
+    else:
+        yield _box(west, south, _BEYOND, north)
+        yield _box(-_BEYOND, south, east, north)
+
+
+def _box(west: Decimal, south: Decimal, east: Decimal, north: Decimal) -> Area:
+    return Area(((west, south), (east, south), (east, north), (west, north), (west, south)))
