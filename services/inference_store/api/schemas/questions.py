@@ -4,9 +4,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS, operator_named
 from inference_store.store.queries.ask import Question, UnknownKeys
-from inference_store.store.queries.resolve import Asked
 
 from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole
 

@@ -3,14 +3,15 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import key_registry
+from inference_store.store.filters.check import check
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
+from inference_store.store.filters.from_conditions import Asked, metadata_node
+from inference_store.store.filters.known import known
 from inference_store.store.long_text import encode
 from inference_store.store.operators import OPERATORS
 from inference_store.store.queries.conditions import Names, condition_of
 from inference_store.store.queries.matching import Query, led
-from inference_store.store.queries.resolve import Asked, truth_of
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store
 
@@ -32,12 +33,12 @@ async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: st
     model = await store(engine, *made)
     facts = {each.uid: Facts(metadata=each.read) for each in made}
     async with engine.connect() as connection:
-        seen = (await key_registry.find(connection, model, {"k"}))["k"]
+        keys = await known(connection, model, {"k"})
         for name in ("eq", "gt", "gte", "lt", "lte", "between", "in", "like"):
             for text in texts[:: 1 if name in {"gt", "lte", "eq"} else 4]:
                 value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
                 asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
-                truth = truth_of(asked, seen)
+                truth = check(metadata_node(asked, keys), keys).truth
                 query = Query(window(model, None, None), (condition_of(truth, Names()),))
                 assert query.led
                 found = set((await connection.execute(led(query, query.scope)[0])).scalars())

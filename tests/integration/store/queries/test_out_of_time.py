@@ -8,12 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.events import uid_floor
 from inference_store.store.events.event import Extras
+from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS
 from inference_store.store.queries.ask import Question, prepare
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.page import find
-from inference_store.store.queries.resolve import Asked
 from inference_store.store.tables import inference, metadata_number, prediction
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.errors import ImpossibleComparison, NotFound, UnknownKey
 from inference_store.store.events.event import Extras
+from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS
 from inference_store.store.queries import lookup
 from inference_store.store.queries.ask import Question, prepare
@@ -15,7 +16,6 @@ from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.queries.count import count
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.page import find
-from inference_store.store.queries.resolve import Asked
 from inference_store.store.tables import erasing
 from tests.integration.stored import Made, at, store
 

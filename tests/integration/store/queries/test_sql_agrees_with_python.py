@@ -10,16 +10,17 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import key_registry
 from inference_store.store.errors import Invalid
 from inference_store.store.filters import typed
+from inference_store.store.filters.check import check
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
+from inference_store.store.filters.from_conditions import Asked, metadata_node
+from inference_store.store.filters.known import known
 from inference_store.store.metadata import Metadata
 from inference_store.store.operators import OPERATORS, Takes
 from inference_store.store.queries.conditions import Names, condition_of
 from inference_store.store.queries.matching import Query, counted, led, walked
-from inference_store.store.queries.resolve import Asked, truth_of
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store
 
@@ -181,13 +182,14 @@ async def test_sql_agrees_with_python(
     ]
     model = await store(engine, *made)
     async with engine.connect() as connection:
-        seen = {key.name: key for key in await key_registry.keys(connection, model)}
+        names = {leaf.name for each in made for leaf in each.read.leaves}
+        keys = await known(connection, model, names | {"k"})
     for _ in range(12):
         asked = _ask(data, made)
-        if asked.key not in seen:
+        if asked.key not in keys.keys:
             continue
         try:
-            truth = truth_of(asked, seen[asked.key])
+            truth = check(metadata_node(asked, keys), keys).truth
         except Invalid:
             _refused_rightly(asked, made)
             continue

@@ -1,0 +1,61 @@
+"""Warnings about labels that no prediction has: a filter with one is not wrong, and finds nothing.
+
+A label is not a key: a model may give it tomorrow.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from rapidfuzz import process
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.filters.typed import Among, Column, Compared, Constant, Property, Truth
+from inference_store.store.key_registry import Models, of_models
+from inference_store.store.tables import label, model_label
+
+_MOST_COMPARED = 10_000
+
+
+def labels_in(truths: Sequence[Truth]) -> list[str]:
+    """The labels that typed filters compare with `=` and IN, each once."""
+    found = (each for truth in truths for each in _labels_of(truth))
+    return list(dict.fromkeys(found))
+
+
+def _labels_of(thing: Any) -> Iterator[str]:
+    match thing:
+        case Compared(op="=", left=Column("label") | Property("top_label"), right=Constant() as c):
+            yield str(c.value)
+        case Among(of=Column("label") | Property("top_label"), items=items):
+            yield from (str(item.value) for item in items)
+        case tuple():
+            for each in thing:
+                yield from _labels_of(each)
+        case _ if is_dataclass(thing):
+            for each in fields(thing):
+                yield from _labels_of(getattr(thing, each.name))
+
+
+async def unknown_labels(
+    connection: AsyncConnection, models: Models, names: Collection[str]
+) -> list[str]:
+    """A warning for each label that none of the models ever gave."""
+    if not names:
+        return []
+    here = select(label.c.name).join(model_label, model_label.c.label == label.c.label)
+    here = here.where(of_models(model_label.c.model, models))
+    rows = await connection.execute(here.where(label.c.name.in_(sorted(names))))
+    missing = sorted(set(names) - set(rows.scalars()))
+    if not missing:
+        return []
+    known = await connection.execute(here.distinct().limit(_MOST_COMPARED))
+    all_known = sorted(known.scalars())
+    return [_warning(name, all_known) for name in missing]
+
+
+def _warning(name: str, known: Sequence[str]) -> str:
+    near = [match for match, _, _ in process.extract(name, known, limit=3)]
+    nearest = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No prediction of this model has the label {name!r}.{nearest}"

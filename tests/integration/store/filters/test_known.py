@@ -1,0 +1,99 @@
+"""Filters against the key registry of a real database: what is known, refused, warned of."""
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.cql2 import parse_text
+from inference_store.store.errors import ImpossibleComparison, UnknownKey
+from inference_store.store.filters.check import Checked, check
+from inference_store.store.filters.known import known
+from inference_store.store.filters.names import names_in
+from inference_store.store.filters.saved import load, save
+from inference_store.store.queries.ask import Question, prepare
+from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.count import count
+from tests.integration.stored import Made, at, store
+
+
+async def _checked(engine: AsyncEngine, models: list[int], text: str) -> Checked:
+    node = parse_text(text)
+    async with engine.connect() as connection:
+        return check(node, await known(connection, models, names_in(node)), source=text)
+
+
+async def test_a_key_is_unknown_only_if_it_is_unknown_to_all(engine: AsyncEngine) -> None:
+    one = await store(engine, Made(metadata=[("a", "int", "1")], model_id="one"))
+    two = await store(
+        engine, Made(metadata=[("b", "int", "1"), ("a", "string", "x")], model_id="two")
+    )
+    with pytest.raises(UnknownKey) as caught:
+        await _checked(engine, [one], "b = 1")
+    assert caught.value.faults[0].known == ("a",)
+    found = await _checked(engine, [one, two], "b = 1 AND a = 1")
+    assert found.keys["b"].key is not None
+    assert found.keys["a"].rows == {"number": 1, "string": 1}
+    assert "1 values are none" in found.warnings[0]
+    # What one model makes impossible another makes possible.
+    with pytest.raises(ImpossibleComparison):
+        await _checked(engine, [one], "a = 'x'")
+    assert await _checked(engine, [two, one], "a = 'x'")
+
+
+async def test_a_warning_counts_the_rows_of_another_type(engine: AsyncEngine) -> None:
+    items = [
+        [("k", "int", "1"), ("j", "json", '["10.5", "x"]')],
+        [("k", "int", "many"), ("j", "json", '["7"]')],
+        [("k", "string", "x"), ("j", "json", "[true]")],
+        [("k", "json", "null")],
+        [("k", "float", "NaN")],
+    ]
+    made = [Made(str(n), at(n), each) for n, each in enumerate(items)]
+    model = await store(engine, *made)
+    # A text, a value that is no int, and NaN; JSON null is no value.
+    assert "3 values" in (await _checked(engine, [model], "k = 1")).warnings[0]
+    assert "2 values" in (await _checked(engine, [model], "k = 'x'")).warnings[0]
+    # A text that is a number too is one of both: of four values two are none.
+    assert "2 values" in (await _checked(engine, [model], '"j[]" = 7')).warnings[0]
+    assert "1 values" in (await _checked(engine, [model], "\"j[]\" = 'x'")).warnings[0]
+
+
+async def test_a_question_with_a_filter_and_all_else(engine: AsyncEngine) -> None:
+    made = [
+        Made(str(n), at(n), [("k", "int", str(n)), ("s", "string", "x" * n)], [("cat", n / 10)])
+        for n in range(10)
+    ]
+    model = await store(engine, *made)
+    text = "k >= 3 AND prediction(label = 'cat' AND score < 0.8) AND NOT s LIKE 'xxxx'"
+    question = Question(
+        filter=parse_text(text), filter_text=text, inference_ids=[str(n) for n in range(6)]
+    )
+    async with engine.connect() as connection:
+        found = await prepare(connection, model, question)
+        assert await count(connection, found.query, deadline=Deadline.after(60)) == 2
+        assert found.warnings == ()
+        typo = "prediction(label = 'cta') OR top_label IN ('cat', 'dgo')"
+        warned = await prepare(connection, [model], Question(filter=parse_text(typo)))
+        assert [warning.split("'")[1] for warning in warned.warnings] == ["cta", "dgo"]
+        assert "cat" in warned.warnings[0]
+        empty = Question(filter=parse_text("nobody = 1"), unknown_keys="empty")
+        nothing = await prepare(connection, model, empty)
+        assert await count(connection, nothing.query, deadline=Deadline.after(60)) == 0
+        with pytest.raises(UnknownKey):
+            await prepare(connection, model, Question(filter=parse_text("nobody = 1")))
+
+
+async def test_a_saved_filter_is_loaded_by_the_dictionary_alone(engine: AsyncEngine) -> None:
+    model = await store(engine, Made(metadata=[("a", "int", "1")], model_id="one"))
+    node = parse_text("a = 1 AND later = 'x'")
+    async with engine.connect() as connection:
+        keys = await known(connection, [model], names_in(node))
+        saved = save(node, keys, declared={"later": "string"})
+        assert await load(connection, saved.text) == saved.checked.truth
+    # Another type of the one, and the other for the first time.
+    await store(engine, Made("2", metadata=[("a", "string", "y"), ("later", "string", "x")]))
+    async with engine.connect() as connection:
+        loaded = await load(connection, saved.text)
+    assert loaded != saved.checked.truth
+    number = (await _checked(engine, [model], "a = 1")).keys["a"].key
+    assert f"key={number}, kind='number'" in repr(loaded)
+    assert "key=None" not in repr(loaded)
