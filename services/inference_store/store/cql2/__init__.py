@@ -1,16 +1,17 @@
 """CQL2, the filter language: its tree, text and JSON. It knows no table and no metadata key."""
 
-from typing import Literal
+from typing import Final, Literal
 
-from inference_store.store.json_text import Json
+from inference_store.store.json_text import Json, Number
 
 from .conformance import CONFORMANCE, Conformance
 from .operations import OPERATIONS, Entry
 from .places import fault, pointed, where
 from .read_json import parse_json, parse_json_text
 from .read_text import parse_text
+from .refused import Refused, error_of
 from .suggestions import meant_by
-from .tree import Node
+from .tree import Node, Place
 from .write_json import to_json
 from .write_text import to_text
 
@@ -19,6 +20,7 @@ __all__ = [
     "OPERATIONS",
     "Conformance",
     "Entry",
+    "Node",
     "fault",
     "meant_by",
     "parse",
@@ -32,6 +34,9 @@ __all__ = [
 ]
 
 
+_NO_TEXT: Final = "CQL2-Text is a string; an object is cql2-json"
+
+
 def parse(
     value: Json, *, lang: Literal["cql2-text", "cql2-json"] | None = None, path: str = "filter"
 ) -> Node:
@@ -40,7 +45,9 @@ def parse(
     With `lang` cql2-json a string is JSON that is still text.
     Raises InvalidFilter and NotKept.
     """
-    if not isinstance(value, str):
+    if not isinstance(value, str) or isinstance(value, Number):
+        if lang == "cql2-text":
+            raise error_of(Refused(_NO_TEXT, Place(path), ("cql2-json",)), None)
         return parse_json(value, path=path)
     if lang == "cql2-json":
         return parse_json_text(value, path=path)

@@ -37,7 +37,10 @@ _GEOMETRIES: Final = (*shapes.LEVELS, "GeometryCollection")
 
 
 def parse_json(value: Json, *, path: str = "filter", whole_standard: bool = False) -> Node:
-    """The tree of a filter in JSON, as `json_text` has read it; numbers may be Decimal, too.
+    """The tree of a filter in JSON. Numbers may be int, float, Decimal or `Number`.
+
+    Read the JSON by `json_text.read_exactly`: `read_json` rounds whole numbers beyond 64 bits, and
+    decimals beyond a double, before this sees them.
 
     `path` names the field it stands in. With `whole_standard`, what is not kept is read too.
     Raises InvalidFilter, and NotKept for what belongs to a conformance class that is not kept.
@@ -171,7 +174,7 @@ class _Reading:
 
     def _coordinate(self, value: Json, at: Place, levels: int) -> "Decimal | shapes.Raw":
         if isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool):
-            self.bytes -= 1
+            self._spend(1, at)
             return literals.number(_digits(value), at)
         return self._coordinates(value, at, levels - 1)
 
@@ -183,10 +186,13 @@ class _Reading:
     def _text(self, value: str, at: Place) -> Scalar:
         if not storable(value):
             raise Refused("a text holds neither NUL nor half a surrogate pair", at)
-        self.bytes -= len(value.encode())
-        if self.bytes < 0:
-            raise Refused(f"the texts of a filter have at most {caps.BYTES:,} bytes", at)
+        self._spend(len(value.encode()), at)
         return Scalar(str(value), at)
+
+    def _spend(self, size: int, at: Place) -> None:
+        self.bytes -= size
+        if self.bytes < 0:
+            raise Refused(f"what a filter is made of has at most {caps.BYTES:,} bytes", at)
 
     def _count(self, at: Place, level: int) -> None:
         self.nodes -= 1

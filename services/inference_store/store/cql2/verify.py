@@ -18,7 +18,7 @@ from .tree import (
     Scalar,
 )
 
-_UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString", "GeometryCollection"})
+_UNKEPT_SHAPES = frozenset({"LineString", "MultiLineString"})
 _KINDS: dict[type, Kind] = {
     bool: "truth",
     str: "text",
@@ -125,6 +125,14 @@ def _verify_operation(node: Operation, entry: Entry, whole_standard: bool) -> No
         takes = entry.taken(index)
         if not _may_be(arg, takes):
             raise _misplaced(entry, arg, takes)
+        if takes == "list":
+            _verify_list(arg)
+
+
+def _verify_list(arg: Node) -> None:
+    for item in inside(arg):
+        if not _may_be(item, "scalar"):
+            raise Refused(f"a list holds single values, and this is {said(item)}", item.at)
 
 
 def _may_be(node: Node, takes: Takes) -> bool:

@@ -1,5 +1,6 @@
-"""The examples of the standard itself: each is read, printed, and means the same in text and JSON."""
+"""The examples of the standard: each is read, printed, and means the same in text and JSON."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_an_example_is_kept_unless_named_here(path: Path) -> None:
         with pytest.raises(InvalidFilter, match="there is no function"):
             parse_text(path.read_text())
     elif stem in UNKEPT:
-        with pytest.raises(NotKept, match="http://www.opengis.net/spec/cql2/1.0/conf/"):
+        with pytest.raises(NotKept, match=re.escape("http://www.opengis.net/spec/cql2/1.0/conf/")):
             parse_text(path.read_text())
     else:
         parse_text(path.read_text())

@@ -1,0 +1,53 @@
+"""The table of operations and that of conformance classes: whole, and every class tested."""
+
+import pytest
+
+from inference_store.store.cql2 import CONFORMANCE, OPERATIONS, Entry, parse_text
+from inference_store.store.errors import NotKept
+
+# One filter of each class that is kept, and one of each that is not.
+OF_EACH_CLASS = {
+    "cql2-text": "ok",
+    "cql2-json": "ok",
+    "basic-cql2": "NOT (a = 1 OR a <> 2 AND a < 3) AND a IS NOT NULL",
+    "advanced-comparison-operators": "a LIKE 'x' AND a BETWEEN 1 AND 2 AND a IN (1, 2)",
+    "case-insensitive-comparison": "CASEI(a) = CASEI('Straße')",
+    "accent-insensitive-comparison": "ACCENTI(CASEI(a)) LIKE ACCENTI('é%')",
+    "basic-spatial-functions": "S_INTERSECTS(a, POINT(1 2)) OR S_INTERSECTS(a, BBOX(1,2,3,4))",
+    "basic-spatial-functions-plus": "S_INTERSECTS(a, LINESTRING(1 2, 3 4))",
+    "spatial-functions": "S_TOUCHES(a, BBOX(1,2,3,4))",
+    "temporal-functions": "T_DURING(a, INTERVAL('2026-01-01', '..'))",
+    "array-functions": "A_OVERLAPS(a, ('x', 'y'))",
+    "property-property": "a = b AND 1 < a",
+    "functions": "count_predictions(score > 0.5) = 2",
+    "arithmetic": "a * 2 - b / 3 > c % 4 + d ^ 2 - e div 2",
+}
+
+
+def test_every_class_of_the_standard_is_here_and_tested() -> None:
+    assert set(OF_EACH_CLASS) == set(CONFORMANCE)
+    assert {entry.uri for entry in CONFORMANCE.values()} == {
+        f"http://www.opengis.net/spec/cql2/1.0/conf/{name}" for name in OF_EACH_CLASS
+    }
+
+
+@pytest.mark.parametrize("name", OF_EACH_CLASS)
+def test_a_class_is_kept_or_refused_by_name(name: str) -> None:
+    if CONFORMANCE[name].kept:
+        parse_text(OF_EACH_CLASS[name])
+        return
+    with pytest.raises(NotKept, match=name):
+        parse_text(OF_EACH_CLASS[name])
+
+
+@pytest.mark.parametrize("entry", OPERATIONS.values(), ids=OPERATIONS)
+def test_an_operation_has_a_class_and_a_use_for_its_arguments(entry: Entry) -> None:
+    assert entry.conformance in CONFORMANCE
+    assert len(entry.takes) >= min(1, entry.least)
+    assert entry.most is None or entry.least <= entry.most
+
+
+def test_all_operations_of_a_kept_class_are_kept() -> None:
+    for entry in OPERATIONS.values():
+        if CONFORMANCE[entry.conformance].kept:
+            assert entry.kept, entry.name
