@@ -4,12 +4,13 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Final, cast
 
-from inference_store.store.cql2.tree import Geometry, Node, Operation
+from inference_store.store.cql2.tree import Geometry, Operation
 
 from . import operands
 from .checking import Checking
+from .facts import Point
 from .refusals import meaningless, not_kept
-from .typed import Area, Located, Not, Ring, Truth
+from .typed import And, Area, Located, Not, Ring, Truth
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
@@ -21,21 +22,29 @@ def truth_of(node: Operation, checking: Checking) -> Truth:
     """Where the location lies to a geometry. Raises InvalidFilter, NotKept."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
-    geometry = _geometry(node, checking)
+    geometry, turned = _geometry(node, checking)
     areas, points = tuple(_areas(geometry, checking)), tuple(_points(geometry, checking))
-    located = Located("within" if op == "s_within" else "intersects", areas, points)
+    if op == "s_within":
+        return _is_it(areas, points) if turned else Located("within", areas, points)
+    located = Located("intersects", areas, points)
     return Not(located) if op == "s_disjoint" else located
 
 
-def _geometry(node: Operation, checking: Checking) -> Geometry:
+def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Truth:
+    """Whether a geometry lies in the location: it is that point; an area never is."""
+    if areas:
+        some = Located("intersects", areas)
+        return And((some, Not(some)))
+    return And(tuple(Located("intersects", points=(point,)) for point in points))
+
+
+def _geometry(node: Operation, checking: Checking) -> tuple[Geometry, bool]:
+    """The geometry, and whether it comes before the location."""
     one, other = node.args
     if isinstance(other, Geometry) and operands.is_location(one, checking):
-        return other
+        return other, False
     if isinstance(one, Geometry) and operands.is_location(other, checking):
-        if node.op.lower() != "s_within":
-            return one
-        message = "S_WITHIN takes the location first: S_WITHIN(location, POLYGON(…))"
-        raise meaningless(node, checking.source, message)
+        return one, True
     message = f"{node.op.upper()} takes the location and a geometry that is written out"
     raise meaningless(node, checking.source, message, ("location",))
 
@@ -52,16 +61,16 @@ def _parts(geometry: Geometry) -> Iterator[Geometry]:
         yield geometry
 
 
-def _points(geometry: Geometry, checking: Checking) -> Iterator[tuple[Decimal, Decimal]]:
+def _points(geometry: Geometry, checking: Checking) -> Iterator[Point]:
     for part in _parts(geometry):
         if part.shape == "Point":
-            yield _point(part, part.coordinates, checking)
+            yield _point(part.coordinates, checking)
 
 
 def _areas(geometry: Geometry, checking: Checking) -> Iterator[Area]:
     for part in _parts(geometry):
         if part.shape == "Polygon":
-            rings = [_ring(part, each, checking) for each in cast(Any, part.coordinates)]
+            rings = [_ring(each, checking) for each in cast(Any, part.coordinates)]
             yield Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
             yield from _boxes(part, checking)
@@ -70,34 +79,26 @@ def _areas(geometry: Geometry, checking: Checking) -> Iterator[Area]:
             raise not_kept(part, checking.source, message, _ALL_LITERALS)
 
 
-def _point(node: Node, coordinates: Any, checking: Checking) -> tuple[Decimal, Decimal]:
+def _point(coordinates: Any, checking: Checking) -> Point:
     longitude, latitude = coordinates[:2]
     if abs(latitude) > 90 or abs(longitude) > 180:
-        message = (
-            f"({longitude} {latitude}) lies off the map: the longitude comes first, "
-            "from -180 to 180, then the latitude, from -90 to 90"
+        checking.warn(
+            f"({longitude} {latitude}) lies off the map: the longitude comes first, from -180 to "
+            "180, then the latitude, from -90 to 90."
         )
-        raise meaningless(node, checking.source, message)
     return longitude, latitude
 
 
-def _ring(node: Node, corners: Any, checking: Checking) -> Ring:
-    ring = tuple(_point(node, each, checking) for each in corners)
-    if len(ring) < 4 or ring[0] != ring[-1]:
-        message = "a ring has at least four corners, and the last is the first again"
-        raise meaningless(node, checking.source, message)
-    return ring
+def _ring(corners: Any, checking: Checking) -> Ring:
+    return tuple(_point(each, checking) for each in corners)
 
 
 def _boxes(box: Geometry, checking: Checking) -> Iterator[Area]:
     """One area; two for a box over the antimeridian, of which the west is the greater."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
-    west, south = _point(box, numbers[:2], checking)
-    east, north = _point(box, numbers[half : half + 2], checking)
-    if south > north:
-        message = "the south of a box lies below its north: BBOX(west, south, east, north)"
-        raise meaningless(box, checking.source, message)
+    west, south = _point(numbers[:2], checking)
+    east, north = _point(numbers[half : half + 2], checking)
     if west <= east:
         yield _box(west, south, east, north)
     else:

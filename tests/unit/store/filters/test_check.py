@@ -56,6 +56,10 @@ def test_every_operation_that_is_kept_has_a_meaning() -> None:
         ("S_INTERSECTS(location, BBOX(13.4, 52, 14, 53))", _BERLIN, True),
         ("S_DISJOINT(location, POINT(13.4 52.5))", _BERLIN, False),
         ("S_DISJOINT(location, POINT(13.4 52.5))", {}, None),
+        ("S_WITHIN(POINT(13.4 52.5), location)", _BERLIN, True),
+        ("S_WITHIN(MULTIPOINT(13.4 52.5, 1 1), location)", _BERLIN, False),
+        ("S_WITHIN(BBOX(13, 52, 14, 53), location)", _BERLIN, False),
+        ("S_WITHIN(BBOX(13, 52, 14, 53), location)", {}, None),
         ("S_WITHIN(location, BBOX(170, -20, -170, -10))", _FIJI, True),
         ("S_INTERSECTS(location, BBOX(170, -20, -170, -10))", _BERLIN, False),
         ("S_INTERSECTS(location, POLYGON((13 52, 14 52, 14 53, 13 52)))", _BERLIN, False),
@@ -178,9 +182,7 @@ def test_of_spans_of_metadata() -> None:
         ('frame_number IN (1, "sizes[]" + "sizes[]" + "sizes[]")', "at most 2 names"),
         ("prediction(prediction(score > 1))", "inside prediction"),
         ("prediction(S_INTERSECTS(location, POINT(1 2)))", "inside prediction"),
-        ("S_INTERSECTS(location, POINT(52.5 113.4))", "longitude comes first"),
         ("S_INTERSECTS(location, BBOX(1, 5, 2, 4))", "south"),
-        ("S_WITHIN(POINT(1 2), location)", "location first"),
         ("S_INTERSECTS(seen, POINT(1 2))", "the location and a geometry"),
         ("distance(location, location) < 1", "a point"),
         ("A_CONTAINS(tags, tags)", "written out"),
@@ -192,6 +194,12 @@ def test_of_spans_of_metadata() -> None:
 def test_refusals(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
         checked(text)
+
+
+def test_what_lies_off_the_map_is_warned_of() -> None:
+    found = checked("S_INTERSECTS(location, POINT(52.5 113.4))")
+    assert "the longitude comes first" in found.warnings[0]
+    assert evaluate(found.truth, facts(_BERLIN)) is False
 
 
 def test_a_line_belongs_to_a_class_that_is_not_kept() -> None:

@@ -1,0 +1,56 @@
+"""The standard's own examples: what is read of them is checked, and made into SQL."""
+
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from sqlalchemy.dialects import postgresql
+
+from inference_store.store.cql2 import parse_text
+from inference_store.store.cql2.tree import Named, Node, Operation
+from inference_store.store.errors import InvalidFilter, StoreError
+from inference_store.store.filters.check import check
+from inference_store.store.filters.known import Known
+from inference_store.store.queries.conditions import Names, condition_of
+from inference_store.store.queries.scope import HIGHEST, Scope
+from inference_store.store.tables import inference
+
+_EXAMPLES = Path(__file__).parents[1] / "cql2" / "examples" / "text"
+_TEXTS = sorted(_EXAMPLES.glob("*.txt"))
+_SCOPE = Scope(1, UUID(int=0), HIGHEST)
+
+
+def _at_home(node: Node) -> Node:
+    """The example with our name of the geometry."""
+    if isinstance(node, Named) and node.name in {"geometry", "footprint"}:
+        return replace(node, name="location")
+    if isinstance(node, Operation):
+        return replace(node, args=tuple(map(_at_home, node.args)))
+    return node
+
+
+def _read(path: Path) -> Node | None:
+    try:
+        return _at_home(parse_text(path.read_text()))
+    except StoreError:  # what is not kept: the reader's own tests say which
+        return None
+
+
+@pytest.mark.parametrize("path", _TEXTS, ids=lambda path: path.stem)
+def test_an_example_that_is_read_becomes_sql(path: Path) -> None:
+    node = _read(path)
+    if node is None:
+        return
+    if path.stem == "example76":
+        with pytest.raises(InvalidFilter, match="exponent"):
+            check(node, Known(), unknown_keys="empty")
+        return
+    truth = check(node, Known(), unknown_keys="empty").truth
+    condition = condition_of(truth, Names())
+    statement = condition.holds(_SCOPE, inference.c.uid)
+    assert str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+
+
+def test_most_are_read() -> None:
+    assert sum(_read(path) is not None for path in _TEXTS) >= 100
