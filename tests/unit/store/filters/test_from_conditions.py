@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.store.cql2 import to_text
+from inference_store.store.cql2 import parse_json, to_json, to_text
 from inference_store.store.errors import ImpossibleComparison, Invalid, UnknownKey
 from inference_store.store.filters.check import check
 from inference_store.store.filters.evaluate import evaluate
@@ -16,6 +16,7 @@ from inference_store.store.filters.from_conditions import (
     predicted,
     succeeded,
 )
+from inference_store.store.json_text import read_exactly, write_json
 from inference_store.store.operators import OPERATORS
 from tests.unit.store.filters.asked import KNOWN, facts
 
@@ -52,7 +53,10 @@ def _asked(key: str, operator: str, value: Any = None, type_: str | None = None)
     ],
 )
 def test_the_operators_as_trees(asked: Asked, text: str) -> None:
-    assert to_text(metadata_node(asked, KNOWN)).replace('"', "") == text.replace('"', "")
+    node = metadata_node(asked, KNOWN)
+    assert to_text(node).replace('"', "") == text.replace('"', "")
+    # Each compiles to CQL2-JSON.
+    assert parse_json(read_exactly(write_json(to_json(node)))) == node
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))
