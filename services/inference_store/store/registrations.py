@@ -61,9 +61,12 @@ def registration_of(row: Any) -> Registration:
     )
 
 
-async def known(connection: AsyncConnection, model_ids: Collection[str]) -> dict[str, Registration]:
+async def known(
+    connection: AsyncConnection, model_ids: Collection[str], *, within: Reach = EVERYTHING
+) -> dict[str, Registration]:
     """The registrations of those models that have one."""
-    query = select(registration).where(registration.c.model_id.in_(sorted(model_ids)))
+    among = registration.c.model_id.in_(sorted(model_ids))
+    query = select(registration).where(among, within.where)
     return {row.model_id: registration_of(row) for row in await connection.execute(query)}
 
 
@@ -150,9 +153,12 @@ async def page(
     limit: int,
     after: str | None = None,
     within: Reach = EVERYTHING,
+    project_id: str | None = None,
 ) -> list[Registration]:
-    """Registrations in order of model id, after that of `after`."""
+    """Registrations in order of model id, after that of `after`; of one project, where given."""
     query = select(registration).where(within.where).order_by(registration.c.model_id).limit(limit)
+    if project_id is not None:
+        query = query.where(registration.c.project_id == project_id)
     if after is not None:
         query = query.where(registration.c.model_id > after)
     return [registration_of(row) for row in await connection.execute(query)]

@@ -11,6 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.database import cause_of
 
+from . import explain
+
 
 class OutOfTime(Exception):
     """The statement was cut off; the transaction goes on."""
@@ -34,10 +36,16 @@ class Deadline:
 
 
 async def fetch(
-    connection: AsyncConnection, statement: Executable, deadline: Deadline, *, share: float = 1.0
+    connection: AsyncConnection,
+    statement: Executable,
+    deadline: Deadline,
+    *,
+    share: float = 1.0,
+    what: str = "",
 ) -> list[Row[Any]]:
     """The statement's rows, within a share of the time that is left. Raises OutOfTime.
 
+    `what` it does, for people, where the query is being explained.
     Parallel workers are off: UNION ALL then gives its parts in the order they are written.
     """
     milliseconds = int(deadline.left_seconds * share * 1000)
@@ -51,7 +59,7 @@ async def fetch(
         async with connection.begin_nested():
             # Within the savepoint: cut off, what is left of the time does not bind what follows.
             await connection.execute(limits)
-            return list((await connection.execute(statement)).all())
+            return list(await explain.watched(connection, statement, what))
     except DBAPIError as exc:
         if isinstance(cause_of(exc), QueryCanceledError):
             raise OutOfTime from exc

@@ -18,22 +18,45 @@ def fingerprint(canonical: str) -> bytes:
 
 def encode(query: bytes, uid: UUID) -> str:
     """A cursor that goes on after `uid`."""
-    return base64.urlsafe_b64encode(query + uid.bytes).rstrip(b"=").decode()
+    return seal(query, uid.bytes)
 
 
 def decode(query: bytes, cursor: str) -> UUID:
     """The uid to go on after. Raises InvalidCursor for a damaged one, or another query's."""
-    try:
-        raw = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-    except (binascii.Error, ValueError):
-        raise _invalid("it is damaged") from None
-    if len(raw) != _HASH_BYTES + _UID_BYTES:
-        raise _invalid("it is damaged")
+    payload = opened(query, cursor)
+    if len(payload) != _UID_BYTES:
+        raise invalid("it is damaged")
+    return UUID(bytes=payload)
+
+
+def seal(query: bytes, payload: bytes) -> str:
+    """A cursor of that query."""
+    return base64.urlsafe_b64encode(query + payload).rstrip(b"=").decode()
+
+
+def opened(query: bytes, cursor: str) -> bytes:
+    """What was sealed. Raises InvalidCursor as `decode` does."""
+    raw = _raw(cursor)
+    if len(raw) < _HASH_BYTES + _UID_BYTES:
+        raise invalid("it is damaged")
     if raw[:_HASH_BYTES] != query:
-        raise _invalid("it was made for another query")
-    return UUID(bytes=raw[_HASH_BYTES:])
+        raise invalid("it was made for another query")
+    return raw[_HASH_BYTES:]
 
 
-def _invalid(why: str) -> InvalidCursor:
+def payload(cursor: str) -> bytes:
+    """What was sealed, for whichever query. Raises InvalidCursor."""
+    return _raw(cursor)[_HASH_BYTES:]
+
+
+def _raw(cursor: str) -> bytes:
+    try:
+        return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raise invalid("it is damaged") from None
+
+
+def invalid(why: str) -> InvalidCursor:
+    """The refusal of a cursor."""
     detail = f"The cursor cannot be used: {why}. Send the first page's body again, without one."
     return InvalidCursor(detail, faults=[Fault("cursor", why)])

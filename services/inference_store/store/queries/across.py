@@ -1,0 +1,252 @@
+"""The same question of several models: pages in order of time, and counts.
+
+As for one model a page first walks what is nearest and then lets an index lead; partition after
+partition, each for all models, before the next. A statement looks at so many models and
+partitions at most that planning it is cheap and its locks are few.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Integer, Select, func, literal, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.tables import erasing, inference
+
+from .bounded import Deadline, OutOfTime, fetch
+from .hit import Hit
+from .matching import Query, counted, led, ordered, walked
+from .page import WALK
+from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces
+
+MODELS = 8
+_FEW_SCANS = 4
+_LEAST_WALK = 50
+_LONGEST_WALK = 64
+Unit = tuple[Query, Scope]
+"""A model's question and the span of uids where it is asked."""
+
+
+async def spread(
+    connection: AsyncConnection, query: Query, models: Sequence[int]
+) -> tuple[Query, ...]:
+    """The question of each of these models."""
+    here = erasing.c
+    marked = select(here.model).where(here.model.in_(models), here.scope == "inference").distinct()
+    marks = set((await connection.execute(marked)).scalars())
+    return tuple(
+        replace(query, scope=replace(query.scope, model=model), marks=model in marks)
+        for model in models
+    )
+
+
+def batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
+    """So many models at once; fewer where the conditions take many index scans each."""
+    scans = sum(condition.scans for condition in queries[0].conditions) if queries else 0
+    size = max(1, MODELS * _FEW_SCANS // max(scans, _FEW_SCANS))
+    for start in range(0, len(queries), size):
+        yield queries[start : start + size]
+
+
+def units(queries: Sequence[Query], parts: Sequence[Scope]) -> list[Unit]:
+    """Each model's question in each of the parts, which lie in any one model."""
+    return [
+        (query, replace(part, model=query.scope.model))
+        for part in parts
+        for query in queries
+        if not part.empty
+    ]
+
+
+@dataclass(slots=True)
+class Found:
+    """What a search has found so far. `searched`: the uid up to which it has looked everywhere."""
+
+    wanted: int
+    newest_first: bool
+    hits: list[Hit] = field(default_factory=list)
+    searched: UUID | None = None
+    out_of_time: bool = False
+
+    @property
+    def missing(self) -> int:
+        """How many hits the page still takes."""
+        return self.wanted - len(self.hits)
+
+    def take(self, hits: Sequence[Hit], scope: Scope) -> None:
+        """Keep what all models together have in the scope."""
+        best = sorted(hits, key=lambda hit: hit.uid, reverse=self.newest_first)
+        self.hits.extend(best[: self.missing])
+        self.searched = scope.lo if self.newest_first else UUID(int=scope.hi.int - 1)
+
+
+async def find_across(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    *,
+    limit: int,
+    deadline: Deadline,
+    walk: int = WALK,
+) -> Found:
+    """Up to `limit` hits in order of time. Raises OutOfTime only when nothing was looked at."""
+    found = Found(limit, not queries or queries[0].newest_first)
+    if not queries or queries[0].nothing or queries[0].scope.empty:
+        return found
+    first = queries[0]
+    parts = await pieces(connection, first.scope, newest_first=first.newest_first)
+    try:
+        rest = await _walk(connection, queries, parts, found, deadline, walk)
+        await _follow(connection, queries, rest, found, deadline)
+    except OutOfTime:
+        if found.searched is None:
+            raise
+        found.out_of_time = True
+    return found
+
+
+async def count_across(
+    connection: AsyncConnection, queries: Sequence[Query], *, deadline: Deadline
+) -> int:
+    """The number of matches in all of them. Raises OutOfTime."""
+    if not queries or queries[0].nothing or queries[0].scope.empty:
+        return 0
+    matches = 0
+    for group in groups(await pieces(connection, queries[0].scope, newest_first=True)):
+        for batch in batches(queries):
+            parts = [counted(query, scope) for query, scope in units(batch, group)]
+            together = union_all(*parts).subquery()
+            statement = select(func.sum(together.c.matches))
+            rows = await fetch(connection, statement, deadline, what="count the matches")
+            matches += int(rows[0][0])
+    return matches
+
+
+async def _walk(  # noqa: PLR0917
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[Scope],
+    found: Found,
+    deadline: Deadline,
+    walk: int,
+) -> Sequence[Scope]:
+    """Test inference after inference, as `page` does; the pieces that are left."""
+    first, length = queries[0], walk
+    if not first.conditions:
+        return parts
+    while parts and found.missing > 0:
+        here = around(parts[:GROUP])
+        stride, parts = await _stride(connection, queries, parts, here, length, deadline)
+        hits: list[Hit] = []
+        for batch in batches(queries):
+            tested = [
+                _named(query, ordered(query, walked(query, scope), found.missing))
+                for query, scope in units(batch, [stride])
+            ]
+            hits += await _fetch(connection, tested, deadline, "walk in order of time")
+        found.take(hits, stride)
+        if first.led:
+            break
+        length = min(2 * length, _LONGEST_WALK * walk)
+    return parts
+
+
+async def _stride(  # noqa: PLR0917
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[Scope],
+    here: Scope,
+    length: int,
+    deadline: Deadline,
+) -> tuple[Scope, Sequence[Scope]]:
+    """What is walked next, so that of no model more than its share is; and the pieces after it."""
+    share = max(length // len(queries), _LEAST_WALK if length >= WALK else 1)
+    newest_first = queries[0].newest_first
+    ends: list[UUID] = []
+    for batch in batches(queries):
+        lasts = []
+        for query, scope in units(batch, [here]):
+            uids = select(inference.c.uid).where(scope.of(inference))
+            last = uids.order_by(query.order(inference.c.uid)).offset(share - 1).limit(1)
+            lasts.append(_named(query, last))
+        hits = await _fetch(connection, lasts, deadline, "see how far to walk")
+        ends += [hit.uid for hit in hits]
+    if not ends:
+        return here, parts[GROUP:]
+    if newest_first:
+        edge = max(ends)
+        stride, after = here.clip(edge, HIGHEST), (LOWEST, edge)
+    else:
+        edge = UUID(int=min(ends).int + 1)
+        stride, after = here.clip(LOWEST, edge), (edge, HIGHEST)
+    left = [part.clip(*after) for part in parts]
+    return stride, [part for part in left if not part.empty]
+
+
+async def _follow(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[Scope],
+    found: Found,
+    deadline: Deadline,
+) -> None:
+    """Let an index lead: one partition, then two, then more, as long as the page is not full."""
+    start, size = 0, 1
+    while start < len(parts) and found.missing > 0:
+        group = parts[start : start + size]
+        try:
+            await _follow_group(connection, queries, group, found, deadline, share=0.5)
+        except OutOfTime:
+            # One partition at a time: the nearest ones may still be done in time.
+            for part in group:
+                if found.missing > 0:
+                    await _follow_group(connection, queries, [part], found, deadline)
+        start, size = start + size, min(2 * size, GROUP)
+
+
+async def _follow_group(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    group: Sequence[Scope],
+    found: Found,
+    deadline: Deadline,
+    *,
+    share: float = 1.0,
+) -> None:
+    """All models in these partitions; models that come later only beyond what was found."""
+    hits: list[Hit] = []
+    scopes = list(group)
+    for batch in batches(queries):
+        parts = []
+        for query, scope in units(batch, scopes):
+            matches, unique = led(query, scope)
+            parts.append(_named(query, ordered(query, matches, found.missing, unique=unique)))
+        if parts:
+            what = "let an index lead" if queries[0].led else "read in order of time"
+            hits += await _fetch(connection, parts, deadline, what, share=share)
+        hits.sort(key=lambda hit: hit.uid, reverse=found.newest_first)
+        del hits[found.missing :]
+        if len(hits) == found.missing:
+            worst = hits[-1].uid
+            bound = (worst, HIGHEST) if found.newest_first else (LOWEST, worst)
+            scopes = [scope.clip(*bound) for scope in group]
+    found.take(hits, around(group))
+
+
+def _named(query: Query, found: Select[Any]) -> Select[Any]:
+    """A SELECT of uids, with the model beside them."""
+    uids = found.subquery()
+    return select(literal(query.scope.model, Integer).label("model"), uids.c.uid)
+
+
+async def _fetch(
+    connection: AsyncConnection,
+    parts: Sequence[Select[Any]],
+    deadline: Deadline,
+    what: str,
+    *,
+    share: float = 1.0,
+) -> list[Hit]:
+    rows = await fetch(connection, union_all(*parts), deadline, share=share, what=what)
+    return [Hit(row.model, row.uid) for row in rows]

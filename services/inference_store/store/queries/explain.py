@@ -1,0 +1,196 @@
+"""What a query did, for people: statement by statement, what was estimated and what was found.
+
+While `recording` is open, every bounded statement is planned once more by EXPLAIN before it runs.
+Of a plan only names of tables and of kinds of node are kept: no value, no condition.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Executable, Row
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.elements import ClauseElement
+
+# Later steps are not planned once more, and told as one.
+MOST_STEPS = 50
+_MOST_SCANS = 6
+_PARTITION = re.compile(r"^(?P<table>.+?)_(?P<span>p\d{8}t\d\d_\d{8}t\d\d)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement. `actual_rows` None: it was cut off; `estimated_rows`: not planned here."""
+
+    what: str
+    partitions: int
+    estimated_rows: int | None
+    actual_rows: int | None
+    milliseconds: float
+
+
+@dataclass(slots=True)
+class Recording:
+    """The steps so far."""
+
+    began: float = field(default_factory=time.perf_counter)
+    steps: list[Step] = field(default_factory=list)
+    visited: set[str] = field(default_factory=set)
+    form: str | None = None
+    _more: int = 0
+    _more_seconds: float = 0.0
+
+    def add(self, what: str, plan: "Plan | None", rows: int | None, seconds: float) -> None:
+        """Note a statement that has come to an end, or was cut off."""
+        if plan is None:
+            self._more += 1
+            self._more_seconds += seconds
+            return
+        self.visited |= plan.spans
+        cut = " (cut off: time ran out)" if rows is None else ""
+        said = f"{what or 'read'}{cut}: {plan.scans}"
+        self.steps.append(Step(said, len(plan.spans), plan.rows, rows, _ms(seconds)))
+
+    def shown(self, *, partitions_total: int, estimates: bool) -> dict[str, Any]:
+        """For JSON. Estimates are made of all models' values together: not for everybody."""
+        steps: list[dict[str, Any]] = [
+            {
+                "what": each.what,
+                "partitions": each.partitions,
+                "estimated_rows": each.estimated_rows if estimates else None,
+                "actual_rows": each.actual_rows,
+                "milliseconds": each.milliseconds,
+            }
+            for each in self.steps
+        ]
+        if self._more:
+            more: dict[str, Any] = {"what": f"{self._more} more statements", "partitions": 0}
+            rest = {"estimated_rows": None, "actual_rows": None}
+            steps.append({**more, **rest, "milliseconds": _ms(self._more_seconds)})
+        return {
+            "form": self.form,
+            "steps": steps,
+            "partitions_visited": len(self.visited),
+            "partitions_total": partitions_total,
+            "milliseconds": _ms(time.perf_counter() - self.began),
+        }
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)
+
+
+_CURRENT: ContextVar[Recording | None] = ContextVar("explained_query", default=None)
+
+
+@contextmanager
+def recording(on: bool) -> Iterator[Recording | None]:
+    """Record the bounded statements within; None where it is not asked for."""
+    made = Recording() if on else None
+    token = _CURRENT.set(made)
+    try:
+        yield made
+    finally:
+        _CURRENT.reset(token)
+
+
+def say_form(form: str) -> None:
+    """Say which form was chosen, where the query is being explained."""
+    current = _CURRENT.get()
+    if current is not None:
+        current.form = form
+
+
+async def watched(
+    connection: AsyncConnection, statement: Executable, what: str
+) -> Sequence[Row[Any]]:
+    """The statement's rows; planned and noted where the query is being explained."""
+    current = _CURRENT.get()
+    if current is None:
+        return (await connection.execute(statement)).all()
+    plan = None
+    if len(current.steps) < MOST_STEPS:
+        plan = plan_of((await connection.execute(Explain(statement))).scalar_one())
+    began, found = time.perf_counter(), None
+    try:
+        rows = (await connection.execute(statement)).all()
+        found = int(rows[0][0] or 0) if plan is not None and plan.counts else len(rows)
+    finally:
+        current.add(what, plan, found, time.perf_counter() - began)
+    return rows
+
+
+class Explain(Executable, ClauseElement):
+    """EXPLAIN of a statement, with the same parameters."""
+
+    inherit_cache = False
+
+    def __init__(self, statement: Executable) -> None:
+        self.statement = statement
+
+
+@compiles(Explain)
+def _explain(element: Explain, compiler: Any, **kw: Any) -> str:
+    return "EXPLAIN (FORMAT JSON) " + str(compiler.process(element.statement, **kw))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is kept of a plan."""
+
+    rows: int
+    counts: bool
+    """Whether it answers one number: then `rows` are those that it counts."""
+    spans: frozenset[str]
+    scans: str
+
+
+def plan_of(found: Any) -> Plan:
+    """What is told of EXPLAIN's JSON, which the driver has read."""
+    root = found[0]["Plan"]
+    counts = root["Node Type"] == "Aggregate"
+    nodes = list(_nodes(root))
+    named = [
+        (node["Node Type"], node["Relation Name"]) for node in nodes if "Relation Name" in node
+    ]
+    scans: dict[str, set[str]] = {}
+    spans = set()
+    for kind, relation in named:
+        parts = _PARTITION.match(relation)
+        table = parts["table"] if parts else relation
+        scans.setdefault(f"{kind} on {table}", set()).add(relation)
+        if parts:
+            spans.add(parts["span"])
+    # of the tables first named: an outer table comes before what is looked up for each of its rows
+    said = [scan if len(on) == 1 else f"{scan} x{len(on)}" for scan, on in scans.items()]
+    more = [f"{len(said) - _MOST_SCANS} more"] if len(said) > _MOST_SCANS else []
+    rows = _counted(root) if counts else root["Plan Rows"]
+    return Plan(int(rows), counts, frozenset(spans), ", ".join([*said[:_MOST_SCANS], *more]))
+
+
+def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The node and those below, without recursion."""
+    left = [node]
+    while left:
+        one = left.pop()
+        yield one
+        left.extend(reversed(one.get("Plans", ())))
+
+
+def _counted(root: Mapping[str, Any]) -> float:
+    """The rows that go into the lowest aggregates."""
+    total, left = 0.0, [root]
+    while left:
+        one = left.pop()
+        below = list(_nodes(one))[1:]
+        if any(node["Node Type"] == "Aggregate" for node in below):
+            left.extend(one.get("Plans", ()))
+        else:
+            inputs = one.get("Plans", ()) if one["Node Type"] == "Aggregate" else ()
+            total += sum(node["Plan Rows"] for node in inputs)
+    return total

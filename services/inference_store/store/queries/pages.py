@@ -1,0 +1,100 @@
+"""A page of a question, in any order, of one model or of several; and the cursor of the next."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.events.uid import received_at_of
+
+from . import cursor as cursors
+from . import page, place
+from .across import find_across
+from .bounded import Deadline
+from .explain import say_form
+from .hit import Hit
+from .matching import Query
+from .place import Place
+from .sort import Sort
+from .sorted_page import find_sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was found, and where to go on. `searched_back_to`: time ran out there."""
+
+    hits: Sequence[Hit]
+    next: str | None = None
+    searched_back_to: datetime | None = None
+
+
+async def find_page(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    sort: Sort,
+    *,
+    fingerprint: bytes,
+    cursor: str | None,
+    limit: int,
+    deadline: Deadline,
+) -> Page:
+    """A page of one question, asked of each query's model. Raises OutOfTime, InvalidCursor.
+
+    `fingerprint`: of the question; a cursor of another one is refused.
+    """
+    if sort.order is None:
+        found = await _by_time(connection, queries, fingerprint, cursor, limit + 1, deadline)
+    else:
+        after = None
+        if cursor is not None:
+            after = place.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
+        hits = await find_sorted(
+            connection, queries, sort.order, limit=limit + 1, deadline=deadline, after=after
+        )
+        found = Page(hits)
+    if len(found.hits) <= limit:
+        return found
+    return Page(found.hits[:limit], cursor_after(sort, fingerprint, found.hits[limit - 1]))
+
+
+def to_narrow(sort: Sort) -> str:
+    """What to do about a query that took too long."""
+    if sort.order is None:
+        return "The query took too long: narrow received_at, or add a condition that fewer match."
+    return (
+        "Sorting took too long: narrow received_at, add a condition that fewer match, or sort by"
+        " received_at, which answers what it has found when time is over."
+    )
+
+
+def cursor_after(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
+    """What goes on after a hit."""
+    if sort.order is None:
+        return cursors.encode(fingerprint, hit.uid)
+    return place.encode(fingerprint, Place(sort.order.kind, hit.uid, hit.value))
+
+
+async def _by_time(  # noqa: PLR0917
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    fingerprint: bytes,
+    cursor: str | None,
+    limit: int,
+    deadline: Deadline,
+) -> Page:
+    if cursor is not None:
+        after = cursors.decode(fingerprint, cursor)
+        queries = [query.after(after) for query in queries]
+    say_form("time: inferences in order of time")
+    if len(queries) == 1:
+        alone = await page.find(connection, queries[0], limit=limit, deadline=deadline)
+        model, searched, out_of_time = queries[0].scope.model, alone.searched, alone.out_of_time
+        hits = [Hit(model, uid) for uid in alone.uids]
+    else:
+        found = await find_across(connection, queries, limit=limit, deadline=deadline)
+        hits, searched, out_of_time = found.hits, found.searched, found.out_of_time
+    if out_of_time and searched is not None and len(hits) < limit:
+        following = cursors.encode(fingerprint, searched)
+        return Page(hits, following, received_at_of(searched))
+    return Page(hits)

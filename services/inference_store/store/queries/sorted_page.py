@@ -1,0 +1,238 @@
+"""A page of matches in another order than that of time, of one model or of several.
+
+Three ways to find it. *Few*: where an index leads to few matches, they are looked up and sorted.
+*Walk*: the order's own index is walked from the page's beginning, and what it names is tested.
+*Sort*: all that an index leads to, or all there is, is sorted. Every partition is asked for its
+first ones, and theirs are merged: what stands behind a full page is asked for no more. Those
+without a value come last, in order of time. There is no part of a page: when time is over before
+the page is full, nothing of it is certain.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Integer, Select, any_, literal, select, union_all
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .across import Unit, batches, find_across, units
+from .bounded import Deadline, OutOfTime, fetch
+from .explain import say_form
+from .hit import Hit
+from .matching import Query, led
+from .operand import many
+from .order import Lacks, Order, beyond, in_order
+from .place import Place
+from .scope import Scope, groups, pieces, unmarked
+
+FEW = 4_000
+_UNITS = 64
+Uids = Mapping[int, Sequence[UUID]]
+"""Matches by model."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """One page being found: the best hits so far, in order."""
+
+    connection: AsyncConnection
+    queries: Sequence[Query]
+    order: Order
+    after: Hit | None
+    limit: int
+    deadline: Deadline
+    hits: list[Hit] = field(default_factory=list)
+
+    @property
+    def first(self) -> Query:
+        return self.queries[0]
+
+    def take(self, hits: Sequence[Hit]) -> None:
+        """Merge a batch's hits, and forget what a full page has no place for."""
+        both = [*self.hits, *hits]
+        both.sort(key=lambda hit: (hit.value, hit.uid), reverse=self.order.descending)
+        self.hits = both[: self.limit]
+
+    @property
+    def worst(self) -> Hit | None:
+        """The last hit of a full page."""
+        return self.hits[-1] if len(self.hits) == self.limit else None
+
+
+async def find_sorted(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    order: Order,
+    *,
+    limit: int,
+    deadline: Deadline,
+    after: Place | None = None,
+    few: int = FEW,
+) -> list[Hit]:
+    """Up to `limit` hits in that order, beyond `after`. Raises OutOfTime.
+
+    The queries are one question of several models; `few`: matches that are looked up at most.
+    """
+    if not queries or queries[0].nothing or queries[0].scope.empty:
+        return []
+    parts = await pieces(connection, queries[0].scope, newest_first=True)
+    hits: list[Hit] = []
+    if after is None or after.value is not None:
+        place = None if after is None else Hit(0, after.uid, after.value)
+        search = _Search(connection, queries, order, place, limit, deadline)
+        await _with_a_value(search, parts, few)
+        hits = search.hits
+    if len(hits) < limit and not order.always:
+        among = after.uid if after is not None and after.value is None else None
+        hits = [
+            *hits,
+            *await _without(connection, queries, order, limit - len(hits), deadline, among),
+        ]
+    return hits
+
+
+async def _with_a_value(search: _Search, parts: Sequence[Scope], few: int) -> None:
+    led_to = await _few(search, parts, few) if search.first.led else None
+    if led_to is not None:
+        say_form("few: the matches were looked up and sorted")
+        await _look_up(search, parts, led_to)
+        return
+    if search.order.walkable:
+        try:
+            say_form("walk: the order's index was walked, what it named was tested")
+            await _merge(search, parts, _walked, "walk the order", share=0.5)
+        except OutOfTime:
+            if not search.first.led:
+                raise
+            search.hits = []
+        else:
+            return
+    say_form("sort: all matches were sorted")
+    tested = _led if search.first.led else _walked
+    await _merge(search, parts, tested, "sort the matches")
+
+
+async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | None:
+    """The matches, if there are no more than so many; None also where that takes too long."""
+    found: dict[int, list[UUID]] = {}
+    left = most + 1
+    deadline = Deadline.after(search.deadline.left_seconds * 0.25)
+    try:
+        for group in groups(parts):
+            for batch in batches(search.queries):
+                lists = [_listed(unit, left) for unit in units(batch, group)]
+                together = union_all(*lists).subquery()
+                statement = select(together.c.model, together.c.uid).limit(left)
+                what = "see whether the matches are few"
+                for row in await fetch(search.connection, statement, deadline, what=what):
+                    found.setdefault(row.model, []).append(row.uid)
+                    left -= 1
+                if left <= 0:
+                    return None
+    except OutOfTime:
+        return None
+    return found
+
+
+def _listed(unit: Unit, limit: int) -> Select[Any]:
+    query, scope = unit
+    matches, unique = led(query, scope)
+    uids = (matches if unique else matches.distinct()).limit(limit).subquery()
+    return select(_model(query), uids.c.uid)
+
+
+def _model(query: Query) -> ColumnElement[int]:
+    return literal(query.scope.model, Integer).label("model")
+
+
+async def _look_up(search: _Search, parts: Sequence[Scope], uids: Uids) -> None:
+    """The values of these alone, wherever they are."""
+    asked: list[Select[Any]] = []
+    for group in groups(parts):
+        for query, scope in units(search.queries, group):
+            here = [uid for uid in uids.get(query.scope.model, ()) if scope.lo <= uid < scope.hi]
+            if here:
+                wanted = many(here, UUID_TYPE(as_uuid=True))
+                asked.append(
+                    _ordered(search, (query, scope), lambda _, uid, w=wanted: uid == any_(w))
+                )
+        if len(asked) >= _UNITS or group[-1] is parts[-1]:
+            for start in range(0, len(asked), _UNITS):
+                await _take(search, asked[start : start + _UNITS], "look up and sort few matches")
+            asked = []
+
+
+def _walked(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    query, scope = unit
+    tests = [condition.holds(scope, uid) for condition in query.conditions]
+    return [*tests, unmarked(scope, uid)] if query.marks else tests
+
+
+def _led(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+    query, scope = unit
+    return [uid.in_(led(query, scope)[0])]
+
+
+async def _merge(
+    search: _Search, parts: Sequence[Scope], tested: Any, what: str, *, share: float = 1.0
+) -> None:
+    """Ask every partition of every model for its first ones, each batch beyond the others'."""
+    deadline = Deadline.after(search.deadline.left_seconds * share)
+    for group in groups(parts):
+        for batch in batches(search.queries):
+            asked = [_ordered(search, unit, tested) for unit in units(batch, group)]
+            await _take(search, asked, what, deadline)
+
+
+def _ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
+    query, scope = unit
+    rows = search.order.rows(scope)
+    found = select(_model(query), rows.uid.label("uid"), rows.value.label("value"))
+    tests = tested(unit, rows.uid)
+    found = found.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
+    if search.after is not None:
+        found = found.where(beyond(search.order, rows, search.after, after=True))
+    if search.worst is not None:
+        found = found.where(beyond(search.order, rows, search.worst, after=False))
+    return in_order(search.order, rows, found, search.limit)
+
+
+async def _take(
+    search: _Search, asked: Sequence[Select[Any]], what: str, deadline: Deadline | None = None
+) -> None:
+    parts = [part.subquery() for part in asked]
+    together = union_all(*(select(part.c.model, part.c.uid, part.c.value) for part in parts))
+    limit = deadline or search.deadline
+    rows = await fetch(search.connection, together, limit, what=what)
+    search.take([Hit(row.model, row.uid, _aware(row.value)) for row in rows])
+
+
+def _aware(value: Any) -> Any:
+    """The driver gives the first and the last instant there is without their time zone."""
+    naive = isinstance(value, datetime) and value.tzinfo is None
+    return value.replace(tzinfo=UTC) if naive else value
+
+
+async def _without(  # noqa: PLR0917
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    order: Order,
+    limit: int,
+    deadline: Deadline,
+    after: UUID | None,
+) -> list[Hit]:
+    """Those without a value, in order of time."""
+    lacks = Lacks(order, leads=not queries[0].led)
+    asked = [
+        replace(query, conditions=(*query.conditions, lacks), newest_first=order.descending)
+        for query in queries
+    ]
+    if after is not None:
+        asked = [query.after(after) for query in asked]
+    found = await find_across(connection, asked, limit=limit, deadline=deadline)
+    if found.out_of_time:
+        raise OutOfTime
+    return found.hits

@@ -1,0 +1,68 @@
+"""What is told of a plan, and of steps."""
+
+from typing import Any
+
+from inference_store.store.queries.explain import MOST_STEPS, Recording, plan_of, recording
+
+_SPANS = ("p20261101t00_20261102t00", "p20261102t00_20261103t00")
+
+
+def _scan(span: str, rows: int, kind: str = "Index Only Scan") -> dict[str, Any]:
+    condition = "(value = 'a value that was asked for')"
+    return {
+        "Node Type": kind,
+        "Relation Name": f"metadata_number_{span}",
+        "Index Cond": condition,
+        "Plan Rows": rows,
+    }
+
+
+def _counted(span: str, rows: int) -> dict[str, Any]:
+    return {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [_scan(span, rows)]}
+
+
+def test_a_page_is_told_by_what_it_reads() -> None:
+    tested = {"Node Type": "Index Scan", "Relation Name": "erasing", "Plan Rows": 1}
+    parts = [_scan(span, 40) for span in _SPANS]
+    root = {"Node Type": "Append", "Plan Rows": 51, "Plans": [*parts, tested]}
+    plan = plan_of([{"Plan": root}])
+    assert (plan.rows, plan.counts, plan.spans) == (51, False, frozenset(_SPANS))
+    assert plan.scans == "Index Only Scan on metadata_number x2, Index Scan on erasing"
+    assert "asked for" not in str(plan)
+
+
+def test_a_count_is_told_by_what_it_counts() -> None:
+    append = {
+        "Node Type": "Append",
+        "Plan Rows": 2,
+        "Plans": [_counted(span, rows) for span, rows in zip(_SPANS, (70, 7), strict=True)],
+    }
+    plan = plan_of([{"Plan": {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [append]}}])
+    assert (plan.rows, plan.counts) == (77, True)
+    alone = plan_of([{"Plan": _counted(_SPANS[0], 9)}])
+    assert (alone.rows, alone.counts) == (9, True)
+
+
+def test_many_steps_are_told_as_one() -> None:
+    plan = plan_of([{"Plan": _scan(_SPANS[0], 3)}])
+    with recording(True) as found:
+        assert isinstance(found, Recording)
+        for number in range(MOST_STEPS):
+            found.add("read", plan, None if number else 3, 0.001)
+        for _ in range(7):
+            found.add("read", None, 3, 0.002)
+    shown = found.shown(partitions_total=2, estimates=False)
+    assert len(shown["steps"]) == MOST_STEPS + 1
+    first, second, *_, last = shown["steps"]
+    assert first["what"] == "read: Index Only Scan on metadata_number"
+    assert (first["estimated_rows"], first["actual_rows"]) == (None, 3)
+    assert "cut off" in second["what"]
+    assert second["actual_rows"] is None
+    assert (last["what"], last["milliseconds"]) == ("7 more statements", 14.0)
+    assert (shown["partitions_visited"], shown["partitions_total"]) == (1, 2)
+    assert found.shown(partitions_total=2, estimates=True)["steps"][0]["estimated_rows"] == 3
+
+
+def test_nothing_is_recorded_unless_asked() -> None:
+    with recording(False) as found:
+        assert found is None
