@@ -20,7 +20,17 @@ from .measured import Measured
 from .openapi import document
 from .paths import EscapedPaths
 from .replica import Replica
-from .routes import audit, dead_letters, inferences, keys, metadata, models, queries, retention
+from .routes import (
+    across,
+    audit,
+    dead_letters,
+    inferences,
+    keys,
+    metadata,
+    models,
+    queries,
+    retention,
+)
 from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
 
@@ -52,7 +62,17 @@ def create_app(
     problems.handle_problems(app)
     # The first dependency is the last one to end: after it nothing of a request is open.
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(finished, scope="function")])
-    for part in (models, queries, inferences, metadata, retention, dead_letters, keys, audit):
+    for part in (
+        models,
+        queries,
+        across,
+        inferences,
+        metadata,
+        retention,
+        dead_letters,
+        keys,
+        audit,
+    ):
         v1.include_router(part.router)
     app.include_router(v1)
     app.add_api_route(problems.PAGE, _errors, include_in_schema=False)

@@ -64,6 +64,31 @@ class Access:
         self.demand(self.needed.right, found)
         return found
 
+    async def models(
+        self,
+        connection: AsyncConnection,
+        *,
+        model_ids: Sequence[str] | None = None,
+        project_id: str | None = None,
+        limit: int,
+    ) -> list[Registration]:
+        """The models by these ids, each of which must exist for the caller; or up to `limit` of a
+        project, or of all that do, in order of id. Raises as `model` does, of the first one that
+        it would be raised of; NotFound for a project of which none exists for the caller."""
+        if model_ids is None:
+            found = await registrations.page(
+                connection, limit=limit, within=self.reach, project_id=project_id
+            )
+            if project_id is not None and not found:
+                raise NotFound(f"There is no project {project_id!r} with models.")
+            return found
+        there = await registrations.known(connection, set(model_ids), within=self.sees)
+        for model_id in model_ids:
+            if model_id not in there:
+                raise NotFound(f"There is no model {model_id!r}.")
+            self.demand(self.needed.right, there[model_id])
+        return [there[model_id] for model_id in sorted(there)]
+
     async def to_register(
         self, connection: AsyncConnection, model_id: str, project_id: str | None
     ) -> bool:

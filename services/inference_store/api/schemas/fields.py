@@ -48,7 +48,8 @@ def _instant(value: Any) -> Any:
     return found
 
 
-def _storable(value: str) -> str:
+def storable_text(value: str) -> str:
+    """The text itself. Raises ValueError where Postgres cannot hold it."""
     if not storable(value):
         raise ValueError("it holds NUL or a lone surrogate")
     return value
@@ -58,5 +59,5 @@ Whole: TypeAlias = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
 Flag: TypeAlias = Annotated[bool, Strict()]
 Instant: TypeAlias = Annotated[datetime, BeforeValidator(_instant)]
-Text: TypeAlias = Annotated[str, AfterValidator(_storable)]
-ShortText: TypeAlias = Annotated[str, Field(max_length=256), AfterValidator(_storable)]
+Text: TypeAlias = Annotated[str, AfterValidator(storable_text)]
+ShortText: TypeAlias = Annotated[str, Field(max_length=256), AfterValidator(storable_text)]

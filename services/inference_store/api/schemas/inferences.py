@@ -6,6 +6,7 @@ from uuid import UUID
 
 from pydantic import Field
 
+from .explain import Explanation
 from .fields import Shown
 
 
@@ -14,6 +15,8 @@ class InferenceCount(Shown):
 
     count: int = Field(examples=[17])
     warnings: list[str]
+    explain: Explanation | None = None
+    """Where it was asked for."""
 
 
 class ShownMetadata(Shown):
@@ -128,3 +131,5 @@ class InferencePage(Shown):
     searched_back_to: datetime | None
     """Set when time ran out: how far the search came. The cursor goes on from there."""
     warnings: list[str]
+    explain: Explanation | None = None
+    """Where it was asked for."""

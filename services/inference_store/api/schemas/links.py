@@ -4,8 +4,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from inference_store.store.queries.sort import NEWEST_FIRST
+
 from .fields import Instant, ShortText
-from .questions import Include, InferenceQuery, Sort, Window
+from .questions import Cursor, Include, InferenceQuery, Sort, Window
 
 
 class Parameters(BaseModel):
@@ -36,11 +38,11 @@ class InferenceLink(Parameters):
     """Received then or later."""
     received_to: Instant | None = None
     """Received before then."""
-    sort: Sort = "-received_at"
-    """`-received_at`: the newest first."""
+    sort: Sort = NEWEST_FIRST
+    """`received_at`, any other property or a metadata key; with `-` before it, descending."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
     """Most inferences of a page."""
-    cursor: Annotated[str, Field(max_length=200)] | None = None
+    cursor: Cursor | None = None
     """`next` of the page before, of the same question."""
     include: Annotated[list[Include], Field(max_length=8)] = []
     """What is shown beside the inference itself; may be repeated."""

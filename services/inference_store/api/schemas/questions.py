@@ -6,12 +6,18 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS, operator_named
+from inference_store.store.queries import place, sort
 from inference_store.store.queries.ask import Question, UnknownKeys
 
-from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole
+from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole, storable_text
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
-Sort: TypeAlias = Literal["-received_at", "received_at"]
+Sort: TypeAlias = Annotated[
+    str,
+    Field(min_length=1, max_length=sort.MOST_CHARACTERS, examples=["-received_at", "frame_number"]),
+    AfterValidator(storable_text),
+]
+Cursor: TypeAlias = Annotated[str, Field(max_length=place.MOST_CHARACTERS)]
 Limit: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
 Scalar: TypeAlias = Text | Flag | Whole | Number
 _NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
@@ -116,6 +122,8 @@ class Conditions(Body):
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
     matches it."""
+    explain: Flag = False
+    """Whether the answer says what the query did: for people, and the words may change."""
 
     def question(self, *, newest_first: bool = True) -> Question:
         """As the store takes it."""
@@ -144,13 +152,15 @@ def _asked(place: int, each: MetadataCondition) -> Asked:
 
 
 class InferenceQuery(Conditions):
-    """A page of inferences in order of time."""
+    """A page of inferences."""
 
-    sort: Sort = "-received_at"
-    """`-received_at`: the newest first."""
+    sort: Sort = sort.NEWEST_FIRST
+    """`received_at`, any other property or a metadata key; with `-` before it, descending.
+    `inference.x` and `metadata.x` tell a property from a key, `x:string` takes a key's values of
+    one type. What has no value comes last."""
     limit: Limit = 50
     """Most inferences of a page."""
-    cursor: Annotated[str, Field(max_length=200)] | None = None
+    cursor: Cursor | None = None
     """`next` of the page before, of the same question."""
     include: Annotated[list[Include], Field(max_length=8)] = Field(default=[])
     """What is shown beside the inference itself."""

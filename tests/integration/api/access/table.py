@@ -32,6 +32,8 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_M}/inferences"): Row(Right.READ, Over.MODEL, 200),
     ("POST", f"{_M}/inferences/query"): Row(Right.READ, Over.MODEL, 200, {}),
     ("POST", f"{_M}/inferences/count"): Row(Right.READ, Over.MODEL, 200, {}),
+    ("POST", "/v1/inferences/query"): Row(Right.READ, Over.SOME, 200, {}),
+    ("POST", "/v1/inferences/count"): Row(Right.READ, Over.SOME, 200, {}),
     ("GET", _I): Row(Right.READ, Over.MODEL, 200),
     ("DELETE", _I): Row(Right.DELETE, Over.MODEL, 202),
     ("GET", f"{_I}/data"): Row(Right.READ_INPUTS, Over.MODEL, 200),

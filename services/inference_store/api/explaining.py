@@ -1,0 +1,40 @@
+"""`explain: true`: the answer says what the query did."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.queries.explain import Recording, recording
+from inference_store.store.queries.matching import Query
+from inference_store.store.queries.scope import pieces
+
+from .access import Access
+
+
+@dataclass(frozen=True, slots=True)
+class Explaining:
+    """A query being recorded, or not."""
+
+    found: Recording | None
+
+    async def shown(
+        self, connection: AsyncConnection, access: Access, query: Query
+    ) -> Mapping[str, Any]:
+        """What is added to the answer: nothing where it was not asked for."""
+        if self.found is None:
+            return {}
+        total = len(await pieces(connection, query.scope, newest_first=True))
+        how = f"; {self.found.form}" if self.found.form else ""
+        self.found.form = f"{query.form}{how}"
+        everything = access.sees.is_everything
+        return {"explain": self.found.shown(partitions_total=total, estimates=everything)}
+
+
+@contextmanager
+def explaining(on: bool) -> Iterator[Explaining]:
+    """Around the statements of a query."""
+    with recording(on) as found:
+        yield Explaining(found)
