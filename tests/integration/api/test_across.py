@@ -116,7 +116,7 @@ async def test_explained(client: httpx.AsyncClient, engine: AsyncEngine) -> None
         ({"sort": "top_score"}, f"{_ONE}/query", "everything; sort"),
         (condition, f"{_ONE}/query", "metadata; time"),
         (condition, _COUNT, "metadata"),
-        ({"ok": True}, f"{_ONE}/count", "ok"),
+        ({"ok": True}, f"{_ONE}/count", "property"),
     ):
         answer = await client.post(path, json={**body, "explain": True})
         assert answer.status_code == 200, answer.text
