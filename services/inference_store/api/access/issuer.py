@@ -17,10 +17,11 @@ from inference_store.store.metrics import ISSUER_FETCHES
 
 _MOST_BYTES = 1024 * 1024
 _MOST_KEYS = 100
-_TIMEOUT = aiohttp.ClientTimeout(total=5)
 # What is older is fetched anew; what is older than the second, used no more though it is away.
 _FRESH_SECONDS = 300.0
 _STALE_SECONDS = 3600.0
+# How long what is known waits for what is fetched: a key may have been withdrawn.
+_PATIENCE_SECONDS = 1.0
 _LEAST_RSA_BITS = 2048
 _TYPES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
 _log = structlog.get_logger()
@@ -45,31 +46,60 @@ class IssuerAway(Exception):
 
 
 class Issuer:
-    """One issuer's keys. Not fetched more often than every `retry_seconds`, whatever comes."""
+    """One issuer's keys. Not fetched more often than every `retry_seconds`, whatever comes.
 
-    def __init__(self, url: str, jwks_url: str | None = None, *, retry_seconds: float = 10) -> None:
+    One fetch runs at a time, beside the requests: who signed by a key that is known waits for no
+    issuer that is away, and no longer than a moment for one that was not.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        jwks_url: str | None = None,
+        *,
+        retry_seconds: float = 10,
+        fresh_seconds: float = _FRESH_SECONDS,
+        timeout_seconds: float = 5,
+    ) -> None:
         self._url = url
         self._jwks_url = jwks_url
         self._retry_seconds = retry_seconds
+        self._fresh_seconds = fresh_seconds
+        self._timeout_seconds = timeout_seconds
         self._keys: tuple[SigningKey, ...] = ()
         self._fetched_at: float | None = None
         self._tried_at: float | None = None
         self._is_away = False
-        self._lock = asyncio.Lock()
+        self._fetching: asyncio.Task[None] | None = None
 
     async def key(self, kid: str | None, algorithm: str) -> SigningKey:
         """The key that signed a token. Raises Unauthorized: there is none; Unavailable."""
-        found = self._find(kid, algorithm)
-        if found is not None and self._age < _FRESH_SECONDS:
-            return found
-        async with self._lock:  # one fetches, the others wait for it
-            await self._refresh()
-        found = self._find(kid, algorithm)
-        if found is not None and self._age < _STALE_SECONDS:
-            return found
+        known = self._known(kid, algorithm)
+        if known is not None and self._age < self._fresh_seconds:
+            return known
+        if (fetching := self._fetch()) is not None:
+            if known is None:
+                await asyncio.shield(fetching)
+            elif not self._is_away:
+                await asyncio.wait([fetching], timeout=_PATIENCE_SECONDS)
+        known = self._known(kid, algorithm)
+        if known is not None:
+            return known
         if self._is_away:  # why is in the log: it may name addresses that are nobody's to know
             raise Unavailable(f"The issuer {self._url} is away.")
         raise Unauthorized("The token is signed by no key of the issuer.")
+
+    def _known(self, kid: str | None, algorithm: str) -> SigningKey | None:
+        return self._find(kid, algorithm) if self._age < _STALE_SECONDS else None
+
+    def _fetch(self) -> asyncio.Task[None] | None:
+        """The fetch that runs; None where the last one ended too short a time ago."""
+        if self._fetching is None or self._fetching.done():
+            tried = self._tried_at
+            if tried is not None and time.monotonic() - tried < self._retry_seconds:
+                return None
+            self._fetching = asyncio.create_task(self._refresh())
+        return self._fetching
 
     @property
     def _age(self) -> float:
@@ -82,21 +112,21 @@ class Issuer:
         return fitting[0] if len(fitting) == 1 else None
 
     async def _refresh(self) -> None:
-        if self._tried_at is not None and time.monotonic() - self._tried_at < self._retry_seconds:
-            return
         try:
-            self._keys, self._is_away = await self._fetched(), False
+            async with asyncio.timeout(self._timeout_seconds):
+                self._keys, self._is_away = await self._fetched(), False
             self._fetched_at = time.monotonic()
             ISSUER_FETCHES.labels("fetched").inc()
-        except IssuerAway as exc:
+        except (IssuerAway, TimeoutError) as exc:
             self._is_away = True
             ISSUER_FETCHES.labels("failed").inc()
-            _log.warning("issuer away", action="issuer_away", issuer=self._url, error=str(exc))
+            why = str(exc) or f"no answer within {self._timeout_seconds:g} s"
+            _log.warning("issuer away", action="issuer_away", issuer=self._url, error=why)
         finally:
             self._tried_at = time.monotonic()
 
     async def _fetched(self) -> tuple[SigningKey, ...]:
-        async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
+        async with aiohttp.ClientSession() as session:
             url = self._jwks_url or await self._discovered(session)
             return _keys(await _get(session, url), url)
 

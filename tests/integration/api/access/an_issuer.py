@@ -1,5 +1,6 @@
 """A small OpenID Connect issuer on a real port: discovery, keys, tokens."""
 
+import asyncio
 import json
 import time
 from types import TracebackType
@@ -34,11 +35,16 @@ def jwk_of(kid: str | None, private: Private, **more: Any) -> dict[str, Any]:
 
 
 class AnIssuer:
-    """It answers while the block runs; `keys` is what it publishes, `fetches` how often."""
+    """It answers while the block runs; `keys` is what it publishes, `fetches` how often.
+
+    While `answers` is not set it takes requests and says nothing.
+    """
 
     def __init__(self) -> None:
         self.keys: list[dict[str, Any]] = []
         self.fetches = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
         self.discovery: dict[str, Any] = {}
         self._runner: web.AppRunner | None = None
         self._port = 0
@@ -60,7 +66,7 @@ class AnIssuer:
         app = web.Application()
         app.router.add_get("/.well-known/openid-configuration", self._discovery)
         app.router.add_get("/keys", self._keys)
-        self._runner = web.AppRunner(app)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self._port).start()
         self._port = self._runner.addresses[0][1]
@@ -75,6 +81,7 @@ class AnIssuer:
 
     async def _keys(self, _: web.Request) -> web.Response:
         self.fetches += 1
+        await self.answers.wait()
         return web.json_response({"keys": self.keys})
 
     def token(

@@ -1,5 +1,6 @@
 """Tokens of a real issuer: verified, mapped to rights; keys that change; an issuer that is away."""
 
+import asyncio
 import base64
 import json
 import time
@@ -197,6 +198,45 @@ async def test_an_issuer_that_is_away(client: httpx.AsyncClient, issuer: AnIssue
     await issuer.stop()  # what is known is used while it is away
     assert await works()
     await issuer.start()
+
+
+async def test_an_issuer_that_hangs_holds_nobody_whose_key_is_known(
+    app: FastAPI, client: httpx.AsyncClient, issuer: AnIssuer
+) -> None:
+    # its keys are old at once, and a fetch outlasts the test
+    known = Issuer(issuer.url, retry_seconds=0, fresh_seconds=0, timeout_seconds=600)
+    app.state.gate.tokens = Tokens(app.state.settings, known)
+    token = issuer.token(RSA, "rsa")
+    assert await _status(client, token) == 200
+    issuer.answers.clear()
+    async with asyncio.timeout(60):
+        statuses = await asyncio.gather(*(_status(client, token) for _ in range(20)))
+        assert statuses == [200] * 20
+        assert issuer.fetches == 2  # one fetch runs, for all of them
+        new = rsa_key()
+        issuer.keys = [jwk_of("new", new)]
+        waiting = asyncio.create_task(_status(client, issuer.token(new, "new")))
+        assert await _status(client, token) == 200
+        assert not waiting.done()
+        issuer.answers.set()  # what it says at last is taken: the old key is withdrawn
+        assert await waiting == 200
+        assert await _status(client, token) == 401
+        assert issuer.fetches == 3
+
+
+async def test_an_issuer_that_hangs_is_away_after_a_while(
+    app: FastAPI, client: httpx.AsyncClient, issuer: AnIssuer
+) -> None:
+    known = Issuer(issuer.url, retry_seconds=0, timeout_seconds=0.2)
+    app.state.gate.tokens = Tokens(app.state.settings, known)
+    issuer.answers.clear()
+    assert await _status(client, issuer.token(RSA, "rsa")) == 503
+    issuer.answers.set()
+
+    async def works() -> bool:
+        return await _status(client, issuer.token(RSA, "rsa")) == 200
+
+    assert await until(works, bool)
 
 
 @pytest.mark.parametrize(
