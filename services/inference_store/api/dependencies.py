@@ -13,11 +13,15 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.settings import ApiSettings
 
+from .access import Access
 from .replica import Replica
 
 
 async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
     replica: Replica = request.app.state.replica
+    if replica.may_lag:
+        access: Access = request.state.access
+        await access.settle(request.app.state.engine)
     async with replica.connect() as connection:
         await connection.execution_options(postgresql_readonly=True)
         async with connection.begin():

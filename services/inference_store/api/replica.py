@@ -25,6 +25,11 @@ class Replica:
         self._replica = replica
         self._left_alone_until = 0.0
 
+    @property
+    def may_lag(self) -> bool:
+        """Whether what is read may be older than what was answered."""
+        return self._replica is not None
+
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[AsyncConnection]:
         """A connection for one question. Raises what the first Postgres raises."""

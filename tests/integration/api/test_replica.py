@@ -101,6 +101,50 @@ async def test_questions_read_there_and_changes_go_here(
     assert "seen" in changed.text
 
 
+TOKEN = "the-token-of-the-settings"
+
+
+@pytest.fixture
+async def guarded(
+    engines: tuple[AsyncEngine, AsyncEngine],
+    settings: Callable[..., ApiSettings],
+    blobs: Blobs,
+) -> AsyncIterator[httpx.AsyncClient]:
+    """With access control: a client without a key."""
+    access = settings(auth="on", api_token=TOKEN)
+    async with client_of(create_app(access, engines[0], blobs, engines[1])) as made:
+        yield made
+
+
+async def test_rights_do_not_follow_its_lag(guarded: httpx.AsyncClient, standby: Standby) -> None:
+    """A key that is revoked, and a model that left the key's project: at once."""
+
+    async def ask(key: str, method: str, path: str, body: Any = None) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {key}"}
+        return await guarded.request(method, f"/v1{path}", json=body, headers=headers)
+
+    async def seen(key: str) -> list[str]:
+        return [item["model_id"] for item in (await ask(key, "GET", "/models")).json()["items"]]
+
+    for model_id in ("moved", "stays"):
+        answer = await ask(TOKEN, "PUT", f"/models/{model_id}", {"project_id": "theirs"})
+        assert answer.status_code == 201, answer.text
+    body = {"name": "theirs", "grants": [{"role": "reader", "project_id": "theirs"}]}
+    made = (await ask(TOKEN, "POST", "/keys", body)).json()
+    key = made["key"]
+    await until(lambda: seen(key), lambda found: found == ["moved", "stays"])
+    with standby.paused():
+        await ask(TOKEN, "PUT", "/models/moved", {"project_id": "another"})
+        assert await seen(TOKEN) == ["moved", "stays"]  # it is behind
+        assert await seen(key) == ["stays"]
+        count = ("POST", "/models/moved/inferences/count", {})
+        for question in (("GET", "/models/moved"), count):
+            assert (await ask(key, *question)).status_code == 404
+        assert (await ask(key, "GET", "/models/stays")).status_code == 200
+        assert (await ask(TOKEN, "POST", f"/keys/{made['id']}/revoke")).status_code == 200
+        assert (await ask(key, "GET", "/models")).status_code == 401
+
+
 async def test_without_a_replica_the_first_is_read(
     engines: tuple[AsyncEngine, AsyncEngine],
 ) -> None:

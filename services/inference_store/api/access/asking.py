@@ -1,6 +1,6 @@
 """A request's access: which models exist for its caller, what may be done, what is noted."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID
@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import registrations
-from inference_store.store.access import Action, Caller, Reach, Who, note
+from inference_store.store.access import Action, Caller, Reach, Who, models_of, note
 from inference_store.store.errors import Forbidden, NotFound
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
@@ -28,6 +28,7 @@ class Access:
     _reads: list[tuple[Action, tuple[int, str] | None, Sequence[UUID], dict[str, Any]]] = field(
         default_factory=list
     )
+    _models_of: Mapping[str, frozenset[str]] | None = None
 
     @property
     def who(self) -> Who:
@@ -37,12 +38,23 @@ class Access:
     @property
     def sees(self) -> Reach:
         """The models that exist for the caller."""
-        return self.caller.reach(Right.READ)
+        return self._reach(Right.READ)
 
     @property
     def reach(self) -> Reach:
         """The models that the route may show or change: seen, and with the right it needs."""
-        return self.sees & self.caller.reach(self.needed.right)
+        return self.sees & self._reach(self.needed.right)
+
+    def _reach(self, right: Right) -> Reach:
+        found = self.caller.reach(right)
+        return found if self._models_of is None else found.settled(self._models_of)
+
+    async def settle(self, first: AsyncEngine) -> None:
+        """Take what a project has from the first Postgres, whatever is read elsewhere: a replica
+        that is behind would still show a model that has left it."""
+        if projects := self.caller.projects:
+            async with first.connect() as connection:
+                self._models_of = await models_of(connection, projects)
 
     def check(self) -> None:
         """Raise Forbidden where no model could be reached; one that is named is looked at later."""
@@ -142,7 +154,7 @@ class Access:
 
     def may(self, right: Right, found: Registration) -> bool:
         """Whether the caller has a right over a model that they see."""
-        return self.caller.reach(right).has(found.model_id, found.project_id)
+        return self._reach(right).has(found.model_id, found.project_id)
 
     async def note(
         self,

@@ -2,6 +2,6 @@
 
 from .audit import Action, Who, note
 from .caller import Caller
-from .reach import EVERYTHING, Reach
+from .reach import EVERYTHING, Reach, models_of
 
-__all__ = ["EVERYTHING", "Action", "Caller", "Reach", "Who", "note"]
+__all__ = ["EVERYTHING", "Action", "Caller", "Reach", "Who", "models_of", "note"]

@@ -17,6 +17,11 @@ class Caller:
     expires_at: datetime | None = None
     """When their key expires: no key that they make or rotate outlives it. None: no bound."""
 
+    @property
+    def projects(self) -> frozenset[str]:
+        """Those that they were given anything over."""
+        return frozenset(each.project_id for each in self.grants if each.project_id is not None)
+
     def reach(self, right: Right) -> Reach:
         """The models that a right was given over."""
         giving = [grant for grant in self.grants if right in grant.held]

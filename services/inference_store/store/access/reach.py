@@ -1,9 +1,13 @@
 """Which models something may be done with: in SQL for lists, in Python for one model."""
 
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlalchemy import ColumnElement, Text, and_, any_, literal, or_, select, true
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import registration
 
@@ -35,6 +39,19 @@ class Reach:
     def __and__(self, other: "Reach") -> "Reach":
         return Reach(tuple(dict.fromkeys((*self.parts, *other.parts))))
 
+    def settled(self, models_of: Mapping[str, frozenset[str]]) -> "Reach":
+        """The same by models alone: those that the projects have now."""
+        nothing: frozenset[str] = frozenset()
+        return Reach(
+            tuple(
+                Part(
+                    nothing,
+                    part.models.union(*(models_of.get(each, nothing) for each in part.projects)),
+                )
+                for part in self.parts
+            )
+        )
+
     def has(self, model_id: str, project_id: str | None) -> bool:
         """Whether a model is in it."""
         return all(model_id in part.models or project_id in part.projects for part in self.parts)
@@ -50,10 +67,7 @@ class Reach:
         return and_(
             true(),
             *(
-                or_(
-                    here.project_id.in_(sorted(part.projects)),
-                    here.model_id.in_(sorted(part.models)),
-                )
+                or_(_among(here.project_id, part.projects), _among(here.model_id, part.models))
                 for part in self.parts
             ),
         )
@@ -70,4 +84,20 @@ class Reach:
         return true() if self.is_everything else column.in_(select(key).where(self.where))
 
 
+def _among(column: ColumnElement[Any], texts: Collection[str]) -> ColumnElement[bool]:
+    """One parameter, however many there are."""
+    return column == any_(literal(sorted(texts), ARRAY(Text)))
+
+
 EVERYTHING = Reach()
+
+
+async def models_of(
+    connection: AsyncConnection, projects: Collection[str]
+) -> dict[str, frozenset[str]]:
+    """The ids of the models that are in these projects."""
+    here, found = registration.c, defaultdict(set)
+    query = select(here.project_id, here.model_id).where(_among(here.project_id, projects))
+    for project_id, model_id in await connection.execute(query):
+        found[project_id].add(model_id)
+    return {project_id: frozenset(models) for project_id, models in found.items()}
