@@ -233,10 +233,22 @@ def test_a_component_may_have_s3_keys_of_its_own() -> None:
     assert annotations == {"role": "may-delete"}
 
 
+def test_rules_without_our_service_monitor_look_at_every_installation() -> None:
+    """Nothing sets the label then: a rule that asked for it would be silent, or always fire."""
+    values = {**MATRIX["trying out"], "metrics": {"prometheusRule": {"enabled": True}}}
+    (rule,) = of_kind(template(values), "PrometheusRule").values()
+    for each in rule["spec"]["groups"][0]["rules"]:
+        assert 'inference_store=~".*"' in each["expr"]
+
+
 def test_monitoring_objects_hold_the_files() -> None:
     objects = template(MATRIX["everything that may be left out"])
     (rule,) = of_kind(objects, "PrometheusRule").values()
     assert [each["alert"] for each in rule["spec"]["groups"][0]["rules"]]
+    for each in rule["spec"]["groups"][0]["rules"]:
+        # of this installation alone, as its ServiceMonitor labels it
+        assert 'inference_store="spaces/store"' in each["expr"]
+        assert '=~".*"' not in each["expr"]
     dashboards = of_kind(objects, "ConfigMap")["store-inferences-dashboards"]["data"]
     assert set(dashboards) == {path.name for path in (CHART / "dashboards").glob("*.json")}
     for text in dashboards.values():
@@ -246,5 +258,7 @@ def test_monitoring_objects_hold_the_files() -> None:
     services = of_kind(objects, "Service").values()
     chosen = [one for one in services if wanted <= one["metadata"]["labels"].items()]
     assert len(chosen) == len(SERVICES)
-    port = monitor["spec"]["endpoints"][0]["port"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    port, label = endpoint["port"], {"targetLabel": "inference_store"}
+    assert endpoint["relabelings"] == [label | {"replacement": "spaces/store"}]
     assert all(one["spec"]["ports"][0]["name"] == port for one in chosen)

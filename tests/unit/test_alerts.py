@@ -6,12 +6,15 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from inference_store.ingester.run import run as run_ingester
+from inference_store.retention.run import run as run_retention
 from inference_store.store.metrics import METRICS, SHOWN
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +28,8 @@ RULES: list[dict[str, Any]] = [
 SAMPLES = {sample: metric for metric in METRICS for sample in metric.samples}
 # The process's own, of prometheus_client.
 PROCESS = {"process_resident_memory_bytes", "process_cpu_seconds_total", "process_open_fds"}
-# Labels that Prometheus itself adds, and the buckets' own.
-ADDED = {"job", "instance", "le"}
+# Labels that Prometheus itself adds, the buckets' own, and that of the chart's ServiceMonitor.
+ADDED = {"job", "instance", "le", "inference_store"}
 
 
 def queries() -> Iterator[tuple[str, str]]:
@@ -38,6 +41,9 @@ def queries() -> Iterator[tuple[str, str]]:
 
 
 QUERIES = list(queries())
+ALERTED = {rule["alert"] for rule in RULES}
+# How old a sample is at most when a rule looks at it, at the chart's interval.
+SCRAPED_SECONDS = 30
 
 
 def names_in(expression: str) -> set[str]:
@@ -60,6 +66,40 @@ def test_a_query_names_labels_that_its_metric_has(where: str, expression: str) -
     matched = re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', expression)
     used = {label.strip() for group in grouped for label in group.split(",")} | set(matched)
     assert not used - known, where
+
+
+@pytest.mark.parametrize(("where", "expression"), QUERIES)
+def test_a_query_looks_at_chosen_installations(where: str, expression: str) -> None:
+    """Alike everywhere: the dashboard fills in its variable, the chart its own release."""
+    matcher = '{inference_store=~".*"' if where in ALERTED else '{inference_store=~"$store"'
+    selected = re.findall(r"\b(?:inference_store|process)_\w+(.{0,30})", expression)
+    assert selected
+    assert all(after.startswith(matcher) for after in selected)
+
+
+def test_the_dashboard_counts_every_installation_until_one_is_chosen() -> None:
+    (variable,) = (one for one in DASHBOARD["templating"]["list"] if one["name"] == "store")
+    assert variable["allValue"] == ".*"  # also where nothing sets the label
+    assert variable["current"]["value"] == "$__all"
+
+
+def test_a_job_of_somebody_elses_is_not_shown() -> None:
+    """Any program may have process_… and be called `api`: ours has inference_store_build_info."""
+    shown = [expression for _, expression in QUERIES if "process_" in expression]
+    assert len(shown) == len(PROCESS)
+    assert all(" and on (job, instance) inference_store_build_info" in each for each in shown)
+
+
+def test_a_loop_that_stands_is_seen_before_its_pod_is_started_anew() -> None:
+    """The probe ends it soon after the limit. An api's loop is silent: it serves its metrics."""
+    (rule,) = (one for one in RULES if one["alert"] == "InferenceStoreLoopStands")
+    found = re.findall(r"> (\d+) and on \(job, instance\) inference_store_([a-z]+)", rule["expr"])
+    limits = {"ingester": run_ingester, "retention": run_retention}
+    assert {service for _, service in found} == limits.keys()
+    for seconds, service in found:
+        allowed = signature(limits[service]).parameters["live_seconds"].default
+        assert int(seconds) + SCRAPED_SECONDS <= allowed
+    assert rule["for"] == "0m"
 
 
 def test_process_metrics_are_those_of_the_client() -> None:
@@ -114,5 +154,6 @@ def test_promtool_takes_the_rules() -> None:
 def test_retention_is_late_after_three_intervals_and_not_before_an_hour() -> None:
     """A fixed hour would always fire at an interval of a day; `> 0` would hide what never ran."""
     (rule,) = (one for one in RULES if one["alert"] == "InferenceStoreRetentionLate")
-    assert "clamp_min(3 * max(inference_store_retention_interval_seconds), 3600)" in rule["expr"]
+    interval = re.escape('max(inference_store_retention_interval_seconds{inference_store=~".*"})')
+    assert re.search(rf"clamp_min\(3 \* {interval}, 3600\)", rule["expr"])
     assert "last_run_timestamp_seconds > 0" not in rule["expr"]

@@ -29,6 +29,11 @@ app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 
+{{- /* What tells this installation's metrics from another's. */ -}}
+{{- define "inference-store.installation" -}}
+{{ .Release.Namespace }}/{{ .Release.Name }}
+{{- end -}}
+
 {{- define "inference-store.image" -}}
 {{- $image := .Values.image -}}
 {{- if $image.digest -}}
