@@ -2,12 +2,53 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import orjson
 
 from inference_store.store.errors import Fault, InvalidCursor
+
+from .answer import instant
+
+Item = TypeVar("Item")
+
+
+def cut(
+    found: Sequence[Item], limit: int, key: Callable[[Item], Any]
+) -> tuple[Sequence[Item], str | None]:
+    """A page out of what was found, asked for one more, and the cursor of what follows.
+
+    `key`: an item's, of one part, or a tuple of several.
+    """
+    items = found[:limit]
+    if len(found) <= limit:
+        return items, None
+    last = key(items[-1])
+    return items, encode(*last) if isinstance(last, tuple) else encode(last)
+
+
+def after(cursor: str | None, kind: type) -> Any | None:
+    """The key of one part to go on after; None without a cursor. Raises InvalidCursor."""
+    key = decode(cursor, kind)
+    return key[0] if key else None
+
+
+def moment(at: datetime, id: object) -> tuple[str | None, str]:
+    """The key of a list in order of time, and of the id where that is the same."""
+    return instant(at), str(id)
+
+
+def after_moment(cursor: str | None) -> tuple[datetime, str] | None:
+    """The time and the id to go on after; None without a cursor. Raises InvalidCursor."""
+    key = decode(cursor, str, str)
+    if key is None:
+        return None
+    try:
+        return datetime.fromisoformat(key[0]).astimezone(UTC), key[1]
+    except (ValueError, OverflowError):
+        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 
 def encode(*key: Any) -> str:

@@ -28,9 +28,7 @@ async def list_audit(
 ) -> Answer:
     """Every change and every read of an input, the newest first; what belongs to no model only
     where everything is administered."""
-    after = cursors.decode(page.cursor, int)
-    chosen, before = page.chosen(access.reach), after[0] if after else None
+    chosen, before = page.chosen(access.reach), cursors.after(page.cursor, int)
     found = await audit.listed(connection, chosen, limit=page.limit + 1, before=before)
-    items = found[: page.limit]
-    following = cursors.encode(items[-1].id) if len(found) > page.limit else None
+    items, following = cursors.cut(found, page.limit, lambda each: each.id)
     return Answer({"items": [named(each) for each in items], "next": following})

@@ -43,12 +43,10 @@ async def list_dead_letters(
 ) -> Answer:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
-    after = cursors.decode(page.cursor, int)
+    before = cursors.after(page.cursor, int)
     chosen = replace(page.selection(), within=access.reach)
-    before = after[0] if after else None
     found = await dead_letters.find(connection, chosen, limit=page.limit + 1, before=before)
-    items = found[: page.limit]
-    following = cursors.encode(items[-1].id) if len(found) > page.limit else None
+    items, following = cursors.cut(found, page.limit, lambda each: each.id)
     return Answer({"items": [_shown(each) for each in items], "next": following})
 
 

@@ -1,6 +1,6 @@
 """API keys: made, listed, rotated, revoked."""
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
@@ -14,7 +14,7 @@ from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rot
 from inference_store.api.schemas.links import PageParameters
 from inference_store.store.access import Action, keys
 from inference_store.store.access.keys import Key
-from inference_store.store.errors import Forbidden, InvalidCursor
+from inference_store.store.errors import Forbidden
 from inference_store.store.rights import Grant, Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["keys and audit"])
@@ -52,10 +52,11 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 )
 async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
-    found = await keys.listed(connection, limit=page.limit + 1, after=_after(page))
-    items = found[: page.limit]
-    last = items[-1] if len(found) > page.limit else None
-    following = cursors.encode(instant(last.created_at), last.id) if last else None
+    after = cursors.after_moment(page.cursor)
+    found = await keys.listed(connection, limit=page.limit + 1, after=after)
+    items, following = cursors.cut(
+        found, page.limit, lambda each: cursors.moment(each.created_at, each.id)
+    )
     return Answer({"items": [_shown(each) for each in items], "next": following})
 
 
@@ -124,16 +125,6 @@ def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
     if access.caller.outlived_by(expires_at):
         own = instant(access.caller.expires_at)
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
-
-
-def _after(page: PageParameters) -> tuple[datetime, str] | None:
-    key = cursors.decode(page.cursor, str, str)
-    if key is None:
-        return None
-    try:
-        return datetime.fromisoformat(key[0]).astimezone(UTC), key[1]
-    except (ValueError, OverflowError):
-        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 
 def _grants(key: Key) -> list[dict[str, Any]]:

@@ -41,16 +41,11 @@ async def list_models(
     page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
-    after = cursors.decode(page.cursor, str)
+    after = cursors.after(page.cursor, str)
     found = await registrations.page(
-        connection,
-        limit=page.limit + 1,
-        after=after[0] if after else None,
-        within=access.reach,
+        connection, limit=page.limit + 1, after=after, within=access.reach
     )
-    more = len(found) > page.limit
-    items = found[: page.limit]
-    following = cursors.encode(items[-1].model_id) if more else None
+    items, following = cursors.cut(found, page.limit, lambda each: each.model_id)
     return Answer({"items": [_shown(each) for each in items], "next": following})
 
 
@@ -124,12 +119,9 @@ async def list_keys(
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
     model = (await access.model(connection, model_id)).model
-    after = cursors.decode(page.cursor, str)
-    found = await key_registry.keys(
-        connection, model, limit=page.limit + 1, after=after[0] if after else None
-    )
-    items = found[: page.limit]
-    following = cursors.encode(items[-1].name) if len(found) > page.limit else None
+    after = cursors.after(page.cursor, str)
+    found = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
+    items, following = cursors.cut(found, page.limit, lambda each: each.name)
     number = await key_registry.count(connection, model)
     return Answer(
         {

@@ -1,7 +1,7 @@
 """Retention policies, runs of retention, and erasures."""
 
-from collections.abc import Collection
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from inference_store.api import cursors
 from inference_store.api.access import Asking, GuardedRoute, Over, needs
-from inference_store.api.answer import Answer, instant, named
+from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import IfMatch, Reading, Writing
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
@@ -195,22 +195,20 @@ def _policy(model_id: str, found: StoredPolicy) -> Answer:
 
 
 def _before(page: PageParameters) -> tuple[datetime, UUID] | None:
-    key = cursors.decode(page.cursor, str, str)
-    if key is None:
-        return None
+    key = cursors.after_moment(page.cursor)
     try:
-        return datetime.fromisoformat(key[0]).astimezone(UTC), UUID(key[1])
-    except (ValueError, OverflowError):
+        return None if key is None else (key[0], UUID(key[1]))
+    except ValueError:
         raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 
-async def _list(connection: Reading, found: Collection[Any], limit: int) -> dict[str, Any]:
+async def _list(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
     """A page of runs or erasures, with models by their ids."""
-    items = list(found)[:limit]
+    items, following = cursors.cut(
+        found, limit, lambda each: cursors.moment(each.requested_at, each.id)
+    )
     names = await registrations.names(connection, {each.model for each in items})
-    more = len(found) > limit
-    last = items[-1] if more else None
     return {
         "items": [named(each, "model") | {"model_id": names.get(each.model)} for each in items],
-        "next": cursors.encode(instant(last.requested_at), str(last.id)) if last else None,
+        "next": following,
     }
