@@ -1,8 +1,9 @@
 #!/bin/bash
 # `make image` where no container registry is reached:
 #
-#   build-image.sh IMAGE
+#   build-image.sh IMAGE [SOURCE]
 #
+# SOURCE is another version's source tree; this one's where none is given.
 # pip's settings and the certificates of this machine are mounted for the RUN steps; nothing of
 # them stays in the image. `--isolation chroot` is for machines whose cgroups the default runtime
 # refuses.
@@ -10,6 +11,7 @@ set -euo pipefail
 options="--isolation chroot --network host"
 options+=" --volume /etc/ssl/certs/ca-certificates.crt:/etc/ssl/certs/ca-certificates.crt:ro"
 [ -e /etc/pip.conf ] && options+=" --volume /etc/pip.conf:/etc/pip.conf:ro"
-cd "$(dirname "$0")/../../.."
-exec make --no-print-directory image IMAGE="$1" TOOLS=buildah BASE=localhost/debian-python:1 \
+root=$(cd "$(dirname "$0")/../../.." && pwd)
+cd "${2:-$root}"
+exec make --no-print-directory --file "$root/Makefile" image IMAGE="$1" TOOLS=buildah BASE=localhost/debian-python:1 \
     IMAGE_OPTIONS="$options"

@@ -1,6 +1,6 @@
 """Runs in a pod of the product's image: `python - COMMAND …`, reached through Services alone.
 
-load MODEL  publish until /tmp/stop appears, and ask the api all the while
+load MODEL  publish until /tmp/stop appears, at least LEAST; ask the api all the while
 publish MODEL N     publish N inferences
 api METHOD PATH [BODY]  one request; prints {"status", "body"}
 objects PREFIX      how many objects are left
@@ -22,6 +22,8 @@ from aiokafka import AIOKafkaProducer
 from obstore.store import S3Store
 
 RATE = 100.0
+# However fast what goes on meanwhile.
+LEAST = 500
 STOP = "/tmp/stop"
 
 
@@ -112,7 +114,7 @@ class Asking(threading.Thread):
 async def load(model: str) -> None:
     asking = Asking()
     asking.start()
-    published = await run(model, lambda _: not os.path.exists(STOP), share=20)
+    published = await run(model, lambda n: n < LEAST or not os.path.exists(STOP), share=20)
     asking.join(30)
     print(json.dumps({"published": published, "asked": asking.asked, "failed": asking.failed}))
 

@@ -3,13 +3,13 @@
 import os
 import subprocess
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
-SCRIPTS = Path(__file__).parents[1] / "cluster"
-ROOT = Path(__file__).parents[3]
+from .before import Before, built_before
+from .images import CHART, OWN_IMAGE, ROOT, archive, built_image, script
+
+PROGRAM = str(ROOT / "tests" / "chart" / "cluster" / "cluster.sh")
 SERVERS = "localhost/servers:1"
-OWN_IMAGE = "localhost/inference-store:test"
 # `own`: bring one up; `kubeconfig`: the one that KUBECONFIG names.
 TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
 # On another cluster: an image that it can pull.
@@ -23,6 +23,8 @@ class Cluster:
 
     def __init__(self) -> None:
         self.image = os.environ[TEST_IMAGE]
+        # No other version's image can be brought there: an upgrade changes settings alone.
+        self.before = Before(self.image, CHART, migrates=False)
         self.server_image = os.environ.get(TEST_SERVERS_IMAGE, "")
 
     def start(self) -> None:
@@ -54,49 +56,31 @@ class OwnCluster(Cluster):
 
     def __init__(self, folder: Path) -> None:
         self.image, self.server_image = OWN_IMAGE, SERVERS
-        self._archive = folder / "image.tar"
+        self._folder = folder
         self._state = str(folder / "state")
 
     def start(self) -> None:
-        """Start it and load the image; `tests/chart/cluster/build.sh` has made its parts."""
+        """Start it and load the images; `tests/chart/cluster/build.sh` has made its parts."""
         built_image()
-        _script("cluster.sh", "up", STATE=self._state)
-        archive = f"docker-archive:{self._archive}:{OWN_IMAGE}"
-        subprocess.run(["buildah", "push", "--quiet", OWN_IMAGE, archive], check=True)
-        _script("cluster.sh", "load", str(self._archive), STATE=self._state)
-        self._archive.unlink()
+        self.before = built_before(self._folder / "before")
+        script("cluster.sh", "up", STATE=self._state)
+        for image in (self.image, self.before.image):
+            file = self._folder / "image.tar"
+            archive(image, file)
+            script("cluster.sh", "load", str(file), STATE=self._state)
+            file.unlink()
 
     def stop(self) -> None:
         """End every process of it, and remove its data."""
-        _script("cluster.sh", "down", STATE=self._state)
+        script("cluster.sh", "down", STATE=self._state)
 
     def command(self, *arguments: str) -> list[str]:
-        program = str(SCRIPTS / "cluster.sh")
-        return ["env", f"STATE={self._state}", program, "exec", *arguments]
+        return ["env", f"STATE={self._state}", PROGRAM, "exec", *arguments]
 
 
-@cache
-def built_image() -> str:
-    """The product's image, built of this tree on a base made here."""
-    _script("build-image.sh", OWN_IMAGE)
-    return OWN_IMAGE
-
-
-def _script(*command: str, **environment: str) -> None:
-    done = subprocess.run(
-        [str(SCRIPTS / command[0]), *command[1:]],
-        env=os.environ | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, f"{command}: {done.stdout[-4000:]}"
-
-
-def values(cluster: Cluster, **changes: str) -> Sequence[str]:
+def values(cluster: Cluster, image: str = "", **changes: str) -> Sequence[str]:
     """Helm's options for servers in the release, and what a test changes."""
-    repository, _, tag = cluster.image.rpartition(":")
+    repository, _, tag = (image or cluster.image).rpartition(":")
     chosen = {"dev.enabled": "true", "image.repository": repository, "image.tag": tag}
     if cluster.server_image:
         for server in ("postgres", "kafka", "s3"):

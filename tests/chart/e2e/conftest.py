@@ -35,15 +35,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def release(
     cluster: Cluster, request: pytest.FixtureRequest, figures: list[str]
 ) -> Iterator[Release]:
-    """The chart installed with servers of its own, and a client beside it."""
+    """The version before, installed with servers of its own, and a client beside it."""
     found = Release(cluster)
     found.make_namespace()
+    ready = False
     try:
-        figures.append(f"helm install --wait: {found.install():.0f} s")
+        figures.append(f"helm install --wait, the version before: {found.install():.0f} s")
         found.start_client()
+        ready = True
         yield found
     finally:
-        if request.session.testsfailed:
+        if request.session.testsfailed or not ready:
             print(found.report())
         cluster.run("kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found")
 

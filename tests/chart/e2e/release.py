@@ -10,9 +10,9 @@ from typing import Any
 
 from tests.servers.waiting import wait_until
 
-from .cluster import ROOT, Cluster, values
+from .cluster import Cluster, values
+from .images import CHART
 
-CHART = str(ROOT / "helm" / "inference-store")
 NAMESPACE = "inference-store-e2e"
 NAME = "store"
 FULL = "store-inference-store"
@@ -45,12 +45,15 @@ class Release:
         self.cluster.run("kubectl", "apply", "-f", "-", text=json.dumps(namespace))
 
     def install(self) -> float:
-        """Install and wait until everything is ready; the seconds that took."""
-        return self._waited("install", CHART, "--wait-for-jobs", *values(self.cluster))
+        """Install the version before, until everything is ready; the seconds that took."""
+        before = self.cluster.before
+        chosen = values(self.cluster, before.image)
+        return self._waited("install", str(before.chart), "--wait-for-jobs", *chosen)
 
     def upgrade(self, **changes: str) -> float:
-        """Upgrade with changed values; the seconds that took."""
-        return self._waited("upgrade", CHART, "--wait-for-jobs", *values(self.cluster, **changes))
+        """Upgrade to this version, with changed values; the seconds that took."""
+        chosen = values(self.cluster, **changes)
+        return self._waited("upgrade", str(CHART), "--wait-for-jobs", *chosen)
 
     def rollback(self, revision: str) -> float:
         """Go back; the seconds that took."""
@@ -120,6 +123,16 @@ class Release:
         finally:
             process.kill()
             process.wait()
+
+    def migrated(self) -> str:
+        """What the migration of this revision said."""
+        selected = ("--selector", "app.kubernetes.io/component=migrate")
+        return self.kubectl("logs", *selected, "--tail=-1")
+
+    def servers(self) -> str:
+        """Changes when a server for trying out is started anew."""
+        pods = (f"{FULL}-{name}-0" for name in ("postgres", "kafka", "s3"))
+        return self.kubectl("get", "pod", *pods, "-o", "jsonpath={.items[*].metadata.uid}")
 
     def secret(self, name: str, key: str) -> str:
         """A Secret's value, base64."""

@@ -14,7 +14,8 @@ import pytest
 from inference_store.cli.main import COMMANDS
 from inference_store.store.schema import newest
 
-from .cluster import ROOT, TEST_CLUSTER, built_image
+from .cluster import TEST_CLUSTER
+from .images import ROOT, built_image
 
 pytestmark = pytest.mark.timeout(1200)
 _ID = 10001

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_store.store.migration import MIGRATIONS
-from inference_store.store.schema import newest
+from inference_store.store.schema import MIGRATIONS, newest
 
 ROOT = MIGRATIONS.parent
 _PREFIX = "INFERENCE_STORE_"
@@ -17,13 +16,13 @@ _PREFIX = "INFERENCE_STORE_"
 
 @dataclass(frozen=True)
 class Version:
-    """A source tree (services/ and migrations/), and what to call it."""
+    """A source tree, and what to call it."""
 
     source: Path
     name: str
 
-    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
-        """Settings for its processes: those that it knows, and where its source is."""
+    def known(self) -> set[str]:
+        """The names of its settings: it refuses any other."""
         path = {**os.environ, "PYTHONPATH": str(self.source / "services")}
         print_names = (
             "import json; from inference_store.store import settings, database;"
@@ -38,12 +37,17 @@ class Version:
         )
         file, *known = json.loads(printed.stdout)
         assert Path(file).is_relative_to(self.source), f"{file} is not of {self.source}"
+        return set(known)
+
+    def environment(self, settings: Mapping[str, str]) -> dict[str, str]:
+        """Settings for its processes: those that it knows, and where its source is."""
+        known = self.known()
         kept = {
             name: value
             for name, value in settings.items()
             if not name.startswith(_PREFIX) or name in known
         }
-        return {**kept, "PYTHONPATH": path["PYTHONPATH"]}
+        return {**kept, "PYTHONPATH": str(self.source / "services")}
 
 
 def before_this_schema(folder: Path, *, root: Path = ROOT) -> Version | None:
@@ -79,7 +83,7 @@ def _git(root: Path, *arguments: str) -> str:
 
 
 def _lay(root: Path, commit: str, folder: Path) -> None:
-    archive = ["git", "-C", str(root), "archive", commit, "services", "migrations"]
+    archive = ["git", "-C", str(root), "archive", commit]
     packed = subprocess.run(archive, capture_output=True, check=True)
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["tar", "-x", "-C", str(folder)], input=packed.stdout, check=True)
