@@ -116,7 +116,7 @@ async def check_in_the_end(
     await until(
         lambda: asyncio.to_thread(listed, minio_server, bucket),
         lambda found: found == objects_of(captures),
-        seconds=40,
+        seconds=120,
     )
-    await until(lambda: unfinished(engine), lambda left: left == 0, seconds=40)
+    await until(lambda: unfinished(engine), lambda left: left == 0, seconds=120)
     await check(engine, captures, bucket)

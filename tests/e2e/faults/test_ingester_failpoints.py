@@ -30,7 +30,7 @@ REDRIVE_PLACES = [*RETRY_PLACES, "ingester.write.children", "ingester.sidecar.af
 
 async def killed(service: Service) -> None:
     """Wait until the failpoint has killed it."""
-    code = await asyncio.to_thread(service.process.wait, 40)
+    code = await asyncio.to_thread(service.process.wait, 120)
     assert code == _SIGKILL, service.text[-4000:]
 
 

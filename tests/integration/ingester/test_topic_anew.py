@@ -45,7 +45,7 @@ async def make_anew(kafka_server: Kafka, topic: str, partitions: int) -> None:
 async def check(service: Service, engine: AsyncEngine, *, events: int, partitions: int) -> None:
     """Old and new events are stored once, in two epochs; nothing else has happened."""
     stored = len(OLD) + events
-    await until(lambda: counted(engine), lambda found: found.total() >= stored, seconds=40)
+    await until(lambda: counted(engine), lambda found: found.total() >= stored)
     assert +(await counted(engine)) == Counter({Outcome.STORED: stored})
     async with engine.connect() as connection:
         accounts = await books.accounts(connection)

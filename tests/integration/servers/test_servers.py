@@ -81,10 +81,10 @@ def test_a_server_dies_with_its_parent(module: str, name: str) -> None:
         owner.send_signal(signal.SIGKILL)
     wait_until(
         lambda: not any(psutil.pid_exists(int(pid)) for pid in pids),
-        seconds=15,
+        seconds=60,
         what=f"{module} ends",
     )
-    wait_until(lambda: not os.path.exists(folder), seconds=5, what="its data is removed")
+    wait_until(lambda: not os.path.exists(folder), seconds=30, what="its data is removed")
 
 
 def test_the_databases_of_a_test_are_copies(postgres_server: PostgresServer) -> None:

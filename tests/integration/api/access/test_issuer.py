@@ -166,7 +166,7 @@ async def test_keys_are_fetched_once_and_anew_when_they_change(
     async def works() -> bool:
         return await _status(client, token) == 200
 
-    assert await until(works, bool, seconds=10)
+    assert await until(works, bool)
     assert await _status(client, issuer.token(RSA, "rsa")) == 401
 
 
@@ -194,7 +194,7 @@ async def test_an_issuer_that_is_away(client: httpx.AsyncClient, issuer: AnIssue
     async def works() -> bool:
         return await _status(client, token) == 200
 
-    assert await until(works, bool, seconds=10)
+    assert await until(works, bool)
     await issuer.stop()  # what is known is used while it is away
     assert await works()
     await issuer.start()

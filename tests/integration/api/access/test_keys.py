@@ -69,7 +69,7 @@ async def test_a_rotated_key_works_beside_the_old_one_until_a_time(
     second = (await a_key.ask(TOKEN, "POST", path, {"old_works_until": _in(600)})).json()
     assert await _works(a_key, made["key"])
     assert await _works(a_key, second["key"])
-    third = (await a_key.ask(TOKEN, "POST", path, {"old_works_until": _in(2)})).json()
+    third = (await a_key.ask(TOKEN, "POST", path, {"old_works_until": _in(5)})).json()
     assert [await _works(a_key, each) for each in (made["key"], third["key"])] == [False, True]
 
     async def old() -> bool:
@@ -109,7 +109,7 @@ async def test_a_key_revoked_through_another_replica_stops_within_seconds(
         async def status() -> int:
             return (await other.get("/v1/models", headers=headers)).status_code
 
-        assert await until(status, lambda found: found == 401, seconds=4) == 401
+        assert await until(status, lambda found: found == 401, seconds=20) == 401
 
 
 async def test_last_use_is_written_once_a_minute(a_key: Keys, engine: AsyncEngine) -> None:
