@@ -52,7 +52,8 @@ LINES = (
     | {"cql2", "properties"},
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"filters"},
-    {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"},
+    {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
+    | {"aggregates"},
     {"figures"},
     {"doctor"},
 )

@@ -22,6 +22,7 @@ from .paths import EscapedPaths
 from .replica import Replica
 from .routes import (
     across,
+    aggregates,
     audit,
     dead_letters,
     inferences,
@@ -66,6 +67,7 @@ def create_app(
         models,
         queries,
         across,
+        aggregates,
         inferences,
         metadata,
         retention,

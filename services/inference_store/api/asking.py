@@ -10,13 +10,17 @@ from inference_store.store.queries.matching import Query
 
 
 @contextmanager
-def asking(kind: str, query: Query) -> Iterator[None]:
-    """Around the statements that find inferences; `kind` is `page` or `count`."""
-    form, began = query.form, time.perf_counter()
+def asking(kind: str, *queries: Query) -> Iterator[None]:
+    """Around the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
+
+    Across models the same is asked of each.
+    """
+    form = queries[0].form if queries else "everything"
+    began = time.perf_counter()
     attributes: traces.Attributes = {
         "inference_store.query.kind": kind,
         "inference_store.query.form": form,
-        "inference_store.query.conditions": len(query.conditions),
+        "inference_store.query.conditions": len(queries[0].conditions) if queries else 0,
     }
     try:
         with traces.span(f"query {kind}", attributes=attributes):

@@ -77,6 +77,13 @@ class InvalidFilter(Invalid):
     title = "The filter cannot be read"
 
 
+class TooManyGroups(Invalid):
+    """An aggregate has more groups, values or spans of time than it may: narrow what is asked."""
+
+    type = "too-many-groups"
+    title = "The aggregate has too many groups"
+
+
 class InvalidCursor(Invalid):
     """The cursor was made for another query, or is damaged: ask without one."""
 

@@ -4,7 +4,15 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    WithJsonSchema,
+)
 
 from inference_store.store.json_text import storable
 from inference_store.store.metadata import MetadataCaps
@@ -39,6 +47,19 @@ def _number(value: Any) -> Any:
     return number
 
 
+def _exact(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ValueError("it is a number")
+    number = value if isinstance(value, Decimal) else Decimal(str(value))
+    if (
+        not number.is_finite()
+        or abs(number.adjusted()) > 400
+        or len(number.as_tuple().digits) > 1000
+    ):
+        raise ValueError("it has up to 1,000 digits and an exponent up to 400")
+    return number
+
+
 def _instant(value: Any) -> Any:
     if isinstance(value, datetime):
         return value
@@ -57,6 +78,7 @@ def storable_text(value: str) -> str:
 
 Whole: TypeAlias = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
+Exact: TypeAlias = Annotated[Decimal, BeforeValidator(_exact), WithJsonSchema({"type": "number"})]
 Flag: TypeAlias = Annotated[bool, Strict()]
 Instant: TypeAlias = Annotated[datetime, BeforeValidator(_instant)]
 Text: TypeAlias = Annotated[str, AfterValidator(storable_text)]

@@ -42,18 +42,19 @@ async def fetch(
     *,
     share: float = 1.0,
     what: str = "",
+    workers: int = 0,
 ) -> list[Row[Any]]:
     """The statement's rows, within a share of the time that is left. Raises OutOfTime.
 
     `what` it does, for people, where the query is being explained.
-    Parallel workers are off: UNION ALL then gives its parts in the order they are written.
+    Without parallel workers UNION ALL gives its parts in the order they are written.
     """
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < 1:
         raise OutOfTime
     limits = select(
         func.set_config("statement_timeout", str(milliseconds), True),
-        func.set_config("max_parallel_workers_per_gather", "0", True),
+        func.set_config("max_parallel_workers_per_gather", str(workers), True),
     )
     try:
         async with connection.begin_nested():

@@ -1,0 +1,91 @@
+"""An aggregation as it was asked: measures, groups, order."""
+
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal, TypeAlias
+
+from .functions import Aggregate
+
+Unit: TypeAlias = Literal["minute", "hour", "day", "week", "month"]
+MOST_GROUPINGS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A property, a metadata key, `label`, or `prediction.` and a column. `path`: where it stood.
+
+    `type`: as which of its types a metadata key is read; None: the one it has most often.
+    """
+
+    text: str
+    type: str | None
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """One function of one name. `name`: how the answer calls it."""
+
+    function: Aggregate
+    of: Name | None
+    name: str
+    path: str
+    at: tuple[Decimal, ...] = (Decimal(50), Decimal(90), Decimal(95), Decimal(99))
+    bins: int = 20
+    bounds: tuple[Decimal, ...] | None = None
+    limit: int = 10
+    prefix: str = ""
+    expected: bool = True
+    """What `share` is the share of."""
+
+
+@dataclass(frozen=True, slots=True)
+class ByName:
+    """A group for each value of a name."""
+
+    name: str
+    path: str
+    of: Name
+
+
+@dataclass(frozen=True, slots=True)
+class ByLabel:
+    """A group for each label of the inference's predictions."""
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByTime:
+    """A group for each minute … month of a time zone's calendar in which inferences came in."""
+
+    name: str
+    path: str
+    unit: Unit
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class ByHistogram:
+    """A group for each bin of a number."""
+
+    name: str
+    path: str
+    of: Name
+    bins: int = 20
+    bounds: tuple[Decimal, ...] | None = None
+
+
+Grouping: TypeAlias = ByName | ByLabel | ByTime | ByHistogram
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregation:
+    """What is asked of the inferences that match."""
+
+    measures: tuple[Measure, ...]
+    group_by: tuple[Grouping, ...] = ()
+    limit: int = 100
+    order: str | None = None
+    """A name of the answer, with `-` for the largest first."""

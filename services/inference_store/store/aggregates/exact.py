@@ -1,0 +1,41 @@
+"""Exact numbers: sums of any digits, means, and how they are written."""
+
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
+from typing import Any, Final
+
+# Numbers have up to 1,000 digits and exponents up to 400: a sum of them fits by far.
+WIDE: Final = Context(prec=6_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_DOWN: Final = Context(prec=6_000, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_FLOOR)
+_QUOTIENT: Final = Context(prec=34, Emax=MAX_EMAX, Emin=MIN_EMIN)
+_MOST_ZEROS = 20
+
+
+def exact(value: Any) -> Any:
+    """A number from Postgres as a Decimal; a double is what its shortest spelling says."""
+    if isinstance(value, float):
+        return WIDE.plus(Decimal(repr(value)))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Decimal(value)
+    return value
+
+
+def quotient(total: Decimal, number: int | Decimal) -> Decimal:
+    """To 34 digits."""
+    return _QUOTIENT.divide(total, Decimal(number))
+
+
+def whole_steps(value: Decimal, step: Decimal) -> Decimal:
+    """The largest multiple of `step` that is not above the value."""
+    steps = _DOWN.divide(value, step).to_integral_value(ROUND_FLOOR, _DOWN)
+    return WIDE.multiply(steps, step)
+
+
+def plain(value: Any) -> Any:
+    """A number without zeros at its end, and without an exponent where that is short."""
+    if not isinstance(value, Decimal):
+        return value
+    short = WIDE.normalize(value)
+    exponent = short.as_tuple().exponent
+    if isinstance(exponent, int) and 0 < exponent <= _MOST_ZEROS:
+        return short.quantize(Decimal(1), context=WIDE)
+    return WIDE.plus(short)

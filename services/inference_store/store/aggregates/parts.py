@@ -1,0 +1,144 @@
+"""What is computed of a part, and how parts are put together."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Numeric,
+    Select,
+    Text,
+    cast,
+    func,
+    null,
+    select,
+    union_all,
+)
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from inference_store.store.queries.matching import Query
+from inference_store.store.queries.scope import Scope, unmarked
+from inference_store.store.tables import inference
+
+from .exact import WIDE, exact
+from .functions import Sum
+from .operand import Operand, raw
+from .rows import Dimension, InTime, Rows, in_bin
+from .sketch import bin_of
+
+Key: TypeAlias = tuple[Any, ...]
+CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Decimal, ...]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of a name's values in a group: how many, the ends, the sum, how many are true."""
+
+    number: int = 0
+    low: Any = None
+    high: Any = None
+    total: Decimal = Decimal(0)
+    true: int = 0
+
+    def add(self, number: int, found: dict[Sum, Any]) -> None:
+        """Put in what another part has."""
+        if not number:
+            return
+        self.low = _end(min, self.low, exact(found.get("low")))
+        self.high = _end(max, self.high, exact(found.get("high")))
+        self.total = WIDE.add(self.total, Decimal(found.get("total") or 0))
+        self.true += found.get("true") or 0
+        self.number += number
+
+
+def _end(chosen: Callable[[Any, Any], Any], known: Any, other: Any) -> Any:
+    if known is None or other is None:
+        return other if known is None else known
+    return chosen(known, other)
+
+
+Counts: TypeAlias = dict[Key, Counter[Any]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """The inferences of each group, and the sums of properties that were read with them."""
+
+    inferences: Counter[Key] = field(default_factory=Counter)
+    sums: dict[Operand, dict[Key, Sums]] = field(default_factory=dict)
+
+
+Wanted: TypeAlias = dict[Operand, frozenset[Sum]]
+
+
+def sums_of(query: Query, scope: Scope, groups: Sequence[Dimension], wanted: Wanted) -> Select[Any]:
+    """How many rows a group has, and of each operand, all from one table, its sums."""
+    leader = next((each for each in wanted if each.place != "inference"), None)
+    rows = Rows(query, scope, leader)
+    by = [rows.group(each) for each in groups]
+    columns: list[ColumnElement[Any]] = [func.count().label("n")]
+    for operand, sums in wanted.items():
+        row = rows.measured(operand)
+        columns.append(func.count(raw(operand, row)))
+        columns += [_sum(name, operand, row) for name in sorted(sums)]
+    return rows.grouped(by, columns)
+
+
+def _sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
+    if name == "true":
+        return func.count().filter(raw(operand, row).is_(True))
+    value = _ordered(operand, row)
+    if name == "total":
+        if operand.stored == "double":  # the decimal that its shortest spelling is
+            value = cast(value, Text())
+        return func.sum(cast(value, Numeric()))
+    return func.min(value) if name == "low" else func.max(value)
+
+
+def _ordered(operand: Operand, row: Any) -> Any:
+    """The value itself, by which the smallest is told: names of labels, whole texts."""
+    if operand.place == "metadata":
+        if operand.kind == "string":
+            return func.coalesce(row.c.whole, row.c.value)
+        return row.c.value
+    sql = operand.property.sql
+    assert sql is not None
+    return sql(row)
+
+
+def counts_of(
+    query: Query, scope: Scope, groups: Sequence[Dimension], operand: Operand, value: CountedBy
+) -> Select[Any]:
+    """How often each value (`value`), logarithmic bin (`sketch`) or bin (bounds) is in a group."""
+    rows = Rows(query, scope, operand)
+    by = [rows.group(each) for each in groups]
+    own = raw(operand, rows.measured(operand))
+    shown = own
+    if value == "sketch":
+        shown = bin_of(own)
+    elif not isinstance(value, str):
+        shown = in_bin(operand, own, value)
+    return rows.grouped([*by, shown], [func.count().label("n")])
+
+
+def by_one_key(query: Query, scope: Scope, dimension: Dimension) -> CompoundSelect[Any]:
+    """Inferences by the values of a single-valued key, from its side table alone.
+
+    Those without it are what is left of all, in the same statement.
+    """
+    assert not isinstance(dimension, InTime)
+    rows = Rows(query, scope, dimension.operand)
+    found = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
+    everything = select(func.count().label("n")).where(scope.of(inference))
+    if query.marks:
+        everything = everything.where(unmarked(scope, inference.c.uid))
+    known = select(func.coalesce(func.sum(found.c.n), 0)).scalar_subquery()
+    nobody = select(
+        null().label("g0"),
+        cast(everything.scalar_subquery() - known, BigInteger()).label("n"),
+    )
+    return union_all(select(found.c.g0, found.c.n), nobody)
