@@ -1,0 +1,119 @@
+"""What aggregates mean, without SQL: over the inferences themselves, one after the other."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Context, Decimal
+from itertools import pairwise, product
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from tests.integration.stored import Made
+
+_TO_34_DIGITS = Context(prec=34)
+Values = Callable[[Made], list[Any]]
+
+
+def key(name: str, family: str) -> Values:
+    """The different values of a metadata key."""
+
+    def values(made: Made) -> list[Any]:
+        leaves = made.read.leaves
+        return list({leaf.value for leaf in leaves if (leaf.name, leaf.family) == (name, family)})
+
+    return values
+
+
+def labels(made: Made) -> list[str]:
+    """The different labels of its predictions."""
+    return list({name for name, _ in made.predictions or () if name is not None})
+
+
+def scores(made: Made) -> list[Decimal]:
+    """The scores of its predictions, each."""
+    return [Decimal(repr(score)) for _, score in made.predictions or () if score is not None]
+
+
+def one(read: Callable[[Made], Any]) -> Values:
+    """A property: one value or none."""
+    return lambda made: [value for value in [read(made)] if value is not None]
+
+
+def spans(unit: str, zone: str) -> Values:
+    """When the span of the calendar began in which it came in."""
+
+    def start(made: Made) -> list[datetime]:
+        local = made.received_at.astimezone(ZoneInfo(zone))
+        if unit == "minute":
+            begin = local.replace(second=0, microsecond=0)
+        elif unit == "hour":
+            begin = local.replace(minute=0, second=0, microsecond=0)
+        else:
+            day = local.date()
+            if unit == "week":
+                day -= timedelta(days=day.weekday())
+            if unit == "month":
+                day = day.replace(day=1)
+            begin = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone))
+        return [begin.astimezone(UTC)]
+
+    return start
+
+
+def binned(values: Values, bounds: Sequence[Decimal]) -> Values:
+    """The bounds of the bin that each value lies in."""
+    edges = [None, *bounds, None]
+
+    def bins(made: Made) -> list[Any]:
+        return list({_bin(value, edges) for value in values(made)})
+
+    return bins
+
+
+def _bin(value: Decimal, edges: Sequence[Decimal | None]) -> tuple[Any, Any]:
+    return next((lo, hi) for lo, hi in pairwise(edges) if (hi is None or value < hi))
+
+
+def grouped(made: Iterable[Made], by: Sequence[Values]) -> dict[tuple[Any, ...], list[Made]]:
+    """An inference is in a group for each of its values, in that of None without any."""
+    found: dict[tuple[Any, ...], list[Made]] = {}
+    for each in made:
+        for place in product(*(values(each) or [None] for values in by)):
+            found.setdefault(place, []).append(each)
+    return found if by else {(): list(made)}
+
+
+def measured(  # noqa: PLR0911  (one a function)
+    function: str, values: list[Any], options: dict[str, Any]
+) -> Any:
+    """A function of all values, as the answer has it."""
+    match function:
+        case "count":
+            return len(values)
+        case "min":
+            return min(values, default=None)
+        case "max":
+            return max(values, default=None)
+        case "sum":
+            return sum(values, Decimal(0)) if values else None
+        case "mean":
+            return _TO_34_DIGITS.divide(sum(values, Decimal(0)), len(values)) if values else None
+        case "share":
+            hits = sum(value is options["expected"] for value in values)
+            return _TO_34_DIGITS.divide(Decimal(hits), len(values)) if values else None
+        case "percentiles":
+            ordered = sorted(values)
+            return [_percentile(ordered, at) for at in options["at"]]
+        case "top":
+            ordered = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
+            kept, rest = ordered[: options["limit"]], ordered[options["limit"] :]
+            return kept, sum(count for _, count in rest)
+        case _:
+            begin = options.get("prefix", "")
+            found = sorted({each for each in values if not begin or each.startswith(begin)})
+            return found[: options["limit"]], len(found) > options["limit"]
+
+
+def _percentile(ordered: list[Any], at: Decimal) -> Any:
+    return ordered[max(1, math.ceil(len(ordered) * at / 100)) - 1] if ordered else None
