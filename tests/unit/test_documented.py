@@ -7,6 +7,7 @@ import pytest
 
 from inference_store.store import errors
 from inference_store.store.access.audit import ACTIONS, Action
+from inference_store.store.aggregates import AGGREGATES
 from inference_store.store.books import Outcome
 from inference_store.store.doctor import CHECKS
 from inference_store.store.errors import StoreError
@@ -77,6 +78,12 @@ def test_every_outcome_is_documented() -> None:
 def test_every_operator_is_documented() -> None:
     for name in OPERATORS:
         assert f"`{name}`" in QUERY
+
+
+def test_every_aggregate_is_documented() -> None:
+    for entry in AGGREGATES.values():
+        assert f"| `{entry.name}` |" in QUERY
+        assert f"| {entry.meaning} |" in QUERY
 
 
 def test_every_task_type_is_documented() -> None:

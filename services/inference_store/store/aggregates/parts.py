@@ -122,7 +122,8 @@ def counts_of(
         shown = bin_of(own)
     elif not isinstance(value, str):
         shown = in_bin(operand, own, value)
-    return rows.grouped([*by, shown], [func.count().label("n")])
+    counts = rows.grouped([*by, shown], [func.count().label("n")])
+    return counts.where(own.is_not(None))
 
 
 def by_one_key(query: Query, scope: Scope, dimension: Dimension) -> CompoundSelect[Any]:

@@ -34,6 +34,10 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", f"{_M}/inferences/count"): Row(Right.READ, Over.MODEL, 200, {}),
     ("POST", "/v1/inferences/query"): Row(Right.READ, Over.SOME, 200, {}),
     ("POST", "/v1/inferences/count"): Row(Right.READ, Over.SOME, 200, {}),
+    ("POST", f"{_M}/inferences/aggregate"): Row(Right.READ, Over.MODEL, 200, {}),
+    ("POST", "/v1/inferences/aggregate"): Row(
+        Right.READ, Over.SOME, 200, {"group_by": ["model_id", "project_id"]}
+    ),
     ("GET", _I): Row(Right.READ, Over.MODEL, 200),
     ("DELETE", _I): Row(Right.DELETE, Over.MODEL, 202),
     ("GET", f"{_I}/data"): Row(Right.READ_INPUTS, Over.MODEL, 200),

@@ -1,0 +1,196 @@
+"""Aggregates through the api: the documentation's examples, rights, bounds, refusals."""
+
+import json
+import re
+from datetime import timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import registrations
+from inference_store.store.aggregates import gather, run, spans
+from inference_store.store.events.event import Extras
+from inference_store.store.registrations import Details
+from inference_store.store.tables import inference
+from tests.integration.store.queries.held_partition import held
+from tests.integration.stored import START, Made, at, store
+
+from .conftest import MakeApp, client_of
+
+_PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
+_EXAMPLES = re.findall(r"```json aggregate\n(.*?)```\n\n```json answer\n(.*?)```", _PAGE, re.DOTALL)
+_ONE = "/v1/models/model/inferences/aggregate"
+
+
+def _inferences() -> list[Made]:
+    """Those of the documentation's examples."""
+    seen: list[tuple[str | None, list[tuple[str | None, float | None]], bool | None]] = [
+        ("hallway", [("person", 0.9), ("car", 0.4)], True),
+        ("hallway", [("person", 0.3)], False),
+        ("door", [("person", 0.9)], True),
+        (None, [], None),
+    ]
+    return [
+        Made(
+            f"id-{n}",
+            at(1800 * n),
+            [("frame_number", "int", str(n + 1)), *([("data_source", "string", s)] if s else [])]
+            if n < 3
+            else [],
+            predictions,
+            extras=Extras(ok=ok),
+        )
+        for n, (s, predictions, ok) in enumerate(seen)
+    ]
+
+
+async def _ask(client: httpx.AsyncClient, body: Any, path: str = _ONE) -> Any:
+    answer = await client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return json.loads(answer.text, parse_float=Decimal)
+
+
+@pytest.mark.parametrize("place", range(len(_EXAMPLES)))
+async def test_an_example(client: httpx.AsyncClient, engine: AsyncEngine, place: int) -> None:
+    await store(engine, *_inferences())
+    asked, answered = (json.loads(text, parse_float=Decimal) for text in _EXAMPLES[place])
+    answer = await client.post(_ONE, content=_EXAMPLES[place][0].encode(), headers=_JSON)
+    assert answer.status_code == 200, answer.text
+    assert json.loads(answer.text, parse_float=Decimal) == answered, asked
+
+
+_JSON = {"Content-Type": "application/json"}
+
+
+def test_there_are_examples() -> None:
+    assert len(_EXAMPLES) == 4
+
+
+async def test_nothing_matches(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_inferences())
+    functions = ("min", "max", "sum", "mean", "percentiles", "histogram", "top", "distinct")
+    measures = [{"function": each, "of": "frame_number"} for each in functions]
+    nothing = {"received_at": {"from": "2027-01-01T00:00:00Z"}}
+    body = {**nothing, "measures": [{"function": "count"}, *measures]}
+    [group] = (await _ask(client, body))["groups"]
+    found = group["measures"]
+    assert [found["count"], found["mean(frame_number)"], found["sum(frame_number)"]] == [
+        0,
+        None,
+        None,
+    ]
+    assert found["percentiles(frame_number)"]["values"][0] == {"at": 50, "value": None}
+    assert found["histogram(frame_number)"] == {"bins": [], "below": 0, "above": 0}
+    for by in ("data_source", "label", {"time": "day"}, {"histogram": {"of": "frame_number"}}):
+        assert (await _ask(client, {**body, "group_by": [by]}))["groups"] == []
+
+
+@pytest.mark.parametrize(
+    ("body", "path", "words"),
+    [
+        ({"measures": [{"function": "median", "of": "x"}]}, "measures[0].function", "known are"),
+        ({"measures": [{"function": "mean"}]}, "measures[0]", "`of` is missing"),
+        ({"measures": [{"function": "mean", "of": "frame_numer"}]}, "measures[0].of", "unknown"),
+        ({"measures": [{"function": "mean", "of": "data_source"}]}, "measures[0].of", "string"),
+        ({"measures": [{"function": "mean", "of": "ok"}]}, "measures[0].of", "bool"),
+        ({"measures": [{"function": "count", "of": "location"}]}, "measures[0].of", "nothing"),
+        ({"measures": [{"function": "min", "of": "prediction.x"}]}, "measures[0].of", "no"),
+        ({"measures": [{"function": "min", "of": "top_score", "at": [5]}]}, "measures[0]", "at"),
+        ({"measures": [{"function": "count"}] * 2}, "body", "twice"),
+        ({"group_by": ["prediction.score"]}, "group_by[0]", "inferences"),
+        ({"group_by": [{"time": "hour", "zone": "Europe/Belin"}]}, "group_by[0].zone", "Berlin"),
+        ({"group_by": [{"time": "year"}]}, "group_by[0].time", "minute"),
+        ({"group_by": ["ok", "label", "data_source", "model_id"]}, "group_by", "3"),
+        ({"group_by": [{"label": True, "time": "day"}]}, "group_by[0]", "one of"),
+        ({"group_by": [{"histogram": {"of": "ok"}}]}, "group_by[0].histogram.of", "number"),
+        ({"order": "-nothing"}, "body", "known are count"),
+    ],
+)
+async def test_a_refusal(
+    client: httpx.AsyncClient, engine: AsyncEngine, body: Any, path: str, words: str
+) -> None:
+    await store(engine, *_inferences())
+    answer = await client.post(_ONE, json=body)
+    assert answer.status_code == 422, answer.text
+    [fault] = answer.json()["errors"]
+    assert fault["path"] == path
+    assert words in fault["message"]
+
+
+async def test_a_name_that_is_both(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, Made(metadata=[("ok", "string", "yes")], extras=Extras(ok=False)))
+    answer = await client.post(_ONE, json={"group_by": ["ok"]})
+    assert answer.json()["errors"][0]["known"] == ["inference.ok", "metadata.ok"]
+    for name, value in (("inference.ok", False), ("metadata.ok", "yes")):
+        [group] = (await _ask(client, {"group_by": [name]}))["groups"]
+        assert group["key"] == {name: value}
+
+
+async def test_a_key_of_several_types(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    items = [("int", "1"), ("int", "2"), ("string", "x")]
+    await store(engine, *(Made(str(n), at(n), [("k", *i)]) for n, i in enumerate(items)))
+    answer = await _ask(client, {"group_by": ["k"], "order": "k"})
+    assert [group["key"]["k"] for group in answer["groups"]] == [1, 2, None]
+    assert "1 times as string" in answer["warnings"][0]
+    as_text = {"group_by": [{"of": {"name": "k", "type": "string"}}], "order": "-k"}
+    answer = await _ask(client, as_text)
+    assert [group["key"]["k"] for group in answer["groups"]] == ["x", None]
+    assert answer["warnings"] == []
+
+
+async def test_percentiles_of_very_many_values_are_near(
+    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "EXACT_VALUES", 50)
+    values = [Decimal(n * n) / 7 - 20 for n in range(100)]
+    items = [[("n", "float", str(value))] for value in values]
+    await store(engine, *(Made(str(n), at(n), item) for n, item in enumerate(items)))
+    measure = {"function": "percentiles", "of": "n", "at": [1, 10, 50, 99, 100]}
+    answer = await _ask(client, {"measures": [measure]})
+    found = answer["groups"][0]["measures"]["percentiles(n)"]
+    assert answer["approximate"]
+    assert found["approximate"]
+    for each in found["values"]:
+        true = sorted(values)[int(each["at"]) - 1]
+        assert abs(each["value"] - true) <= abs(true) * Decimal("0.005"), each
+
+
+async def test_too_many(
+    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store(engine, *(Made(str(n), at(n), [("n", "int", str(n))]) for n in range(9)))
+    monkeypatch.setattr(gather, "MOST_ROWS", 5)
+    monkeypatch.setattr(spans, "MOST_SPANS", 5)
+    top = [{"function": "top", "of": "n"}]
+    await store(engine, Made("late", START + timedelta(minutes=9)))
+    for body in ({"group_by": ["n"]}, {"measures": top}, {"group_by": [{"time": "minute"}]}):
+        answer = await client.post(_ONE, json=body)
+        assert answer.status_code == 422
+        assert answer.json()["type"] == "/docs/errors#too-many-groups"
+
+
+async def test_out_of_time(make_app: MakeApp, engine: AsyncEngine) -> None:
+    await store(engine, *_inferences())
+    async with (
+        client_of(make_app(query_timeout_seconds=1.0)) as client,
+        held(engine, inference, START),
+    ):
+        answer = await client.post(_ONE, json={"group_by": ["ok"]})
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "/docs/errors#query-timeout"
+    assert "received_at" in answer.json()["detail"]
+
+
+async def test_a_moved_model_has_its_project(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, *_inferences())
+    async with engine.begin() as connection:
+        await registrations.put(connection, "model", Details(project_id="p"))
+    path = "/v1/inferences/aggregate"
+    answer = await _ask(client, {"project_id": "p", "group_by": ["project_id"]}, path)
+    assert answer["groups"] == [{"key": {"project_id": "p"}, "measures": {"count": 4}}]
