@@ -1,0 +1,32 @@
+"""Aggregates as they are answered."""
+
+from typing import Any
+
+from pydantic import Field
+
+from inference_store.api.schemas.fields import Shown
+
+
+class ShownGroup(Shown):
+    """A group. `key`: what it was grouped by, null where there is no value."""
+
+    key: dict[str, Any] = Field(examples=[{"time": "2026-11-01T00:00:00.000000Z"}])
+    measures: dict[str, Any] = Field(examples=[{"count": 17, "mean(model_ms)": 12.5}])
+
+
+class ShownOthers(Shown):
+    """What `limit` left out."""
+
+    groups: int
+    inferences: int
+    """An inference in several groups is counted in each."""
+
+
+class ShownAggregate(Shown):
+    """Measures by groups."""
+
+    groups: list[ShownGroup]
+    others: ShownOthers
+    approximate: bool
+    """Whether some percentiles are not exact; each says it itself. All else always is exact."""
+    warnings: list[str]

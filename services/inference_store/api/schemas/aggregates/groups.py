@@ -1,0 +1,92 @@
+"""By what to group."""
+
+from functools import cache
+from typing import Annotated, Any, Self, TypeAlias
+from zoneinfo import available_timezones
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from rapidfuzz import process
+
+from inference_store.api.schemas.fields import Body, Flag
+from inference_store.store.aggregates import ByHistogram, ByLabel, ByName, ByTime, Grouping
+from inference_store.store.aggregates.asked import Unit
+
+from .named import Bins, Bounds, Named, Of
+
+
+@cache
+def _zones() -> frozenset[str]:
+    return frozenset(available_timezones())
+
+
+def _zone(name: str) -> str:
+    if name not in _zones():
+        near = ", ".join(match for match, _, _ in process.extract(name, sorted(_zones()), limit=3))
+        raise ValueError(f"there is no time zone {name!r}; the nearest are {near}")
+    return name
+
+
+class HistogramBody(Body):
+    """Bins of a number: as many as `bins` says, about, or between `bounds`."""
+
+    of: Of
+    bins: Bins = 20
+    bounds: Bounds | None = None
+
+
+class GroupBody(Body):
+    """By what to group: one of `of`, `label`, `time` and `histogram`."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    of: Of | None = None
+    """A property or a metadata key: a group for each value."""
+    label: Flag = False
+    """A group for each label of the inference's predictions."""
+    time: Unit | None = None
+    """A group for each span of the calendar in which inferences came in."""
+    zone: Annotated[str, Field(max_length=64), AfterValidator(_zone)] = "UTC"
+    """The time zone of that calendar."""
+    histogram: HistogramBody | None = None
+    """A group for each bin of a number."""
+    called: Named | None = Field(default=None, alias="as")
+    """How the answer calls it; left out: the name, `label` or `time`."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        given = (self.of is not None, self.label, self.time is not None, self.histogram is not None)
+        if sum(given) != 1:
+            raise ValueError("it is one of `of`, `label`, `time` and `histogram`")
+        if "zone" in self.model_fields_set and self.time is None:
+            raise ValueError("`zone` is of `time`")
+        return self
+
+    @property
+    def name(self) -> str:
+        """How the answer calls it."""
+        of = self.of or (self.histogram and self.histogram.of)
+        return self.called or (of.name if of else "label" if self.label else "time")
+
+    def asked(self, path: str) -> Grouping:
+        """As the store takes it."""
+        name, histogram = self.name, self.histogram
+        if self.label or (self.of is not None and self.of.name == "label"):
+            return ByLabel(name, path)
+        if self.time is not None:
+            return ByTime(name, path, self.time, self.zone)
+        if histogram is None:
+            assert self.of is not None
+            return ByName(name, path, self.of.asked(path))
+        bounds = None if histogram.bounds is None else tuple(histogram.bounds)
+        of = histogram.of.asked(f"{path}.histogram.of")
+        return ByHistogram(name, path, of, histogram.bins, bounds)
+
+
+def _as_group(value: Any) -> Any:
+    return {"of": value} if isinstance(value, str) else value
+
+
+Grouped: TypeAlias = Annotated[
+    GroupBody, BeforeValidator(_as_group, json_schema_input_type=str | GroupBody)
+]
+"""A name alone is the group of its values."""

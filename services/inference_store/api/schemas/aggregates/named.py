@@ -1,0 +1,47 @@
+"""Names that something is computed of, and bins of numbers."""
+
+from decimal import Decimal
+from itertools import pairwise
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from inference_store.api.schemas.fields import Body, Exact, ShortText, Whole
+from inference_store.store.aggregates import Name
+
+Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
+
+
+def _rising(bounds: list[Decimal]) -> list[Decimal]:
+    if any(low >= high for low, high in pairwise(bounds)):
+        raise ValueError("each bound is larger than the one before")
+    return bounds
+
+
+Bins: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
+Bounds: TypeAlias = Annotated[
+    list[Exact], Field(min_length=2, max_length=1001), AfterValidator(_rising)
+]
+
+
+class TypedName(Body):
+    """A name, and as which of its types a metadata key is read."""
+
+    name: Named
+    """A property (`model_ms`, `inference.model_ms`), a metadata key (`frame_number`,
+    `metadata.frame_number`), `label`, or a column of predictions (`prediction.score`)."""
+    type: Annotated[str, Field(max_length=32)] | None = None
+    """string, int, float, bool or timestamp; left out: the one the key has most often."""
+
+    def asked(self, path: str) -> Name:
+        """As the store takes it."""
+        return Name(self.name, self.type, path)
+
+
+def _typed(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
+Of: TypeAlias = Annotated[
+    TypedName, BeforeValidator(_typed, json_schema_input_type=str | TypedName)
+]
