@@ -19,7 +19,7 @@ from .functions import Kind
 from .operand import LABEL, Operand
 
 _INFERENCE, _METADATA, _PREDICTION = "inference.", "metadata.", "prediction."
-_FAMILIES: Final = ("number", "string", "bool", "timestamp")
+_FAMILIES: Final[tuple[Kind, ...]] = ("number", "string", "bool", "timestamp")
 
 
 @dataclass(slots=True)
@@ -66,7 +66,8 @@ class Names:
         seen, asked = await self._find(connection, key), _family_named(name)
         if not seen:
             if self.unknown_keys == "empty":
-                return Operand("metadata", key, asked or "number", "[]" in key)
+                fitting = next(each for each in _FAMILIES if each in kinds)
+                return Operand("metadata", key, asked or fitting, "[]" in key)
             raise await self._unknown(connection, name, key)
         counts = _counts(seen)
         if asked is not None and asked not in counts:

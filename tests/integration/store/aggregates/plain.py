@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
+from functools import reduce
 from itertools import pairwise, product
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -12,6 +13,7 @@ from zoneinfo import ZoneInfo
 from tests.integration.stored import Made
 
 _TO_34_DIGITS = Context(prec=34)
+_ALL_DIGITS = Context(prec=200)
 Values = Callable[[Made], list[Any]]
 
 
@@ -96,9 +98,9 @@ def measured(  # noqa: PLR0911  (one a function)
         case "max":
             return max(values, default=None)
         case "sum":
-            return sum(values, Decimal(0)) if values else None
+            return _sum(values) if values else None
         case "mean":
-            return _TO_34_DIGITS.divide(sum(values, Decimal(0)), len(values)) if values else None
+            return _TO_34_DIGITS.divide(_sum(values), len(values)) if values else None
         case "share":
             hits = sum(value is options["expected"] for value in values)
             return _TO_34_DIGITS.divide(Decimal(hits), len(values)) if values else None
@@ -113,6 +115,10 @@ def measured(  # noqa: PLR0911  (one a function)
             begin = options.get("prefix", "")
             found = sorted({each for each in values if not begin or each.startswith(begin)})
             return found[: options["limit"]], len(found) > options["limit"]
+
+
+def _sum(values: list[Decimal]) -> Decimal:
+    return reduce(_ALL_DIGITS.add, values, Decimal(0))
 
 
 def _percentile(ordered: list[Any], at: Decimal) -> Any:

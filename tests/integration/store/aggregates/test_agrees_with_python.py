@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -192,6 +192,8 @@ def _made(inferences: Sequence[Any], model_id: str) -> list[Made]:
 
 @settings(
     max_examples=60,
+    # a database for each try: shrinking would take minutes
+    phases=(Phase.explicit, Phase.reuse, Phase.generate),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
