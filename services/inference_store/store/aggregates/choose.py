@@ -7,8 +7,10 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
-from inference_store.store.errors import ImpossibleComparison, NotFound, UnknownKey
+from inference_store.store.errors import NotFound
 from inference_store.store.queries.ask import Question, prepare
+from inference_store.store.queries.matching import Query
+from inference_store.store.queries.scope import has_marks
 from inference_store.store.registrations import Registration, registration_of
 from inference_store.store.tables import registration
 
@@ -42,28 +44,16 @@ async def choose(
 
 async def targets(
     connection: AsyncConnection, models: Sequence[Registration], question: Question
-) -> tuple[list[Target], list[str]]:
-    """The question of each model, and warnings.
+) -> tuple[list[Target], Sequence[str]]:
+    """The question of each model, and warnings; a name is one that any of the models has.
 
-    A model that cannot be asked this has no matches; raises UnknownKey or ImpossibleComparison
-    where that is so of every model.
+    Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
-    found: list[Target] = []
-    warnings: list[str] = []
-    refused: list[UnknownKey | ImpossibleComparison] = []
-    for each in models:
-        try:
-            asked = await prepare(connection, each.model, question)
-        except UnknownKey as exc:
-            refused.append(exc)
-            lenient = replace(question, unknown_keys="empty")
-            asked = await prepare(connection, each.model, lenient)
-        except ImpossibleComparison as exc:
-            refused.append(exc)
-            warnings.append(f"{each.model_id}: {exc.detail}")
-            continue
-        found.append(Target(each, asked.query))
-        warnings += asked.warnings
-    if refused and len(refused) == len(models):
-        raise refused[0]
-    return found, list(dict.fromkeys(warnings))
+    asked = await prepare(connection, [each.model for each in models], question)
+    return [await _target(connection, each, asked.query) for each in models], asked.warnings
+
+
+async def _target(connection: AsyncConnection, model: Registration, query: Query) -> Target:
+    scope = replace(query.scope, model=model.model)
+    marks = await has_marks(connection, model.model)
+    return Target(model, replace(query, scope=scope, marks=marks))

@@ -28,7 +28,7 @@ class Names:
 
     models: Sequence[int]
     unknown_keys: UnknownKeys
-    seen: dict[str, list[KeySeen]] = field(default_factory=dict)
+    seen: dict[str, KeySeen | None] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     async def operand(
@@ -54,20 +54,21 @@ class Names:
             return _property(name, text, PROPERTIES)
         return await self._key(connection, name, text, kinds)
 
-    async def _find(self, connection: AsyncConnection, key: str) -> list[KeySeen]:
+    async def _find(self, connection: AsyncConnection, key: str) -> KeySeen | None:
         if key not in self.seen:
-            found = [await key_registry.find(connection, model, {key}) for model in self.models]
-            self.seen[key] = [each[key] for each in found if key in each]
+            found = await key_registry.find(connection, self.models, {key})
+            self.seen[key] = found.get(key)
         return self.seen[key]
 
     async def _key(
         self, connection: AsyncConnection, name: Name, key: str, kinds: Collection[Kind]
     ) -> Operand:
         seen, asked = await self._find(connection, key), _family_named(name)
-        if not seen:
+        if seen is None:
             if self.unknown_keys == "empty":
-                fitting = next(each for each in _FAMILIES if each in kinds)
-                return Operand("metadata", key, asked or fitting, "[]" in key)
+                fitting = [each for each in _FAMILIES if each in kinds]
+                kind = fitting[0] if asked is None else asked
+                return Operand("metadata", key, kind, "[]" in key)
             raise await self._unknown(connection, name, key)
         counts = _counts(seen)
         if asked is not None and asked not in counts:
@@ -82,12 +83,10 @@ class Names:
             self.warnings.append(
                 f"{key!r} is read as {family}; it was also sent {others}; `type` says which."
             )
-        return Operand("metadata", key, family, seen[0].many, "exact", seen[0].key)
+        return Operand("metadata", key, family, seen.many, "exact", seen.key)
 
     async def _unknown(self, connection: AsyncConnection, name: Name, key: str) -> UnknownKey:
-        near = {
-            each for m in self.models for each in await key_registry.nearest(connection, m, key)
-        }
+        near = await key_registry.nearest(connection, self.models, key)
         names = sorted({*near, *PROPERTIES, "label"})
         known = [match for match, _, _ in process.extract(key, names, limit=5)]
         detail = f"There is no property and no metadata key {key!r}."
@@ -95,15 +94,14 @@ class Names:
         return UnknownKey(detail, faults=[Fault(name.path, "unknown name", known)])
 
 
-def _counts(seen: Sequence[KeySeen]) -> Mapping[Family, int]:
+def _counts(seen: KeySeen) -> Mapping[Family, int]:
     """How many values there are of each family; texts that are numbers too, as texts only."""
     found: dict[Family, int] = {}
-    for each in (one for key in seen for one in key.types):
+    for each in seen.types:
         if each.family is not None and each.flag != FROM_TEXT:
             found[each.family] = found.get(each.family, 0) + each.count
-    for key in seen:
-        for family in key.families - set(found):
-            found[family] = 0
+    for family in seen.families - set(found):
+        found[family] = 0
     return {family: found[family] for family in _FAMILIES if family in found}
 
 

@@ -25,10 +25,10 @@ from inference_store.store.aggregates import (
 )
 from inference_store.store.aggregates.choose import targets
 from inference_store.store.events.event import Extras
+from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS
 from inference_store.store.queries.ask import Question
 from inference_store.store.queries.bounded import Deadline
-from inference_store.store.queries.resolve import Asked
 from inference_store.store.tables import erasing
 from tests.integration.stored import Made, store
 
@@ -243,7 +243,29 @@ async def test_sql_agrees_with_python(
                 key: len(members) for key, members in expected.items()
             }
             for measure, options in measures:
-                _check(measure, options, asked, shown, expected)
+                name = measure.of.text if measure.of else ""
+                of_predictions = name == "prediction.score"
+                members = (
+                    _beside_labels(matching, groupings, expected) if of_predictions else expected
+                )
+                _check(measure, options, asked, shown, members)
+
+
+def _beside_labels(matching: list[Made], groupings: Any, keys: Any) -> dict[Any, list[Made]]:
+    """By the other groups alone: a prediction's own label says in which group it is measured."""
+    others = [
+        (place, values)
+        for place, (by, values) in enumerate(groupings)
+        if not isinstance(by, ByLabel)
+    ]
+    return {
+        key: [
+            each
+            for each in matching
+            if all(key[place] in (values(each) or [None]) for place, values in others)
+        ]
+        for key in keys
+    }
 
 
 def _check(
