@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Select, func, intersect, select
 
 from inference_store.store.tables import inference
 
-from .conditions import MOST_SCANS, Condition
+from .conditions import Condition, leading, tests
 from .scope import HIGHEST, LOWEST, Scope, unmarked
 
 
@@ -61,32 +61,20 @@ def walked(query: Query, scope: Scope) -> Select[Any]:
 
 def led(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     """The matches by index, and whether each is there once. Several lists are intersected."""
-    leading, others = _leading(query)
-    if not leading:
+    leads, others = leading(query.conditions)
+    if not leads:
         return walked(query, scope), True
-    lists = [uids for condition in leading if (uids := condition.uids(scope)) is not None]
+    lists = [uids for condition in leads if (uids := condition.uids(scope)) is not None]
     first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
-    unique = len(lists) > 1 or leading[0].unique
+    unique = len(lists) > 1 or leads[0].unique
     return select(first.c.uid).where(*_tests(query, others, scope, first.c.uid)), unique
-
-
-def _leading(query: Query) -> tuple[list[Condition], list[Condition]]:
-    """The conditions whose lists are intersected, as many as may be scanned, and the others."""
-    leading: list[Condition] = []
-    others: list[Condition] = []
-    left = MOST_SCANS
-    for condition in query.conditions:
-        leads = 0 < condition.scans <= left
-        (leading if leads else others).append(condition)
-        left -= condition.scans if leads else 0
-    return leading, others
 
 
 def _tests(
     query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    tests = [condition.holds(scope, uid) for condition in conditions]
-    return [*tests, unmarked(scope, uid)] if query.marks else tests
+    found = tests(conditions, scope, uid)
+    return [*found, unmarked(scope, uid)] if query.marks else found
 
 
 def ordered(query: Query, found: Select[Any], limit: int, *, unique: bool = True) -> Select[Any]:

@@ -1,14 +1,13 @@
 """Conditions in SQL, and the typed filter made into them."""
 
 from .compiled import condition_of
-from .condition import EVERYTHING, MOST_SCANS, NOTHING, Condition, Uids
-from .logic import All, all_of
+from .condition import EVERYTHING, NOTHING, Condition, Uids
+from .logic import All, all_of, leading, tests
 from .names import Names, names_of
 from .spans import Received
 
 __all__ = [
     "EVERYTHING",
-    "MOST_SCANS",
     "NOTHING",
     "All",
     "Condition",
@@ -17,5 +16,7 @@ __all__ = [
     "Uids",
     "all_of",
     "condition_of",
+    "leading",
     "names_of",
+    "tests",
 ]

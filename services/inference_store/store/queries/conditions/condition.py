@@ -18,6 +18,8 @@ from inference_store.store.tables import inference
 Uids: TypeAlias = Select[Any] | CompoundSelect[Any]
 MOST_SCANS = 32
 """Index scans that one list may take; a condition that needs more has none, and is tested."""
+MOST_INTERSECTED = 8
+"""Lists that are intersected; further conditions are tests of what is left."""
 
 
 class Condition(Protocol):

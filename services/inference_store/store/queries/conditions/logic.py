@@ -1,17 +1,43 @@
 """Conditions of conditions: all of them, one of them, neither of two."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, intersect, or_, select, union
+from sqlalchemy import ColumnElement, and_, intersect, or_, select, true, union
+from sqlalchemy.sql.elements import Grouping
 
 from inference_store.store.queries.scope import Scope
 from inference_store.store.tables import inference
 
-from .condition import EVERYTHING, MOST_SCANS, NOTHING, Condition, Uids
+from .condition import EVERYTHING, MOST_INTERSECTED, MOST_SCANS, NOTHING, Condition, Uids
 from .spans import Received
+
+# An EXISTS among few others becomes a join; so many joins take the planner seconds.
+_MOST_JOINS = 8
+
+
+def tests(
+    parts: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    """Every one of them as a test, in a form that is planned fast however many there are."""
+    found = [part.holds(scope, uid) for part in parts]
+    if len(found) <= _MOST_JOINS:
+        return found
+    return [Grouping(test).is_(true()) for test in found]
+
+
+def leading(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
+    """Those whose lists are intersected, as many as may be scanned, and the others."""
+    leads: list[Condition] = []
+    others: list[Condition] = []
+    left = MOST_SCANS
+    for part in parts:
+        leads_too = 0 < part.scans <= left and len(leads) < MOST_INTERSECTED
+        (leads if leads_too else others).append(part)
+        left -= part.scans if leads_too else 0
+    return leads, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,53 +46,40 @@ class All:
 
     parts: tuple[Condition, ...]
     kind: str = "all"
+    # found once: what is asked of it again and again is asked of its parts, and of theirs
+    unique: bool = field(init=False, compare=False, repr=False)
+    scans: int = field(init=False, compare=False, repr=False)
+    _spans: list[Received] = field(init=False, compare=False, repr=False)
+    _leading: list[Condition] = field(init=False, compare=False, repr=False)
+    _tested: list[Condition] = field(init=False, compare=False, repr=False)
 
-    @property
-    def unique(self) -> bool:
-        leading = self._leading
-        return len(leading) != 1 or leading[0].unique
-
-    @property
-    def scans(self) -> int:
-        return sum(part.scans for part in self._leading) or (1 if any(self._spans) else 0)
-
-    @property
-    def _spans(self) -> list[Received]:
-        return [part for part in self.parts if isinstance(part, Received)]
-
-    @property
-    def _leading(self) -> list[Condition]:
-        """Those whose lists are intersected: as many as may be scanned."""
-        leading: list[Condition] = []
-        left = MOST_SCANS
-        for part in self.parts:
-            if not isinstance(part, Received) and 0 < part.scans <= left:
-                leading.append(part)
-                left -= part.scans
-        return leading
+    def __post_init__(self) -> None:
+        spans = [part for part in self.parts if isinstance(part, Received)]
+        leads, others = leading([part for part in self.parts if not isinstance(part, Received)])
+        found = {
+            "_spans": spans,
+            "_leading": leads,
+            "_tested": others,
+            "scans": sum(part.scans for part in leads) or min(1, len(spans)),
+            "unique": len(leads) != 1 or leads[0].unique,
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     def uids(self, scope: Scope) -> Uids | None:
-        here = reduce(lambda found, span: span.narrow(found), self._spans, scope)
-        leading = self._leading
-        tested = [part for part in self.parts if part not in leading]
-        if not leading and not self._spans:
+        if not self.scans:
             return None
-        if not leading:
+        here = reduce(lambda found, span: span.narrow(found), self._spans, scope)
+        if not self._leading:
             rows = select(inference.c.uid).where(here.of(inference))
-            return rows.where(*_tests(tested, here, inference.c.uid))
-        lists = [uids for part in leading if (uids := part.uids(here)) is not None]
+            return rows.where(*tests(self._tested, here, inference.c.uid))
+        lists = [uids for part in self._leading if (uids := part.uids(here)) is not None]
         found = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
         [uid] = found.c
-        return select(uid).where(*_tests(tested, here, uid))
+        return select(uid).where(*tests(self._tested, here, uid))
 
     def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*(part.holds(scope, uid) for part in self.parts))
-
-
-def _tests(
-    parts: list[Condition], scope: Scope, uid: ColumnElement[Any]
-) -> Iterator[ColumnElement[bool]]:
-    return (part.holds(scope, uid) for part in parts if not isinstance(part, Received))
+        return and_(*tests(self.parts, scope, uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +89,12 @@ class Either:
     parts: tuple[Condition, ...]
     kind: str = "either"
     unique: bool = True
+    scans: int = field(init=False, compare=False, repr=False)
 
-    @property
-    def scans(self) -> int:
+    def __post_init__(self) -> None:
         scans = [part.scans for part in self.parts]
-        return 0 if 0 in scans or sum(scans) > MOST_SCANS else sum(scans)
+        led = 0 not in scans and sum(scans) <= MOST_SCANS
+        object.__setattr__(self, "scans", sum(scans) if led else 0)
 
     def uids(self, scope: Scope) -> Uids | None:
         if not self.scans:
