@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Iterator
-from decimal import Decimal, localcontext
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from itertools import pairwise
 from typing import Final, Literal
 
-from .arithmetic import EXACT
+from .arithmetic import EXACT, scale_of
 from .facts import Point
 from .typed import Area, Located
 
 EARTH_RADIUS_METRES: Final = 6_371_008.8
+DECIMALS_OF_DEGREES: Final = 30
+"""Coordinates are rounded to so many for a distance: doubles underflow beyond them."""
 
 
 def holds(located: Located, point: Point) -> bool:
@@ -54,8 +56,18 @@ def _between(start: Point, end: Point, point: Point) -> bool:
 
 def metres(start: Point, end: Point) -> float:
     """Along the sphere (haversine), step by step as the SQL has it, so that the doubles agree."""
-    north, other_north = math.radians(float(start[1])), math.radians(float(end[1]))
-    east, other_east = math.radians(float(start[0])), math.radians(float(end[0]))
+    (east, north), (other_east, other_north) = (
+        [math.radians(float(rounded(degrees))) for degrees in point] for point in (start, end)
+    )
     up, across = math.sin((other_north - north) / 2), math.sin((other_east - east) / 2)
     share = up * up + math.cos(north) * math.cos(other_north) * (across * across)
     return 2 * EARTH_RADIUS_METRES * math.asin(min(1.0, math.sqrt(share)))
+
+
+def rounded(degrees: Decimal) -> Decimal:
+    """To DECIMALS_OF_DEGREES at most."""
+    if scale_of(degrees) <= DECIMALS_OF_DEGREES:
+        return degrees
+    wide = EXACT.copy()
+    wide.clear_traps()
+    return degrees.quantize(Decimal(1).scaleb(-DECIMALS_OF_DEGREES), ROUND_HALF_UP, wide)

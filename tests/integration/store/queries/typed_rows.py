@@ -37,7 +37,21 @@ INSTANTS = [
     for micros in (-1, 0, 1, 999, 1000, 86_399_999_999)
 ]
 DEGREES = [
-    Decimal(each) for each in ("-180", "-1", "0", "0.5", "1", "1E-400", "2", "10", "179.9", "180")
+    Decimal(each)
+    for each in (
+        "-180",
+        "-1",
+        "0",
+        "0.5",
+        "1",
+        "1E-400",
+        "1E-29",
+        "1E-40",
+        "2",
+        "10",
+        "179.9",
+        "180",
+    )
 ]
 LATITUDES = [Decimal(each) for each in ("-90", "-1", "0", "0.5", "1", "2", "10", "89.9", "90")]
 KEYS = ("k", "n", "s", "when", "flag", "tags[]", "deep.er", "deep.list[]")

@@ -106,7 +106,7 @@ class Comparing:
         if not self._leads:
             return 0
         scans = sum(2 if _is_ids(leaf) else 1 for leaf in self.leaves if _leads(leaf))
-        return scans * (2 if self.many and not self.when else 1)
+        return max(1, scans) * (2 if self.many and not self.when else 1)
 
     @property
     def _leads(self) -> bool:

@@ -3,20 +3,22 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal, localcontext
+from decimal import Decimal
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, cast, func, literal_column, or_
 from sqlalchemy.dialects.postgresql import DOUBLE_PRECISION
 
+from inference_store.store.filters.geometry import (
+    DECIMALS_OF_DEGREES,
+    EARTH_RADIUS_METRES,
+    rounded,
+)
 from inference_store.store.filters.typed import Comparison, Constant, Distance
 
 from .combination import Combination
 from .sides import Double
 
-EARTH_RADIUS_METRES: Final = 6_371_008.8
-DECIMALS_OF_DEGREES: Final = 30
-"""Coordinates are rounded to so many for a distance: doubles underflow beyond them."""
 # Doubles are rounded: a box a little larger leaves nothing out.
 _MORE: Final = 1.000001
 _MORE_DEGREES: Final = 1e-6
@@ -93,12 +95,3 @@ def metres(value: Distance, rows: Combination) -> Metres:
 
 def _degrees(number: ColumnElement[Any]) -> ColumnElement[Any]:
     return cast(func.round(number, literal_column(str(DECIMALS_OF_DEGREES))), DOUBLE_PRECISION)
-
-
-def rounded(degrees: Decimal) -> Decimal:
-    """To as many decimals as SQL rounds a coordinate."""
-    exponent = degrees.as_tuple().exponent
-    if isinstance(exponent, int) and exponent < -DECIMALS_OF_DEGREES:
-        with localcontext(prec=2_000):
-            return degrees.quantize(Decimal(1).scaleb(-DECIMALS_OF_DEGREES), ROUND_HALF_UP)
-    return degrees
