@@ -15,9 +15,6 @@ from itertools import takewhile
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
-from sqlalchemy import ColumnElement, and_
-
-from . import long_text
 from .metadata.metadata_types import Family
 
 Holds: TypeAlias = Literal["some", "none", "sent", "not_sent"]
@@ -36,17 +33,8 @@ class Takes(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where in an index of texts every match lies: one of `equal`, or in [low, high)."""
-
-    equal: tuple[str, ...] | None = None
-    low: str | None = None
-    high: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator. `row` is its SQL over one value's column, `test` the same in Python."""
+    """One operator. `test`: of one value."""
 
     name: str
     aliases: tuple[str, ...]
@@ -54,9 +42,7 @@ class Operator:
     takes: Takes
     holds_for: Holds
     families: frozenset[Family]
-    row: Callable[[Any, Any], ColumnElement[bool]]
     test: Callable[[Any, Any], bool]
-    bounds: Callable[[Any], Bounds]
 
     def holds(self, values: Sequence[Any], operand: Any) -> bool:
         """The meaning over a name's values (for `exists` and `missing`: over whatever was sent)."""
@@ -119,42 +105,8 @@ def like_prefix(pattern: str) -> tuple[str, bool]:
 _compiled = lru_cache(maxsize=64)(like_expression)
 
 
-def _like_bounds(pattern: str) -> Bounds:
-    low, high = long_text.prefix_bounds(like_prefix(pattern)[0])
-    return Bounds(low=low or None, high=high)
-
-
-def _equal(*texts: str) -> Bounds:
-    return Bounds(equal=tuple(long_text.encode(text)[0] for text in texts))
-
-
-def _range(low: str | None = None, high: str | None = None) -> Bounds:
-    return Bounds(
-        low=None if low is None else long_text.lower_bound(low),
-        high=None if high is None else long_text.upper_bound(high),
-    )
-
-
-def _up_to(high: str) -> Bounds:
-    return _range(None, high)
-
-
-def _anywhere(_: Any) -> Bounds:
-    return Bounds()
-
-
 def _no_row(*_: Any) -> Any:
     raise TypeError("this operator looks at what was sent, not at values")
-
-
-# A bound list stands for one parameter, however long it is: the operand is a bindparam of ARRAY.
-def _in(column: Any, operand: Any) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = column == operand.any_()
-    return found
-
-
-def _between(column: Any, operand: Any) -> ColumnElement[bool]:
-    return and_(column >= operand[0], column <= operand[1])
 
 
 def _table(*entries: Operator) -> Mapping[str, Operator]:
@@ -164,40 +116,38 @@ def _table(*entries: Operator) -> Mapping[str, Operator]:
 # fmt: off
 OPERATORS: Final = _table(
     Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
-             Takes.ONE, "some", _ALL, operator.eq, operator.eq, _equal),
+             Takes.ONE, "some", _ALL, operator.eq),
     Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),
              "some value is different; a name that is missing does not match",
-             Takes.ONE, "some", _ALL, operator.ne, operator.ne, _anywhere),
+             Takes.ONE, "some", _ALL, operator.ne),
     Operator("gt", ("GREATER_THAN", ">"), "some value is greater",
-             Takes.ONE, "some", _ORDERED, operator.gt, operator.gt, _range),
+             Takes.ONE, "some", _ORDERED, operator.gt),
     Operator("gte", ("GREATER_THAN_OR_EQUAL", "GREATER_THAN_OR_EQUAL_TO", ">="),
              "some value is greater or equal",
-             Takes.ONE, "some", _ORDERED, operator.ge, operator.ge, _range),
+             Takes.ONE, "some", _ORDERED, operator.ge),
     Operator("lt", ("LESS_THAN", "<"), "some value is less",
-             Takes.ONE, "some", _ORDERED, operator.lt, operator.lt, _up_to),
+             Takes.ONE, "some", _ORDERED, operator.lt),
     Operator("lte", ("LESS_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL_TO", "<="),
              "some value is less or equal",
-             Takes.ONE, "some", _ORDERED, operator.le, operator.le, _up_to),
+             Takes.ONE, "some", _ORDERED, operator.le),
     Operator("in", ("IN",), "some value is one of the list",
-             Takes.LIST, "some", _ALL, _in, lambda value, operands: value in operands,
-             lambda texts: _equal(*texts)),
+             Takes.LIST, "some", _ALL, lambda value, operands: value in operands),
     Operator("not_in", ("NOT_IN",),
              "there is a value, and none is one of the list; a name that is missing does not match",
-             Takes.LIST, "none", _ALL, _in, lambda value, operands: value in operands, _anywhere),
+             Takes.LIST, "none", _ALL, lambda value, operands: value in operands),
     Operator("between", ("BETWEEN",), "some value lies between the two, or is one of them",
-             Takes.PAIR, "some", _ORDERED, _between,
-             lambda value, operands: operands[0] <= value <= operands[1],
-             lambda pair: _range(*pair)),
+             Takes.PAIR, "some", _ORDERED,
+             lambda value, operands: operands[0] <= value <= operands[1]),
     Operator("like", ("LIKE",),
              "some text matches: `%` is any text, `_` one character, `\\` takes the next as it is",
-             Takes.ONE, "some", _TEXT, lambda column, operand: column.like(operand),
-             lambda value, pattern: _compiled(pattern).fullmatch(value) is not None, _like_bounds),
+             Takes.ONE, "some", _TEXT,
+             lambda value, pattern: _compiled(pattern).fullmatch(value) is not None),
     Operator("exists", ("EXISTS", "IS_NOT_NULL"),
              "the key was sent, whatever its value; JSON null counts",
-             Takes.NONE, "sent", _ALL, _no_row, _no_row, _anywhere),
+             Takes.NONE, "sent", _ALL, _no_row),
     Operator("missing", ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"),
              "the key was not sent",
-             Takes.NONE, "not_sent", _ALL, _no_row, _no_row, _anywhere),
+             Takes.NONE, "not_sent", _ALL, _no_row),
 )
 # fmt: on
 
