@@ -90,6 +90,12 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "api_requests_in_progress": above_zero,
     "api_query_seconds": has("page", "count", "metadata+prediction", "everything"),
     "api_query_timeouts_total": above_zero,
+    "api_turns_taken": has("query"),
+    "api_turns_waiting": has("query"),
+    "api_turn_wait_seconds": has("query", "stream"),
+    "api_turns_refused_total": has("query", "caller"),
+    "api_streams_total": has("complete"),
+    "api_streamed_inferences_total": above_zero,
     "api_replica_away_total": above_zero,
     "api_refused_total": has("unauthorized"),
     "api_issuer_fetches_total": has("failed"),
@@ -152,11 +158,13 @@ class Store:
     api: str
     scraped: Scraped
 
-    async def ask(self, method: str, path: str, body: Any = None, *, token: str = TOKEN) -> int:
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, token: str = TOKEN, accept: str = "*/*"
+    ) -> int:
         seconds = aiohttp.ClientTimeout(total=60)
-        bearer = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {token}", "Accept": accept}
         async with (
-            aiohttp.ClientSession(timeout=seconds, headers=bearer) as session,
+            aiohttp.ClientSession(timeout=seconds, headers=headers) as session,
             session.request(method, f"{self.api}/v1{path}", json=body) as answer,
         ):
             await answer.read()
@@ -209,6 +217,7 @@ async def test_every_metric_moves_when_the_thing_happens(
         INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1", QUERY_TIMEOUT_SECONDS="2",
         POSTGRES_READ_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
         RETENTION_INTERVAL_SECONDS="3600", INGESTER_DEAD_LETTER_LIMIT="12",
+        QUERIES_AT_ONCE_PER_CALLER="1", QUERY_WAIT_SECONDS="1",
         AUTH="on", API_TOKEN=TOKEN, OIDC_AUDIENCE="the-store",
         OIDC_ISSUER=f"http://127.0.0.1:{free_port()}",
     )  # fmt: skip
@@ -250,21 +259,25 @@ async def _ask(store: Store, engine: AsyncEngine) -> None:
     key = {"key": "frame_number", "type": "int", "operator": "gt", "value": 3}
     question = {"metadata_filter": [key], "prediction": {"label": "person"}}
     assert await store.ask("POST", f"/models/{MODEL}/inferences/query", question) == 200
-    assert await store.ask("GET", f"/models/{MODEL}/inferences") == 200
+    path = f"/models/{MODEL}/inferences"
+    assert await store.ask("GET", path) == 200
+    assert await store.ask("GET", path, accept="application/x-ndjson") == 200
     assert await store.ask("GET", "/models", token="wrong") == 401
     assert await store.ask("GET", "/models", token=SIGNED) == 503
     assert await store.ask("POST", f"/models/{MODEL}/inferences/count", question) == 200
     async with engine.begin() as connection:
         tables = "inference, metadata_number, prediction"
         await connection.execute(text(f"LOCK TABLE {tables} IN ACCESS EXCLUSIVE MODE"))
-        asked = asyncio.create_task(
-            store.ask("POST", f"/models/{MODEL}/inferences/count", question)
-        )
-        await store.until_moved("api_requests_in_progress")
-        assert await asked == 503
+        # Two of one caller, who may run one at a time.
+        count = ("POST", f"/models/{MODEL}/inferences/count", question)
+        asked = [asyncio.create_task(store.ask(*count)) for _ in range(2)]
+        await store.until_moved("api_requests_in_progress", "api_turns_taken", "api_turns_waiting")
+        assert sorted(await asyncio.gather(*asked)) == [429, 503]
     await store.until_moved(
-        "api_query_seconds", "api_query_timeouts_total", "api_replica_away_total"
-    )
+        "api_query_seconds", "api_query_timeouts_total", "api_replica_away_total",
+        "api_turn_wait_seconds", "api_turns_refused_total",
+        "api_streams_total", "api_streamed_inferences_total",
+    )  # fmt: skip
 
 
 async def _stand(store: Store, engine: AsyncEngine) -> None:

@@ -24,13 +24,18 @@ HEADERS: Final = {
 }
 
 
+def encoded(content: Any) -> bytes:
+    """JSON as answers have it."""
+    return orjson.dumps(content, default=_other, option=_OPTIONS)
+
+
 class Answer(Response):
     """A JSON answer."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return orjson.dumps(content, default=_other, option=_OPTIONS)
+        return encoded(content)
 
 
 class ProblemAnswer(Answer):

@@ -27,6 +27,7 @@ from .routes import (
     dead_letters,
     inferences,
     keys,
+    language,
     metadata,
     models,
     queries,
@@ -34,6 +35,7 @@ from .routes import (
 )
 from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
+from .turns import Turns
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
 
@@ -60,11 +62,13 @@ def create_app(
     app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     app.state.gate = Gate(settings, engine)
+    app.state.turns, app.state.streams = _turns(settings)
     problems.handle_problems(app)
     # The first dependency is the last one to end: after it nothing of a request is open.
     v1 = APIRouter(prefix="/v1", dependencies=[Depends(finished, scope="function")])
     for part in (
         models,
+        language,
         queries,
         across,
         aggregates,
@@ -88,6 +92,16 @@ def create_app(
     app.add_middleware(Measured, templates=templates, failed=problems.unexpected)
     app.add_middleware(SecurityHeaders)
     return app
+
+
+def _turns(to: ApiSettings) -> tuple[Turns, Turns]:
+    """For queries, and for streams, which wait for none: nothing of them has begun."""
+    queries = to.most_queries, to.most_queries_of_one
+    streams = to.streams_at_once, max(1, to.streams_at_once // 2)
+    return (
+        Turns("query", *queries, wait_seconds=to.query_wait_seconds),
+        Turns("stream", *streams, wait_seconds=0),
+    )
 
 
 def _allow_origins(app: FastAPI, origins: str) -> None:

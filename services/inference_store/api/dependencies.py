@@ -4,6 +4,7 @@
 """
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Annotated, TypeAlias
 
 from fastapi import Depends, Header, Request
@@ -15,12 +16,37 @@ from inference_store.store.settings import ApiSettings
 
 from .access import Access
 from .replica import Replica
+from .turns import Turns
 
 
 async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
+    async with _read_only(request, request.state.access) as connection:
+        yield connection
+
+
+async def _querying(request: Request) -> AsyncIterator[AsyncConnection]:
+    async with querying(request, request.state.access) as connection:
+        yield connection
+
+
+@asynccontextmanager
+async def querying(
+    request: Request, access: Access, *, wait_seconds: float | None = None
+) -> AsyncIterator[AsyncConnection]:
+    """A connection to query on, when it is the caller's turn. Raises TooManyQueries."""
+    turns: Turns = request.app.state.turns
+    # The turn first: who waits for it holds no connection.
+    async with (
+        turns.turn(access.turn_name, wait_seconds=wait_seconds),
+        _read_only(request, access) as connection,
+    ):
+        yield connection
+
+
+@asynccontextmanager
+async def _read_only(request: Request, access: Access) -> AsyncIterator[AsyncConnection]:
     replica: Replica = request.app.state.replica
     if replica.may_lag:
-        access: Access = request.state.access
         await access.settle(request.app.state.engine)
     async with replica.connect() as connection:
         await connection.execution_options(postgresql_readonly=True)
@@ -63,6 +89,8 @@ def _if_match(
 
 
 Reading: TypeAlias = Annotated[AsyncConnection, Depends(_reading, scope="function")]
+Querying: TypeAlias = Annotated[AsyncConnection, Depends(_querying, scope="function")]
+"""For what may run long: of these no more are open than may run at once."""
 Writing: TypeAlias = Annotated[AsyncConnection, Depends(_writing, scope="function")]
 BlobStore: TypeAlias = Annotated[Blobs, Depends(_blobs)]
 Settings: TypeAlias = Annotated[ApiSettings, Depends(_settings)]

@@ -1,8 +1,9 @@
 """A page of inferences, from the search to what is shown."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -10,13 +11,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
-from inference_store.store.errors import QueryTimeout
+from inference_store.store.cql2 import to_json
+from inference_store.store.cql2.tree import Node
+from inference_store.store.errors import Fault, Invalid, QueryTimeout
 from inference_store.store.metrics import QUERY_TIMEOUTS
 from inference_store.store.queries import cursor as cursors
 from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.queries.hit import Hit
 from inference_store.store.queries.matching import Query
-from inference_store.store.queries.pages import Page, find_page, to_narrow
+from inference_store.store.queries.pages import Page, cursor_after, find_page, to_narrow
 from inference_store.store.queries.read import read
 from inference_store.store.queries.sort import Sort
 from inference_store.store.registrations import Registration
@@ -25,11 +28,36 @@ from inference_store.store.settings import ApiSettings
 
 from .access import Access
 from .asking import asking
+from .chosen import Chosen
 from .explaining import explaining
-from .schemas.questions import InferenceQuery
+from .schemas.questions import Conditions, InferenceQuery
 from .shown import links, shown
 
-_NOT_THE_QUESTION = {"cursor", "limit", "include", "explain"}
+# What of a body does not change which inferences match, nor their order.
+_NOT_THE_QUESTION = {"cursor", "limit", "include", "fields", "timeout_seconds", "explain"}
+_AS_A_TREE = {"filter", "filter_lang"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPage:
+    """Inferences for JSON. `cursors`: of each, what goes on after it; `told`: what explains it."""
+
+    items: Sequence[dict[str, Any]]
+    cursors: Sequence[str]
+    next: str | None
+    searched_back_to: datetime | None
+    warnings: Sequence[str]
+    told: Mapping[str, Any]
+
+    def body(self) -> dict[str, Any]:
+        """As an answer has it."""
+        return {
+            "items": self.items,
+            "warnings": self.warnings,
+            "next": self.next,
+            "searched_back_to": self.searched_back_to,
+            **self.told,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +73,21 @@ class Asked:
     warnings: Sequence[str]
 
 
-def fingerprint(of: str, body: InferenceQuery) -> bytes:
-    """What a cursor is bound to: the question, not the size of its pages."""
-    asked = body.model_dump(mode="python", exclude=_NOT_THE_QUESTION)
-    return cursors.fingerprint(json.dumps([of, asked], sort_keys=True, default=str))
+def fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:
+    """What a cursor is bound to: the question, not the size of its pages, nor its spelling."""
+    asked = body.model_dump(mode="python", exclude=_NOT_THE_QUESTION | _AS_A_TREE)
+    filter = None if tree is None else to_json(tree)
+    return cursors.fingerprint(json.dumps([of, asked, filter], sort_keys=True, default=str))
+
+
+def deadline(body: Conditions, settings: ApiSettings) -> Deadline:
+    """When the query's time is over. Raises Invalid for more time than there is."""
+    most, asked = settings.query_timeout_seconds, body.timeout_seconds
+    if asked is not None and asked > most:
+        message = f"at most {most:g} (INFERENCE_STORE_QUERY_TIMEOUT_SECONDS)"
+        fault = Fault("timeout_seconds", message)
+        raise Invalid(f"timeout_seconds is {message}.", faults=[fault])
+    return Deadline.after(most if asked is None else asked)
 
 
 async def page_of(  # noqa: PLR0917
@@ -58,22 +97,28 @@ async def page_of(  # noqa: PLR0917
     settings: ApiSettings,
     body: InferenceQuery,
     asked: Asked,
-) -> dict[str, Any]:
+) -> ShownPage:
     """The page for JSON. Raises QueryTimeout, InvalidCursor; Forbidden for links without right."""
-    if "urls" in body.include:
+    chosen = Chosen.of(body.fields, body.include)
+    if "urls" in chosen.include:
         for each in asked.models:
             access.demand(Right.READ_INPUTS, each)
     with explaining(body.explain) as explained:
         page = await _found(connection, settings, body, asked)
         told = await explained.shown(connection, access, asked.query)
-    items = await _items(connection, access, blobs, settings, body, asked.models, page.hits)
-    return {
-        "items": items,
-        "warnings": [*asked.warnings, *asked.sort.warnings],
-        "next": page.next,
-        "searched_back_to": page.searched_back_to,
-        **told,
-    }
+    found = await _items(connection, access, blobs, settings, chosen, asked.models, page.hits)
+    warnings = [*asked.warnings, *asked.sort.warnings]
+    if body.cursor is None:
+        numbers = [each.model for each in asked.models]
+        warnings += await chosen.unknown_keys(connection, numbers)
+    return ShownPage(
+        items=[chosen.pick(item) for _, item in found],
+        cursors=[cursor_after(asked.sort, asked.fingerprint, hit) for hit, _ in found],
+        next=page.next,
+        searched_back_to=page.searched_back_to,
+        warnings=warnings,
+        told=told,
+    )
 
 
 async def _found(
@@ -88,7 +133,7 @@ async def _found(
                 fingerprint=asked.fingerprint,
                 cursor=body.cursor,
                 limit=body.limit,
-                deadline=Deadline.after(settings.query_timeout_seconds),
+                deadline=deadline(body, settings),
             )
     except OutOfTime:
         QUERY_TIMEOUTS.labels("page").inc()
@@ -103,22 +148,22 @@ async def _items(  # noqa: PLR0917
     access: Access,
     blobs: Blobs,
     settings: ApiSettings,
-    body: InferenceQuery,
+    chosen: Chosen,
     models: Sequence[Registration],
     hits: Sequence[Hit],
-) -> list[dict[str, Any]]:
+) -> list[tuple[Hit, dict[str, Any]]]:
     """What is shown of the hits, in their order; one that is gone meanwhile is left out."""
     items: dict[tuple[int, UUID], dict[str, Any]] = {}
     for model in models:
         uids = [hit.uid for hit in hits if hit.model == model.model]
         if not uids:
             continue
-        found = await read(connection, model.model, uids, include=body.include)
+        found = await read(connection, model.model, uids, include=chosen.include)
         for each in found:
             items[model.model, each.uid] = shown(model.model_id, each)
-        if "urls" in body.include:
+        if "urls" in chosen.include:
             urls = await links(settings, blobs, model.model_id, found)
             for each, its in zip(found, urls, strict=True):
                 items[model.model, each.uid]["urls"] = its
             access.note_read(Action.LINKS_MADE, model, [each.uid for each in found])
-    return [items[place] for hit in hits if (place := (hit.model, hit.uid)) in items]
+    return [(hit, items[place]) for hit in hits if (place := (hit.model, hit.uid)) in items]

@@ -3,12 +3,14 @@
 from typing import Any
 
 from fastapi import FastAPI
+from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
 from inference_store.store.settings import AccessSettings
 
 from .access.needs import EXTENSION, Over, needs_of
 from .problems import Problem
+from .schemas.inferences import LINES
 
 _REF = "#/components/schemas/{model}"
 _OVER = {
@@ -25,19 +27,25 @@ def document(app: FastAPI, settings: AccessSettings) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
             schema = generate()
-            _add_problems(schema["components"]["schemas"])
+            _add_kinds(schema["components"]["schemas"])
             _add_security(schema, settings)
         return app.openapi_schema or {}
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _add_problems(kinds: dict[str, Any]) -> None:
-    """The shape of our refusals in the place of FastAPI's own."""
+def ref(kind: type[BaseModel]) -> str:
+    """Where the OpenAPI has a kind of object."""
+    return _REF.format(model=kind.__name__)
+
+
+def _add_kinds(kinds: dict[str, Any]) -> None:
+    """The shape of our refusals in the place of FastAPI's own; lines of streams."""
     for name in ("HTTPValidationError", "ValidationError"):
         kinds.pop(name, None)
-    ours = models_json_schema([(Problem, "serialization")], ref_template=_REF)[1]
-    kinds.update(ours["$defs"])
+    for kind in (Problem, *LINES):
+        ours = models_json_schema([(kind, "serialization")], ref_template=_REF)[1]
+        kinds.update(ours["$defs"])
 
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:

@@ -120,8 +120,12 @@ def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> Proble
         more["Retry-After"] = str(exc.retry_after_seconds)
     if exc.status == 503:
         more["Retry-After"] = "5"
-    body = _body(type(exc), exc.detail, exc.faults)
-    return ProblemAnswer(body, status_code=exc.status, headers=more)
+    return ProblemAnswer(body_of(exc), status_code=exc.status, headers=more)
+
+
+def body_of(exc: StoreError) -> dict[str, Any]:
+    """A refusal as problem details."""
+    return _body(type(exc), exc.detail, exc.faults)
 
 
 def _body(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[str, Any]:
@@ -216,13 +220,20 @@ async def _http(request: Request, exc: Exception) -> ProblemAnswer:
 
 
 async def unexpected(_: Request, exc: Exception) -> ProblemAnswer:
-    """The answer to an error that no route names; what nobody foresaw is logged."""
+    """The answer to an error that no route names."""
+    return problem(refusal_of(exc))
+
+
+def refusal_of(exc: Exception) -> StoreError:
+    """What an error is to the caller; what nobody foresaw is logged."""
+    if isinstance(exc, StoreError):
+        return exc
     if isinstance(exc, OutOfTime) or "canceling statement due to statement timeout" in str(exc):
-        return problem(errors.QueryTimeout("The query took too long: narrow its time window."))
+        return errors.QueryTimeout("The query took too long: narrow its time window.")
     if isinstance(exc, BlobsAway):
-        return problem(errors.Unavailable(f"The object store is away: {exc}."))
+        return errors.Unavailable(f"The object store is away: {exc}.")
     if isinstance(exc, (PoolTimeout, OSError)) or is_trouble(exc):
         _log.warning("postgres is away", action="postgres_away", error=str(exc)[:500])
-        return problem(errors.Unavailable("Postgres is away, or is not taking requests."))
+        return errors.Unavailable("Postgres is away, or is not taking requests.")
     _log.error("a request failed", action="request_failed", exc_info=exc)
-    return problem(StoreError("Something went wrong here, and was logged."))
+    return StoreError("Something went wrong here, and was logged.")

@@ -17,12 +17,13 @@ from inference_store.store.admin import AdminApp, Check, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway
-from inference_store.store.metrics import QUERY_TIMEOUTS, from_zero
+from inference_store.store.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
 from inference_store.store.schema import require_schema, schema_of
 from inference_store.store.settings import ApiSettings
 
 from .app import create_app
 from .replica import Replica
+from .streams import ENDS
 
 _BEAT_SECONDS = 1.0
 _READ_AHEAD_BYTES = 64 * 1024
@@ -56,6 +57,7 @@ async def serve(settings: ApiSettings) -> None:
     reading = None if read_dsn is None else _engine(settings, read_dsn.get_secret_value())
     blobs = Blobs(settings)
     from_zero(QUERY_TIMEOUTS, ("page", "count"))
+    from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
     # Of its own: questions that hold every connection of theirs do not make the api unready.

@@ -13,6 +13,7 @@ StoreError
 ├── PreconditionFailed 412
 ├── TooLarge           413
 ├── TooManyRequests    429
+│   ├── TooManyQueries
 ├── HeadersTooLarge    431
 ├── NotKept            501  a part of the standard that is not kept here
 ├── QueryTimeout       503
@@ -117,6 +118,13 @@ class TooManyRequests(StoreError):
     def __init__(self, detail: str, *, retry_after_seconds: int) -> None:
         super().__init__(detail)
         self.retry_after_seconds = retry_after_seconds
+
+
+class TooManyQueries(TooManyRequests):
+    """As many queries or streams run as may at once: wait for yours, or as `Retry-After` says."""
+
+    type = "too-many-queries"
+    title = "Too many queries run at once"
 
 
 class HeadersTooLarge(StoreError):

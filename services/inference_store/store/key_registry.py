@@ -125,11 +125,17 @@ async def numbers(connection: AsyncConnection, names: Collection[str]) -> Mappin
     return {row.name: row.key for row in rows}
 
 
-async def nearest(connection: AsyncConnection, model: Models, name: str) -> list[str]:
-    """Up to five of the model's keys that are spelt most like `name`."""
+async def all_names(connection: AsyncConnection, model: Models) -> list[str]:
+    """The names of all the model's keys, in order."""
     table = select(metadata_key.c.name).join(model_key, model_key.c.key == metadata_key.c.key)
     rows = await connection.execute(table.where(of_models(model_key.c.model, model)).distinct())
-    return [match for match, _, _ in process.extract(name, sorted(rows.scalars()), limit=5)]
+    return sorted(rows.scalars())
+
+
+async def nearest(connection: AsyncConnection, model: Models, name: str) -> list[str]:
+    """Up to five of the model's keys that are spelt most like `name`."""
+    there = await all_names(connection, model)
+    return [match for match, _, _ in process.extract(name, there, limit=5)]
 
 
 async def _types(

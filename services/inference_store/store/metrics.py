@@ -154,6 +154,16 @@ QUERY_SECONDS = _histogram(
     *("kind", "form"),
 )
 QUERY_TIMEOUTS = _counter("api_query_timeouts_total", "Queries cut off by the timeout.", "kind")
+TURNS = _gauge("api_turns_taken", "Queries and streams that run now.", "kind")
+TURNS_WAITING = _gauge("api_turns_waiting", "Queries that wait for their turn now.", "kind")
+TURN_SECONDS = _histogram("api_turn_wait_seconds", "Time waited for a turn.", "kind")
+TURNS_REFUSED = _counter(
+    "api_turns_refused_total",
+    "Queries and streams that had no turn in time, by whose limit was reached: `caller` or `all`.",
+    *("kind", "limit"),
+)
+STREAMS = _counter("api_streams_total", "Streams of inferences, by how they ended.", "ended")
+STREAMED = _counter("api_streamed_inferences_total", "Inferences sent in streams.")
 REPLICA_AWAY = _counter(
     "api_replica_away_total", "Questions that POSTGRES_DSN answered, as the read replica was away."
 )

@@ -10,11 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import registrations
 from inference_store.store.access import Action, Caller, Reach, Who, models_of, note
+from inference_store.store.access.caller import ANYONE
 from inference_store.store.errors import Forbidden, NotFound
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 
 from .needs import Needs, Over
+from .rate import network_of
 
 
 @dataclass(slots=True)
@@ -34,6 +36,13 @@ class Access:
     def who(self) -> Who:
         """As the audit has it."""
         return Who(self.caller.name, self.client)
+
+    @property
+    def turn_name(self) -> str:
+        """Who counts as one where turns are shared out; an address, where nobody has a name."""
+        if self.caller is ANYONE:
+            return network_of(self.client)
+        return self.caller.name
 
     @property
     def sees(self) -> Reach:

@@ -8,7 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.api.access import Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import asking
-from inference_store.api.dependencies import Reading, Settings
+from inference_store.api.dependencies import Querying, Settings
+from inference_store.api.filters import read_filter
+from inference_store.api.inference_pages import deadline
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.aggregates import (
@@ -20,7 +22,7 @@ from inference_store.store.aggregates import aggregate, choose
 from inference_store.store.aggregates.choose import targets
 from inference_store.store.errors import QueryTimeout
 from inference_store.store.metrics import QUERY_TIMEOUTS
-from inference_store.store.queries.bounded import Deadline, OutOfTime
+from inference_store.store.queries.bounded import OutOfTime
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
@@ -35,14 +37,14 @@ _NARROW = (
 @router.post(
     "/models/{model_id}/inferences/aggregate",
     response_model=ShownAggregate,
-    responses=refusals(400, 404, 413),
+    responses=refusals(400, 404, 413, 501),
     openapi_extra=needs(Right.READ),
     summary="Aggregate inferences",
 )
 async def aggregate_inferences(
     model_id: ModelId,
     body: InferenceAggregate,
-    connection: Reading,
+    connection: Querying,
     to: Settings,
     access: Asking,
 ) -> Answer:
@@ -54,12 +56,12 @@ async def aggregate_inferences(
 @router.post(
     "/inferences/aggregate",
     response_model=ShownAggregate,
-    responses=refusals(400, 404, 413),
+    responses=refusals(400, 404, 413, 501),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Aggregate inferences across models",
 )
 async def aggregate_across(
-    body: AggregateAcross, connection: Reading, to: Settings, access: Asking
+    body: AggregateAcross, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """The same across models: those of a project, those named, or all that you may read."""
     models = await choose(
@@ -74,15 +76,15 @@ async def _aggregated(
     body: InferenceAggregate,
     to: ApiSettings,
 ) -> Answer:
-    asked, warnings = await targets(connection, models, body.question())
-    deadline = Deadline.after(to.query_timeout_seconds)
+    tree = await read_filter(body.filter, body.filter_lang)
+    asked, warnings = await targets(connection, models, body.question(tree))
     try:
         with asking("aggregate", *(each.query for each in asked)):
             found = await aggregate(
                 connection,
                 asked,
                 body.aggregation(),
-                deadline=deadline,
+                deadline=deadline(body, to),
                 unknown_keys=body.unknown_keys,
             )
     except OutOfTime:

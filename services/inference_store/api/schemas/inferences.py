@@ -1,13 +1,19 @@
 """Inferences as they are shown."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
+
+from inference_store.api.problems import Problem
 
 from .explain import Explanation
 from .fields import Shown
+
+
+def _without_required(schema: dict[str, Any]) -> None:
+    schema.pop("required", None)
 
 
 class InferenceCount(Shown):
@@ -64,6 +70,18 @@ class Urls(Shown):
     metadata: str | None
 
 
+class ChosenPrediction(ShownPrediction):
+    """What `fields` asked for of an element of a response."""
+
+    model_config = ConfigDict(json_schema_extra=_without_required)
+
+
+class ChosenUrls(Urls):
+    """What `fields` asked for of the links."""
+
+    model_config = ConfigDict(json_schema_extra=_without_required)
+
+
 class ShownInference(Shown):
     """One datum and what the model said of it. What is not known is null."""
 
@@ -115,6 +133,16 @@ class ShownInference(Shown):
     urls: Urls | None = None
 
 
+class ChosenInference(ShownInference):
+    """An inference with the fields alone that were asked for by `fields`."""
+
+    model_config = ConfigDict(json_schema_extra=_without_required)
+
+    metadata: list[ShownMetadata] | None = None
+    predictions: list[ChosenPrediction] | None = None  # type: ignore[assignment]
+    urls: ChosenUrls | None = None
+
+
 class OneInference(ShownInference):
     """An inference that was asked for by its id."""
 
@@ -125,7 +153,7 @@ class OneInference(ShownInference):
 class InferencePage(Shown):
     """A page of inferences."""
 
-    items: list[ShownInference]
+    items: list[ShownInference | ChosenInference]
     next: str | None
     """Cursor of the next page; null: this was the last."""
     searched_back_to: datetime | None
@@ -133,3 +161,35 @@ class InferencePage(Shown):
     warnings: list[str]
     explain: Explanation | None = None
     """Where it was asked for."""
+
+
+class StreamedInference(ChosenInference):
+    """A line of a stream: an inference."""
+
+    cursor: str
+    """What goes on after this line."""
+
+
+class StreamSearching(Shown):
+    """A line of a stream that has found nothing for a while, and goes on."""
+
+    cursor: str
+    """What goes on from here."""
+    searched_back_to: datetime
+    """How far the search has come."""
+
+
+class StreamEnd(Shown):
+    """The last line of a stream. One without it was cut off: go on with the last line's cursor."""
+
+    count: int
+    """How many inferences were sent."""
+    next: str | None
+    """What goes on from here; null: nothing more matches."""
+    warnings: list[str]
+    problem: Problem | None
+    """Why the stream ended before its end, as a refusal would have said."""
+
+
+LINES: Final = (StreamedInference, StreamSearching, StreamEnd)
+"""What a line of a stream may be."""

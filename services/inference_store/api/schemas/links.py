@@ -4,10 +4,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from inference_store.api.filters import FilterLang
 from inference_store.store.queries.sort import NEWEST_FIRST
 
 from .fields import Instant, ShortText
-from .questions import Cursor, Include, InferenceQuery, Sort, Window
+from .questions import Cursor, Fields, Include, InferenceQuery, Sort, Window
 
 
 class Parameters(BaseModel):
@@ -28,6 +29,10 @@ class PageParameters(Parameters):
 class InferenceLink(Parameters):
     """A simple question as a link; the whole language is POST …/inferences/query."""
 
+    filter: str | None = Field(default=None, examples=["frame_number > 9000 AND NOT ok"])
+    """A filter in CQL2."""
+    filter_lang: FilterLang = Field(default="cql2-text", alias="filter-lang")
+    """The filter's language."""
     inference_id: ShortText | None = None
     """Id or alias."""
     data_hash: ShortText | None = None
@@ -46,16 +51,26 @@ class InferenceLink(Parameters):
     """`next` of the page before, of the same question."""
     include: Annotated[list[Include], Field(max_length=8)] = []
     """What is shown beside the inference itself; may be repeated."""
+    fields: Fields | None = None
+    """The fields that come back, and no others; may be repeated."""
+    timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
+    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS."""
 
     def query(self) -> InferenceQuery:
-        """The same question as a body."""
+        """The same question as a body; a limit that was not given stays so."""
+        given = {name: getattr(self, name) for name in ("limit",) if name in self.model_fields_set}
+        window = Window.model_validate({"from": self.received_from, "to": self.received_to})
         return InferenceQuery(
+            **given,
+            filter=self.filter,
+            filter_lang=None if self.filter is None else self.filter_lang,
             inference_ids=None if self.inference_id is None else [self.inference_id],
             data_hash=self.data_hash,
             ok=self.ok,
-            received_at=Window.model_validate({"from": self.received_from, "to": self.received_to}),
+            received_at=window if window.since or window.until else None,
             sort=self.sort,
-            limit=self.limit,
             cursor=self.cursor,
             include=self.include,
+            fields=self.fields,
+            timeout_seconds=self.timeout_seconds,
         )

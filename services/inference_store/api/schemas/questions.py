@@ -2,8 +2,10 @@
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
 
+from inference_store.api.filters import FilterLang
+from inference_store.store.cql2.tree import Node
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS, operator_named
 from inference_store.store.queries import place, sort
@@ -19,8 +21,16 @@ Sort: TypeAlias = Annotated[
 ]
 Cursor: TypeAlias = Annotated[str, Field(max_length=place.MOST_CHARACTERS)]
 Limit: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
+Fields: TypeAlias = Annotated[
+    list[Annotated[Text, Field(min_length=1, max_length=300)]],
+    Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
+]
 Scalar: TypeAlias = Text | Flag | Whole | Number
 _NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
+
+
+def _filter_schema(schema: dict[str, Any]) -> None:
+    schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
 
 
 def _operator(name: str) -> str:
@@ -95,17 +105,33 @@ class Conditions(Body):
         json_schema_extra={
             "examples": [
                 {
+                    "filter": "frame_number > 9000 AND data_source = 'hallway-camera-feed'"
+                    " AND prediction(label = 'person' AND score < 0.4)",
+                    "received_at": {"from": "2026-11-01T00:00:00Z"},
+                },
+                {
                     "metadata_filter": [
                         {"key": "frame_number", "type": "int", "operator": "gt", "value": "9000"},
                         {"key": "data_source", "operator": "eq", "value": "hallway-camera-feed"},
                     ],
                     "received_at": {"from": "2026-11-01T00:00:00Z"},
                     "prediction": {"label": "person", "score": {"lt": 0.4}},
-                }
+                },
             ]
         }
     )
 
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2 (OGC 21-065r2): a string is CQL2-Text, an object CQL2-JSON."
+        " It, `metadata_filter` and every other condition must hold.",
+        examples=["frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)"],
+        json_schema_extra=_filter_schema,
+    )
+    filter_lang: FilterLang | None = Field(
+        default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
+    )
+    """The filter's language; left out: that of its JSON type. A string may be CQL2-JSON too."""
     metadata_filter: Annotated[list[MetadataCondition], Field(max_length=64)] = Field(default=[])
     """Comparisons of metadata."""
     received_at: Window | None = None
@@ -119,18 +145,23 @@ class Conditions(Body):
     ok: Flag | None = None
     """Whether the request succeeded; inferences of which that is not known do not match."""
     prediction: PredictionCondition | None = None
+    timeout_seconds: Annotated[Number, Field(ge=0.1)] | None = None
+    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that."""
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
     matches it."""
     explain: Flag = False
     """Whether the answer says what the query did: for people, and the words may change."""
 
-    def question(self, *, newest_first: bool = True) -> Question:
-        """As the store takes it."""
+    def question(self, tree: Node | None, *, newest_first: bool = True) -> Question:
+        """As the store takes it; `tree`: what was read of `filter`."""
         window, hashes = self.received_at or Window(), self.data_hash
         asked = self.prediction or PredictionCondition()
         label = asked.label
+        is_text = isinstance(self.filter, str) and self.filter_lang != "cql2-json"
         return Question(
+            filter=tree,
+            filter_text=self.filter if is_text else None,
             metadata=[_asked(n, each) for n, each in enumerate(self.metadata_filter)],
             since=window.since,
             until=window.until,
@@ -164,3 +195,6 @@ class InferenceQuery(Conditions):
     """`next` of the page before, of the same question."""
     include: Annotated[list[Include], Field(max_length=8)] = Field(default=[])
     """What is shown beside the inference itself."""
+    fields: Fields | None = None
+    """The fields that come back, and no others: `received_at`, `metadata.frame_number`,
+    `predictions.label`. What they need of `include` need not be said."""

@@ -35,6 +35,14 @@ class ApiSettings(
     """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
     query_timeout_seconds: Seconds = 10.0
     """Longest time a query may run in Postgres."""
+    queries_at_once: Count | None = None
+    """Most queries one process runs at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
+    queries_at_once_per_caller: Count | None = None
+    """Most of these that are one caller's; unset: half of them."""
+    query_wait_seconds: Annotated[float, Field(ge=0)] = 2.0
+    """How long a query waits for its turn before it is refused."""
+    streams_at_once: Count = 32
+    """Most streams one process sends at once; one caller has at most half of them."""
     presigned_urls: Literal["on", "off"] = "on"
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
@@ -42,8 +50,29 @@ class ApiSettings(
     api_max_body_bytes: Count = 2 * 1024 * 1024
     """Largest body of a request."""
 
+    @property
+    def most_queries(self) -> int:
+        """Queries at once: the connections that are left are for look-ups, writes and keys."""
+        return self.queries_at_once or max(1, self.postgres_pool_size * 6 // 10)
+
+    @property
+    def most_queries_of_one(self) -> int:
+        """Queries at once of one caller."""
+        return self.queries_at_once_per_caller or max(1, self.most_queries // 2)
+
     @model_validator(mode="after")
     def _api_fits(self) -> Self:
         names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
         check_pair(names, self.api_tls_certificate_file, self.api_tls_key_file)
+        if self.queries_at_once is not None and self.queries_at_once >= self.postgres_pool_size:
+            raise ValueError(
+                f"QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
+                f" POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
+                " writes: make it smaller, or the pool larger"
+            )
+        if (self.queries_at_once_per_caller or 1) > self.most_queries:
+            raise ValueError(
+                f"QUERIES_AT_ONCE_PER_CALLER={self.queries_at_once_per_caller} is more than the"
+                f" {self.most_queries} that may run at once"
+            )
         return self

@@ -15,6 +15,8 @@ class Row:
     over: Over
     status: int
     body: Any = None
+    shows_stored: bool = True
+    """Whether its answer tells of what is stored."""
 
 
 _M = "/v1/models/{model_id}"
@@ -29,6 +31,8 @@ TABLE: dict[tuple[str, str], Row] = {
     ("PUT", _M): Row(Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}),
     ("DELETE", _M): Row(Right.ADMIN, Over.MODEL, 409),
     ("GET", f"{_M}/metadata-keys"): Row(Right.READ, Over.MODEL, 200),
+    ("GET", f"{_M}/queryables"): Row(Right.READ, Over.MODEL, 200),
+    ("GET", "/v1/conformance"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
     ("GET", f"{_M}/inferences"): Row(Right.READ, Over.MODEL, 200),
     ("POST", f"{_M}/inferences/query"): Row(Right.READ, Over.MODEL, 200, {}),
     ("POST", f"{_M}/inferences/count"): Row(Right.READ, Over.MODEL, 200, {}),

@@ -5,7 +5,7 @@ from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
-from sqlalchemy import ColumnElement, Numeric, and_, column, func, or_, select
+from sqlalchemy import ColumnElement, Numeric, and_, column, false, func, or_, select
 
 from inference_store.store.filters.typed import Area, Located
 from inference_store.store.queries.scope import Scope
@@ -41,7 +41,7 @@ class Lies:
     def _hit(self, rows: Combination) -> ColumnElement[bool]:
         at = rows.coordinates()
         x, y = at["longitude"], at["latitude"]
-        hit = or_(*self._areas(x, y), *self._points(x, y))
+        hit = or_(false(), *self._areas(x, y), *self._points(x, y))
         return and_(self._around(x, y), hit) if self.when else ~hit
 
     def _areas(self, x: ColumnElement[Any], y: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -68,8 +68,8 @@ class Lies:
             boxes = [(min(west), max(east), min(south), max(north))]
         number = self.names.number
         return and_(
-            or_(*(x.between(number(box[0]), number(box[1])) for box in boxes)),
-            or_(*(y.between(number(box[2]), number(box[3])) for box in boxes)),
+            or_(false(), *(x.between(number(box[0]), number(box[1])) for box in boxes)),
+            or_(false(), *(y.between(number(box[2]), number(box[3])) for box in boxes)),
         )
 
     def _in_box(

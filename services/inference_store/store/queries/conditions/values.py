@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Numeric, case, cast, func, select
 from sqlalchemy.dialects.postgresql import array
+from sqlalchemy.sql import operators
 
 from inference_store.store import properties
 from inference_store.store.filters import typed
@@ -97,11 +98,17 @@ def _power(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
     return select(product).correlate_except(once).scalar_subquery()
 
 
+def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
+    # An operator of our own is taken to bind least of all: a sum on its left needs the brackets.
+    dividend = left.self_group(against=operators.mul)
+    return dividend.op("/", return_type=Numeric())(func.nullif(right, 0))
+
+
 _CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[Any]]]] = {
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,
     "*": lambda left, right: left * right,
-    "/": lambda left, right: left.op("/", return_type=Numeric())(func.nullif(right, 0)),
+    "/": _divided,
     "%": lambda left, right: func.mod(left, func.nullif(right, 0), type_=Numeric()),
     "div": lambda left, right: func.div(left, func.nullif(right, 0), type_=Numeric()),
 }

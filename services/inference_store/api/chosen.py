@@ -1,0 +1,99 @@
+"""Which fields of an inference come back: all of them, or those that were chosen by name."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rapidfuzz import process
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store import key_registry
+from inference_store.store.errors import Fault, Invalid
+from inference_store.store.key_registry import Models
+
+from .schemas.inferences import ShownInference, ShownPrediction, Urls
+
+_METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
+FIELDS: Final = tuple(ShownInference.model_fields)
+"""Every field of an inference."""
+PARTS: Final = {
+    _PREDICTIONS: tuple(ShownPrediction.model_fields),
+    _URLS: tuple(Urls.model_fields),
+}
+"""What may be chosen inside a field, as in `predictions.label`; of `metadata` any key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What is shown. `fields` None: everything; else of each field the parts, empty: all of it."""
+
+    include: frozenset[str]
+    fields: dict[str, frozenset[str]] | None
+
+    @classmethod
+    def of(cls, fields: Sequence[str] | None, include: Collection[str]) -> "Chosen":
+        """What `fields` and `include` of a body ask for. Raises Invalid for an unknown name."""
+        if fields is None:
+            return cls(frozenset(include), None)
+        found: dict[str, set[str]] = {}
+        whole = set(include)
+        for place, name in enumerate(fields):
+            field, _, part = name.partition(".")
+            _refuse_unknown(place, name, field, part)
+            found.setdefault(field, set()).add(part)
+            whole |= set() if part else {field}
+        chosen = {name: frozenset(parts) for name, parts in found.items()}
+        chosen |= dict.fromkeys(whole, frozenset[str]())
+        return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen)
+
+    def pick(self, item: dict[str, Any]) -> dict[str, Any]:
+        """What is chosen of an inference for JSON."""
+        if self.fields is None:
+            return item
+        return {
+            name: _parts(name, value, self.fields[name])
+            for name, value in item.items()
+            if name in self.fields
+        }
+
+    async def unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:
+        """Warnings about chosen metadata keys that no inference of the model has."""
+        wanted = (self.fields or {}).get(_METADATA)
+        if not wanted:
+            return []
+        names = await key_registry.all_names(connection, models)
+        missing = [key for key in sorted(wanted) if not any(_within(n, key) for n in names)]
+        return [_unknown_key(key, names) for key in missing]
+
+
+def _parts(field: str, value: Any, parts: Collection[str]) -> Any:
+    """A field's value with the chosen parts alone."""
+    if not parts or value is None:
+        return value
+    if field == _METADATA:
+        return [entry for entry in value if any(_within(p, str(entry["key"])) for p in parts)]
+    if field == _URLS:
+        return {name: value[name] for name in value if name in parts}
+    return [{name: each[name] for name in each if name in parts} for each in value]
+
+
+def _within(name: str, key: str) -> bool:
+    """Whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
+    return name == key or name.startswith((f"{key}.", f"{key}["))
+
+
+def _refuse_unknown(place: int, name: str, field: str, part: str) -> None:
+    if field == _METADATA and (part or name == field):
+        return
+    known = [f"{field}.{each}" for each in PARTS.get(field, ())] if part else list(FIELDS)
+    if name not in (known or FIELDS):
+        near = [match for match, _, _ in process.extract(name, known or FIELDS, limit=3)]
+        message = f"there is no field {name!r}; the nearest are {', '.join(near)}"
+        faults = [Fault(f"fields[{place}]", message, known or FIELDS)]
+        raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
+
+
+def _unknown_key(key: str, names: Sequence[str]) -> str:
+    near = [match for match, _, _ in process.extract(key, names, limit=3)]
+    nearest = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No inference of this model has the metadata key {key!r}.{nearest}"

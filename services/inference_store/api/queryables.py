@@ -1,0 +1,116 @@
+"""What filters on a model may name, as JSON Schema (OGC API Features, part 3: queryables)."""
+
+from collections.abc import Iterable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+from inference_store.store.cql2 import to_text
+from inference_store.store.cql2.tree import Named
+from inference_store.store.key_registry import KeySeen, TypeSeen
+from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES, Property
+
+from .answer import text
+
+_SCHEMAS: Final[dict[str, dict[str, Any]]] = {
+    "number": {"type": "number"},
+    "string": {"type": "string"},
+    "bool": {"type": "boolean"},
+    "timestamp": {"type": "string", "format": "date-time"},
+    "location": {"format": "geometry-point"},
+}
+
+
+def queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
+    """The schema, by the names that a filter uses; `address`: where it is read."""
+    names = {seen.name for seen in keys}
+    own = {
+        f"inference.{name}" if name in names else name: _own(entry)
+        for name, entry in PROPERTIES.items()
+    }
+    theirs = {
+        f"metadata.{seen.name}" if seen.name in PROPERTIES else seen.name: _key(seen)
+        for seen in keys
+    }
+    properties = {**own, **theirs}
+    for name, schema in properties.items():
+        schema["x-cql2-text"] = to_text(Named(name))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": address,
+        "title": f"Queryables of {model_id}",
+        "description": "Properties of an inference, and the metadata keys that inferences of the"
+        " model have; `x-cql2-text` is how a filter in text writes the name.",
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "$defs": {"prediction": _prediction()},
+    }
+
+
+def _own(entry: Property) -> dict[str, Any]:
+    schema = dict(_SCHEMAS[entry.kind])
+    if entry.stored == "whole":
+        schema["type"] = "integer"
+    if entry.many:
+        schema = {"type": "array", "items": schema}
+    return {"title": entry.name, "description": entry.meaning, **schema}
+
+
+def _prediction() -> dict[str, Any]:
+    return {
+        "description": "What a condition inside prediction(…) and count_predictions(…) may name.",
+        "type": "object",
+        "properties": {name: _own(entry) for name, entry in PREDICTION_COLUMNS.items()},
+        "additionalProperties": False,
+    }
+
+
+def _key(seen: KeySeen) -> dict[str, Any]:
+    schema = _any_of([_SCHEMAS[family] for family in sorted(seen.families)])
+    if seen.many:
+        schema = {"type": "array", "items": schema}
+    return {
+        "title": seen.name,
+        "description": _told(seen),
+        **schema,
+        "examples": [_shown(each) for each in _examples(seen)],
+        "x-types-seen": [
+            {"type": each.type, "flag": each.flag, "count": each.count} for each in seen.types
+        ],
+    }
+
+
+def _any_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """One of several; of what can only be asked whether it was sent, anything."""
+    if len(schemas) == 1:
+        return dict(schemas[0])
+    return {"anyOf": [dict(each) for each in schemas]} if schemas else {}
+
+
+def _told(seen: KeySeen) -> str:
+    if not seen.families:
+        return "Metadata; only whether it was sent can be asked."
+    kinds = " or ".join(sorted(seen.families))
+    several = ", several of one inference" if seen.many else ""
+    return f"Metadata, compared as {kinds}{several}."
+
+
+def _shown(example: Any) -> Any:
+    return text(example) if isinstance(example, str) else example
+
+
+def _examples(seen: KeySeen) -> Iterable[Any]:
+    return dict.fromkeys(_example(each, shown) for each in seen.types for shown in each.examples)
+
+
+def _example(seen: TypeSeen, shown: str) -> Any:
+    """An example as JSON of its type, where it is one."""
+    if seen.family == "bool":
+        return shown.lower() in {"true", "1"}
+    if seen.family == "number":
+        try:
+            number = Decimal(shown)
+        except InvalidOperation:
+            return shown
+        return number if number.is_finite() else shown
+    return shown

@@ -1,0 +1,59 @@
+"""The filter language: which parts of the standard are kept, and what a model's filters name."""
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.answer import Answer, named
+from inference_store.api.dependencies import Reading
+from inference_store.api.paths import ModelId
+from inference_store.api.problems import refusals
+from inference_store.api.queryables import queryables
+from inference_store.api.schemas.language import ShownConformance
+from inference_store.store import key_registry
+from inference_store.store.cql2 import CONFORMANCE
+from inference_store.store.rights import Right
+
+router = APIRouter(route_class=GuardedRoute, tags=["filters"])
+SCHEMA = "application/schema+json"
+_QUERYABLES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "A JSON Schema.", "content": {SCHEMA: {"schema": {"type": "object"}}}}
+}
+
+
+class SchemaAnswer(Answer):
+    """A JSON Schema."""
+
+    media_type = SCHEMA
+
+
+@router.get(
+    "/conformance",
+    response_model=ShownConformance,
+    responses=refusals(),
+    openapi_extra=needs(Right.READ, Over.SOME),
+    summary="List conformance classes",
+)
+async def get_conformance() -> Answer:
+    """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
+    classes = [named(each) | {"uri": each.uri} for each in CONFORMANCE.values()]
+    return Answer({"conformsTo": [c["uri"] for c in classes if c["kept"]], "classes": classes})
+
+
+@router.get(
+    "/models/{model_id}/queryables",
+    response_class=SchemaAnswer,
+    responses=refusals(404, also=_QUERYABLES),
+    openapi_extra=needs(Right.READ),
+    summary="Read what filters may name",
+)
+async def get_queryables(
+    model_id: ModelId, connection: Reading, request: Request, access: Asking
+) -> SchemaAnswer:
+    """Every name that a filter on the model's inferences may use, as JSON Schema: properties,
+    metadata keys with the types and examples seen, columns of predictions."""
+    model = (await access.model(connection, model_id)).model
+    keys = await key_registry.keys(connection, model)
+    address = str(request.url.replace(query="", fragment=""))
+    return SchemaAnswer(queryables(address, model_id, keys))

@@ -1,0 +1,148 @@
+"""Inferences as a stream, a JSON object a line: all that match, with a page's worth of memory.
+
+A stream is a loop of pages. Between two of them it has no connection, no transaction and no turn,
+and each asks anew whether the caller may: a key that is revoked ends the streams it began. Where
+the client goes away or reads slowly, no page is looked for.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Final
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from inference_store.store.metrics import STREAMED, STREAMS
+from inference_store.store.settings import ApiSettings
+
+from .access import Access
+from .answer import Answer, encoded
+from .dependencies import querying
+from .inference_pages import ShownPage
+from .openapi import ref
+from .problems import body_of, refusal_of
+from .schemas.inferences import LINES
+from .schemas.questions import InferenceQuery
+from .turns import Turns
+
+NDJSON: Final = "application/x-ndjson"
+_ASKED_BY: Final = {NDJSON, "application/ndjson", "application/jsonl"}
+_PAGE = 1000
+# With these an inference may be large.
+_LARGE: Final = {"metadata", "predictions", "urls"}
+_PAGE_OF_LARGE = 100
+# How a stream ends: all was sent, as many as the limit says, trouble, the client went away.
+ENDS: Final = ("complete", "limit", "failed", "stopped")
+Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[ShownPage]]
+_Following = Callable[[str, int], Awaitable[ShownPage]]
+
+STREAMING: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line.",
+        "content": {NDJSON: {"schema": {"anyOf": [{"$ref": ref(kind)} for kind in LINES]}}},
+    }
+}
+"""The answer of a route that streams, as its documentation has it."""
+
+
+def wants_stream(request: Request) -> bool:
+    """Whether the request's Accept names lines of JSON."""
+    kinds = (
+        kind.partition(";")[0].strip() for kind in request.headers.get("Accept", "").split(",")
+    )
+    return any(kind.lower() in _ASKED_BY for kind in kinds)
+
+
+def _page_size(body: InferenceQuery) -> int:
+    """How many inferences a page of a stream has."""
+    shown = {name.partition(".")[0] for name in (*body.include, *(body.fields or ()))}
+    size = _PAGE_OF_LARGE if shown & _LARGE else _PAGE
+    return min(size, _most_of(body) or size)
+
+
+def _most_of(body: InferenceQuery) -> int | None:
+    """How many inferences a stream has at most: those of a `limit` that was given."""
+    return body.limit if "limit" in body.model_fields_set else None
+
+
+class Stream(StreamingResponse):
+    """The answer that sends a stream, if the caller may have one more."""
+
+    media_type = NDJSON
+
+    def __init__(self, turns: Turns, caller: str, lines: AsyncIterator[bytes]) -> None:
+        super().__init__(lines)
+        self._turns, self._caller = turns, caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Here, where it surely ends: an iterator that is never begun has no end.
+        async with self._turns.turn(self._caller), aclosing(self.body_iterator):  # type: ignore[type-var]
+            await super().__call__(scope, receive, send)
+
+
+async def answered(  # noqa: PLR0917
+    request: Request,
+    connection: AsyncConnection,
+    access: Access,
+    settings: ApiSettings,
+    body: InferenceQuery,
+    ask: Ask,
+) -> Response:
+    """A page, or a stream that begins with one: so its refusals are refusals."""
+    if not wants_stream(request):
+        return Answer((await ask(connection, access, body)).body())
+    size, app = _page_size(body), request.app
+
+    async def following(cursor: str, limit: int) -> ShownPage:
+        again = await app.state.gate.admit(request, access.needed)
+        patience = settings.query_timeout_seconds
+        async with querying(request, again, wait_seconds=patience) as anew:
+            more = body.model_copy(update={"cursor": cursor, "limit": limit})
+            page = await ask(anew, again, more)
+        await again.finish(app.state.engine)
+        return page
+
+    first = await ask(connection, access, body.model_copy(update={"limit": size}))
+    lines = _lines(first, following, size, _most_of(body))
+    return Stream(app.state.streams, access.turn_name, lines)
+
+
+async def _lines(
+    page: ShownPage, following: _Following, size: int, most: int | None
+) -> AsyncIterator[bytes]:
+    """The lines, as many at a time as a page has."""
+    count, ended = 0, "stopped"
+    end: dict[str, Any] = {"warnings": page.warnings, "problem": None}
+    try:
+        while True:
+            count += len(page.items)
+            STREAMED.inc(len(page.items))
+            yield b"".join(_page_lines(page))
+            left = size if most is None else most - count
+            if page.next is None or left <= 0:
+                ended = "complete" if page.next is None else "limit"
+                break
+            page = await following(page.next, min(size, left))
+        yield _line({"count": count, "next": page.next, **end})
+    except Exception as exc:  # the answer has begun: its last line says what went wrong
+        ended = "failed"
+        problem = body_of(refusal_of(exc))
+        yield _line({"count": count, "next": page.next, **end, "problem": problem})
+    finally:
+        STREAMS.labels(ended).inc()
+
+
+def _page_lines(page: ShownPage) -> list[bytes]:
+    lines = [
+        _line(item | {"cursor": cursor})
+        for item, cursor in zip(page.items, page.cursors, strict=True)
+    ]
+    if page.searched_back_to is not None:
+        lines.append(_line({"cursor": page.next, "searched_back_to": page.searched_back_to}))
+    return lines
+
+
+def _line(content: dict[str, Any]) -> bytes:
+    return encoded(content) + b"\n"

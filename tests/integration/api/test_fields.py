@@ -1,0 +1,97 @@
+"""Which fields come back: those that were asked for, of what has several parts those."""
+
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from tests.integration.stored import Made, at, store
+
+_QUERY = "/v1/models/model/inferences/query"
+_ITEMS = [
+    ("frame_number", "int", "7"),
+    ("camera", "json", '{"name": "hallway", "angle": 10}'),
+    ("a.b", "string", "dotted"),
+]
+
+
+async def _one(client: httpx.AsyncClient, **body: Any) -> dict[str, Any]:
+    answer = await client.post(_QUERY, json=body)
+    assert answer.status_code == 200, answer.text
+    [item] = answer.json()["items"]
+    return dict(item)
+
+
+@pytest.fixture(autouse=True)
+async def _stored(engine: AsyncEngine) -> None:
+    await store(engine, Made("one", at(1), _ITEMS, [("person", 0.5), ("dog", 0.25)]))
+
+
+async def test_the_fields_that_were_asked_for(client: httpx.AsyncClient) -> None:
+    assert await _one(client, fields=["inference_id", "top_label"]) == {
+        "inference_id": "one",
+        "top_label": "person",
+    }
+    both = await _one(client, fields=["predictions.label", "predictions.score"])
+    assert both == {
+        "predictions": [{"label": "person", "score": 0.5}, {"label": "dog", "score": 0.25}]
+    }
+    assert set(await _one(client, fields=["ok"], include=["metadata"])) == {"ok", "metadata"}
+    assert set(await _one(client, fields=["urls.data"])) == {"urls"}
+    assert (await _one(client, fields=["urls.data"]))["urls"] == {"data": None}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "keys"),
+    [
+        (["metadata.frame_number"], ["frame_number"]),
+        (["metadata.camera.angle"], ["camera"]),
+        (["metadata.camera"], ["camera"]),
+        (["metadata.a.b"], ["a.b"]),
+        (["metadata.cam"], []),
+        (["metadata.cam", "metadata"], ["frame_number", "camera", "a.b"]),
+    ],
+)
+async def test_metadata_by_key(
+    client: httpx.AsyncClient, chosen: list[str], keys: list[str]
+) -> None:
+    found = await _one(client, fields=chosen)
+    assert [entry["key"] for entry in found["metadata"]] == keys
+
+
+async def test_a_key_that_is_not_there_is_told(client: httpx.AsyncClient) -> None:
+    answer = (await client.post(_QUERY, json={"fields": ["metadata.frame_numer"]})).json()
+    assert "'frame_numer'" in answer["warnings"][0]
+    assert "frame_number" in answer["warnings"][0]
+    known = (await client.post(_QUERY, json={"fields": ["metadata.camera"]})).json()
+    assert known["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("inference_ids", "inference_id"),
+        ("predictions.labl", "predictions.label"),
+        ("uid.x", "uid"),
+        ("metadata.", "metadata"),
+    ],
+)
+async def test_a_field_that_does_not_exist(client: httpx.AsyncClient, name: str, near: str) -> None:
+    answer = await client.post(_QUERY, json={"fields": ["uid", name]})
+    assert answer.status_code == 422
+    [fault] = answer.json()["errors"]
+    assert fault["path"] == "fields[1]"
+    assert near in fault["message"]
+    assert near in fault["known"]
+
+
+async def test_fields_of_a_link_and_a_cursor_of_other_fields(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, Made("two", at(2)))
+    link = {"fields": ["inference_id", "ok"], "limit": 1}
+    first = (await client.get("/v1/models/model/inferences", params=link)).json()
+    assert first["items"] == [{"inference_id": "two", "ok": None}]
+    rest = await client.post(_QUERY, json={"cursor": first["next"], "fields": ["inference_id"]})
+    assert rest.json()["items"] == [{"inference_id": "one"}]

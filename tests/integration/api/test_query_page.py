@@ -1,0 +1,69 @@
+"""docs/query.md is true: each of its examples is asked, as text, as JSON and as a link."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api.answer import encoded
+from inference_store.store.cql2 import parse_text, to_json
+from tests.integration.stored import store
+
+from .hallway import MODEL, frames
+
+_PAGE = (Path(__file__).parents[3] / "docs" / "query.md").read_text()
+_EXAMPLES = [
+    (kind, example.strip(), int(number))
+    for kind, example, number in re.findall(
+        r"^```(cql2|json)\n(.*?)^```\n\n(\d+) of the 100\.$", _PAGE, re.DOTALL | re.MULTILINE
+    )
+]
+_BASE = f"/v1/models/{MODEL}/inferences"
+_JSON = {"Content-Type": "application/json"}
+
+
+def test_every_example_has_its_number() -> None:
+    assert len(re.findall(r"^```(?:cql2|json)$", _PAGE, re.MULTILINE)) == len(_EXAMPLES)
+    assert len(_EXAMPLES) >= 30
+
+
+async def test_every_example_finds_what_the_page_says(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, *frames())
+    found = [await _counts(client, kind, example) for kind, example, _ in _EXAMPLES]
+    told = [[number] * len(counts) for (_, _, number), counts in zip(_EXAMPLES, found, strict=True)]
+    assert dict(zip([e for _, e, _ in _EXAMPLES], found, strict=True)) == dict(
+        zip([e for _, e, _ in _EXAMPLES], told, strict=True)
+    )
+
+
+async def _counts(client: httpx.AsyncClient, kind: str, example: str) -> list[Any]:
+    """What is counted by each way to ask."""
+    if kind == "json":
+        return [await _count(client, example.encode())]
+    tree = encoded({"filter": to_json(parse_text(example))})
+    link = await client.get(_BASE, params={"filter": example, "limit": 1000})
+    assert link.status_code == 200, link.text
+    text = json.dumps({"filter": example}).encode()
+    return [await _count(client, text), await _count(client, tree), len(link.json()["items"])]
+
+
+async def _count(client: httpx.AsyncClient, body: bytes) -> Any:
+    answer = await client.post(f"{_BASE}/count", content=body, headers=_JSON)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["warnings"] == []
+    return answer.json()["count"]
+
+
+@pytest.mark.parametrize("name", ["location", "frame_number", "metadata.frame_number"])
+async def test_a_filter_may_name_what_queryables_list(
+    client: httpx.AsyncClient, engine: AsyncEngine, name: str
+) -> None:
+    await store(engine, *frames()[:1])
+    body = json.dumps({"filter": f"{name} IS NOT NULL"}).encode()
+    assert await _count(client, body) == 1

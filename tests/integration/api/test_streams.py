@@ -1,0 +1,230 @@
+"""Streams: every match, a line each, with a page's worth of memory; stopped, gone on with."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import event
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api import streams
+from inference_store.store.metrics import SHOWN
+from inference_store.store.tables import metadata_number
+from tests.integration.store.queries.held_partition import held
+from tests.integration.stored import Made, at, store
+from tests.polling import until
+
+from .conftest import MakeApp, client_of
+from .served import served
+
+_PATH = "/v1/models/model/inferences"
+_QUERY = f"{_PATH}/query"
+_LINES = {"Accept": "application/x-ndjson"}
+_DAY = 86_400
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "_PAGE", 10)
+    monkeypatch.setattr(streams, "_PAGE_OF_LARGE", 10)
+
+
+def _made(number: int, step: float = 1.0, *, padding: int = 0) -> list[Made]:
+    items = [("n", "int", "1"), *([("padding", "string", "x" * padding)] if padding else [])]
+    return [Made(f"id-{n}", at(n * step), items, [("person", 0.5)]) for n in range(number)]
+
+
+# More than the buffers of a connection hold.
+_LARGE = _made(600, padding=30_000)
+
+
+async def _read(client: httpx.AsyncClient, **body: Any) -> list[dict[str, Any]]:
+    answer = await client.post(_QUERY, json=body, headers=_LINES)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in answer.text.splitlines()]
+
+
+def _ids(lines: list[dict[str, Any]]) -> list[str]:
+    return [line["inference_id"] for line in lines if "inference_id" in line]
+
+
+def _ended(how: str) -> float:
+    name = "inference_store_api_streams_total"
+    return SHOWN["api"].get_sample_value(name, {"ended": how}) or 0
+
+
+def _sent() -> float:
+    return SHOWN["api"].get_sample_value("inference_store_api_streamed_inferences_total") or 0
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_all_that_match_come_in_order(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_made(37))
+    lines = await _read(client, sort="received_at", fields=["inference_id"])
+    *found, end = lines
+    assert _ids(found) == [f"id-{n}" for n in range(37)]
+    assert all(set(line) == {"inference_id", "cursor"} for line in found)
+    assert end == {"count": 37, "next": None, "warnings": [], "problem": None}
+    link = await client.get(_PATH, params={"include": "metadata"}, headers=_LINES)
+    assert [json.loads(line)["metadata"][0]["key"] for line in link.text.splitlines()[:-1]] == [
+        "n"
+    ] * 37
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_it_goes_on_after_any_line(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_made(37))
+    whole = await _read(client)
+    for place in (0, 9, 10, 35, 36):
+        rest = await _read(client, cursor=whole[place]["cursor"])
+        assert _ids(rest) == _ids(whole)[place + 1 :]
+    limited = await _read(client, limit=25)
+    assert (len(_ids(limited)), limited[-1]["count"]) == (25, 25)
+    rest = await _read(client, cursor=limited[-1]["next"])
+    assert _ids(limited) + _ids(rest) == _ids(whole)
+    page = await client.post(_QUERY, json={"cursor": whole[9]["cursor"], "limit": 5})
+    assert _ids(page.json()["items"]) == _ids(whole)[10:15]
+
+
+async def test_what_is_refused_is_refused_as_ever(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, *_made(1))
+    asked = {"metadata_filter": [{"key": "m", "operator": "eq", "value": 1}]}
+    answer = await client.post(_QUERY, json=asked, headers=_LINES)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_search_that_finds_nothing_says_where_it_is(
+    make_app: MakeApp, engine: AsyncEngine
+) -> None:
+    """Time runs out with something found, and then with nothing."""
+    made = _made(60, _DAY / 3)
+    await store(engine, *made)
+    asked = {"key": "n", "operator": "gte", "value": 1}
+    async with client_of(make_app(query_timeout_seconds=1.5)) as client:
+        async with held(engine, metadata_number, at(9 * _DAY)):
+            lines = await _read(client, metadata_filter=[asked])
+        assert lines[-1]["problem"]["type"] == "/docs/errors#query-timeout"
+        assert lines[-2].keys() == {"cursor", "searched_back_to"}
+        assert lines[-1]["next"] == lines[-2]["cursor"]
+        rest = await _read(client, metadata_filter=[asked], cursor=lines[-1]["next"])
+    assert _ids(lines) + _ids(rest) == [made[n].inference_id for n in range(59, -1, -1)]
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_client_that_goes_away_stops_it(make_app: MakeApp, engine: AsyncEngine) -> None:
+    await store(engine, *_LARGE)
+    statements, before = [], _ended("stopped")
+
+    def note(*args: Any) -> None:
+        statements.append(args[2])
+
+    body = {"include": ["metadata", "predictions"]}
+    async with served(make_app()) as client:
+        event.listen(engine.sync_engine, "before_cursor_execute", note)
+        async with client.stream("POST", _QUERY, json=body, headers=_LINES) as answer:
+            assert await anext(answer.aiter_lines())
+
+        async def stopped() -> float:
+            return _ended("stopped") - before
+
+        await until(stopped, lambda more: more == 1)
+        seen = len(statements)
+        await asyncio.sleep(0.3)  # that nothing happens has no moment to wait for
+        assert len(statements) == seen
+        event.remove(engine.sync_engine, "before_cursor_execute", note)
+    assert 0 < sum("FROM prediction" in text for text in statements) < 60
+    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_who_reads_slowly_holds_no_connection_and_no_turn(
+    make_app: MakeApp, engine: AsyncEngine
+) -> None:
+    """More streams than queries may run at once, all of them stuck with their clients."""
+    await store(engine, *_LARGE)
+    app = make_app(queries_at_once=1, queries_at_once_per_caller=1, streams_at_once=8)
+    body, before = {"include": ["metadata", "predictions"]}, _sent()
+
+    async def idle() -> int:
+        return int(engine.pool.checkedout())  # type: ignore[attr-defined]
+
+    async with served(app) as client:
+        opened = [client.build_request("POST", _QUERY, json=body, headers=_LINES) for _ in range(5)]
+        answers = [await client.send(each, stream=True) for each in opened]
+        statuses = [each.status_code for each in answers]
+        assert statuses == [200] * 4 + [429]  # half of eight are one caller's
+        refused = await _problem(answers[4])
+        assert refused["type"] == "/docs/errors#too-many-queries"
+        assert "STREAMS_AT_ONCE" in refused["detail"]
+        await until(idle, lambda held: held == 0)
+        assert (await client.post(_QUERY, json={})).status_code == 200
+        # nothing is read ahead of the client but what the connections' buffers hold
+        assert _sent() - before < 4 * len(_LARGE)
+        lines = [line async for line in answers[0].aiter_lines()]
+        assert json.loads(lines[-1])["count"] == len(_LARGE)
+        for each in answers:
+            await each.aclose()
+
+
+async def _problem(answer: httpx.Response) -> dict[str, Any]:
+    return dict(json.loads(await answer.aread()))
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_key_that_is_revoked_ends_its_streams(
+    make_app: MakeApp, engine: AsyncEngine
+) -> None:
+    await store(engine, *_LARGE)
+    owner = {"Authorization": "Bearer sesame"}
+    app = make_app(auth="on", api_token="sesame", api_rate_limit_per_minute=0)
+    async with served(app) as client:
+        body = {"name": "x", "grants": [{"role": "reader"}]}
+        key = (await client.post("/v1/keys", json=body, headers=owner)).json()
+        mine = _LINES | {"Authorization": f"Bearer {key['key']}"}
+        asked = {"include": ["metadata", "predictions"]}
+        async with client.stream("POST", _QUERY, json=asked, headers=mine) as answer:
+            lines = answer.aiter_lines()
+            first = json.loads(await anext(lines))
+            revoked = await client.post(f"/v1/keys/{key['id']}/revoke", headers=owner)
+            assert revoked.status_code == 200
+            *_, last = [line async for line in lines]
+    end = json.loads(last)
+    assert end["problem"]["status"] == 401
+    assert end["count"] < len(_LARGE)
+    assert (first["inference_id"], end["next"] is None) == (_LARGE[-1].inference_id, False)
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_links_of_a_stream_are_in_the_audit(make_app: MakeApp, engine: AsyncEngine) -> None:
+    await store(engine, *_made(25))
+    app = make_app(auth="on", api_token="sesame")
+    async with client_of(app) as client:
+        client.headers["Authorization"] = "Bearer sesame"
+        await _read(client, fields=["urls.data"])
+        entries = (await client.get("/v1/audit")).json()["items"]
+    made = [each for each in entries if each["action"] == "links_made"]
+    assert len(made) == 25
+
+
+@pytest.mark.parametrize(
+    ("accept", "lines"),
+    [
+        ("application/x-ndjson", True),
+        ("text/plain, Application/X-NDJSON; q=0.9", True),
+        ("application/json", False),
+        ("*/*", False),
+    ],
+)
+async def test_who_asks_for_lines(
+    client: httpx.AsyncClient, engine: AsyncEngine, accept: str, lines: bool
+) -> None:
+    await store(engine, Made())
+    answer = await client.get(_PATH, headers={"Accept": accept})
+    assert bool(re.search("ndjson", answer.headers["content-type"])) == lines

@@ -1,0 +1,109 @@
+"""Turns: how many run at once, who is next, who is refused."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from inference_store.api.turns import Turns
+from inference_store.store.errors import TooManyQueries
+from inference_store.store.metrics import SHOWN
+
+
+def _taken() -> float:
+    return SHOWN["api"].get_sample_value("inference_store_api_turns_taken", {"kind": "query"}) or 0
+
+
+@asynccontextmanager
+async def _held(turns: Turns, *callers: str) -> AsyncIterator[AsyncExitStack]:
+    async with AsyncExitStack() as stack:
+        for caller in callers:
+            await stack.enter_async_context(turns.turn(caller))
+        yield stack
+
+
+async def test_one_caller_has_its_share_and_the_rest_is_for_others() -> None:
+    turns = Turns("query", 3, 2, wait_seconds=0.01)
+    async with _held(turns, "a", "a"):
+        with pytest.raises(TooManyQueries, match="QUERIES_AT_ONCE_PER_CALLER") as refused:
+            async with turns.turn("a"):
+                pass
+        assert refused.value.retry_after_seconds == 1
+        async with turns.turn("b"):
+            with pytest.raises(TooManyQueries, match=r"\(INFERENCE_STORE_QUERIES_AT_ONCE\)"):
+                async with turns.turn("c"):
+                    pass
+    async with _held(turns, "a", "a", "c"):
+        pass
+
+
+async def test_who_has_fewest_running_is_next_and_then_who_came_first() -> None:
+    turns = Turns("query", 2, 2, wait_seconds=30)
+    order: list[str] = []
+
+    async def ask(name: str) -> None:
+        async with turns.turn(name[0]):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    async with _held(turns, "a") as mine:
+        await mine.enter_async_context(turns.turn("a"))
+        asked = [asyncio.create_task(ask(name)) for name in ("a1", "a2", "b1", "b2")]
+        await asyncio.sleep(0.01)
+        assert order == []
+    await asyncio.gather(*asked)
+    assert order[:2] == ["b1", "a1"]
+    assert sorted(order) == ["a1", "a2", "b1", "b2"]
+
+
+async def test_who_leaves_while_waiting_takes_no_turn_along() -> None:
+    turns, before = Turns("query", 1, 1, wait_seconds=30), _taken()
+
+    async def ask() -> None:
+        async with turns.turn("a"):
+            await asyncio.sleep(0)
+
+    async with turns.turn("b"):
+        leaving, staying = asyncio.create_task(ask()), asyncio.create_task(ask())
+        await asyncio.sleep(0.01)
+        leaving.cancel()
+    # let in at the very moment it is cancelled, or before: either way the next one is
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    await asyncio.wait_for(staying, 5)
+    assert leaving.cancelled()
+    assert _taken() == before
+    async with turns.turn("c", wait_seconds=0):
+        assert _taken() == before + 1
+
+
+async def test_let_in_and_cancelled_at_once() -> None:
+    turns, before = Turns("query", 1, 1, wait_seconds=30), _taken()
+
+    async def ask() -> None:
+        async with turns.turn("a"):
+            pass
+
+    async with turns.turn("b"):
+        leaving = asyncio.create_task(ask())
+        await asyncio.sleep(0.01)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    assert _taken() == before
+
+
+async def test_a_crowd_does_not_wait() -> None:
+    turns = Turns("query", 1, 1, wait_seconds=30)
+
+    async def ask(caller: str) -> None:
+        async with turns.turn(caller):
+            pass
+
+    async with turns.turn("a"):
+        waiting = [asyncio.create_task(ask("a")) for _ in range(32)]
+        await asyncio.sleep(0.01)
+        with pytest.raises(TooManyQueries) as refused:
+            await ask("a")
+        assert refused.value.retry_after_seconds == 30
+    await asyncio.gather(*waiting)
