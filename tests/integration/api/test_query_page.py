@@ -27,8 +27,10 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def test_every_example_has_its_number() -> None:
-    assert len(re.findall(r"^```(?:cql2|json)$", _PAGE, re.MULTILINE)) == len(_EXAMPLES)
-    assert len(_EXAMPLES) >= 30
+    filters = [example for kind, example, _ in _EXAMPLES if kind == "cql2"]
+    assert len(re.findall(r"^```cql2$", _PAGE, re.MULTILINE)) == len(filters)
+    assert len(filters) >= 30
+    assert len(_EXAMPLES) == len(filters) + 3
 
 
 async def test_every_example_finds_what_the_page_says(
