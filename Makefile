@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
-	bench-ingest bench-retention bench-scale audit image sbom chart chart-e2e clean
+	bench-ingest bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -72,6 +72,11 @@ faults: servers ## Kill and stop everything under load, and check that nothing w
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
+
+# SIZE is 10k, 100k, 1m or 10m; what is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
+bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferences, or 10m.
+	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m)
+	@$(BIN)/python -m benchmarks.query.report --size $(or $(SIZE),1m)
 
 bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
 	@$(BIN)/python -m benchmarks.retention

@@ -36,7 +36,7 @@ async def fill(
     waiting = iter(events)
     while some := list(islice(waiting, _BATCH)):
         await make_missing(engine, [each.received_at for each in some], target=5_000_000)
-        items = await _items(engine, some, model_id, keys=keys)
+        items = await items_of(engine, some, model_id, keys=keys)
         model = items[0].registration.model
         names = {leaf.name for item in items for leaf in item.metadata.leaves}
         labels = {p.label for item in items for p in item.predictions.items or () if p.label}
@@ -48,7 +48,7 @@ async def fill(
     await engine.dispose()
 
 
-async def _items(
+async def items_of(
     engine: AsyncEngine, some: Sequence[Made], model_id: str, *, keys: bool
 ) -> list[Indexable]:
     buckets = Buckets("bench", frozenset())

@@ -1,0 +1,153 @@
+"""`make bench-query SIZE=10m`: load once, ask, and write down what it came to.
+
+What is measured goes into benchmarks/query/results/SIZE.json, from which `python -m
+benchmarks.query.report` makes the table and the plot of docs/benchmarks.md.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.servers.postgres import Postgres, PostgresServer
+
+from . import matrix
+from .asking import Asker, asking
+from .bodies import CASES
+from .dataset import DATABASE, dataset
+from .disturbed import cold, erased, fed
+from .filters import FILTERS
+from .measure import Figures
+from .restoring import restored
+
+RESULTS = Path(__file__).with_name("results")
+SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
+PARTS = ("matrix", "aggregates", "mix", "ingest", "erasure", "cold", "partitions", "growth")
+# Of a run with many partitions, and of what the largest is compared with.
+BESIDE = 1_000_000
+PARTITIONS = 60
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--size", choices=SIZES, default="1m", help="inferences")
+    parser.add_argument("--runs", type=int, default=50, help="warm runs of each line")
+    parser.add_argument("--seconds", type=float, default=6.0, help="most seconds a line")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
+    parser.add_argument("--load-only", action="store_true", help="load what is not there, and end")
+    arguments = parser.parse_args()
+    size = SIZES[arguments.size]
+    if arguments.load_only:
+        with dataset(size):
+            return
+    bench = _Bench(size, arguments.runs, arguments.seconds, tuple(arguments.parts))
+    found = asyncio.run(bench.run())
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{arguments.size}.json"
+    before = json.loads(path.read_text()) if path.exists() else {}
+    if set(arguments.parts) == set(PARTS):
+        before = {}
+    path.write_text(json.dumps(before | found, indent=1) + "\n")
+    print(f"written to {path}")
+
+
+@dataclass(slots=True)
+class _Bench:
+    size: int
+    runs: int
+    seconds: float
+    parts: tuple[str, ...]
+    found: dict[str, Any] = field(default_factory=dict)
+
+    async def run(self) -> dict[str, Any]:
+        """Every part that is asked for, by name."""
+        self.found["machine"] = machine(self.size)
+        with dataset(self.size) as (server, dsn):
+            await restored(dsn, self.size)
+            self.found["machine"] |= _postgres(server)
+            try:
+                await self._on(server, dsn)
+            finally:
+                await restored(dsn, self.size)
+        beside = min(BESIDE, self.size)
+        if "partitions" in self.parts:
+            with dataset(beside, partitions=PARTITIONS) as (_, dsn):
+                await self._beside("partitions", dsn)
+        if "growth" in self.parts and beside < self.size:
+            with dataset(beside) as (_, dsn):
+                await self._beside("growth", dsn)
+        return self.found
+
+    async def _on(self, server: PostgresServer, dsn: str) -> None:
+        async with asking(dsn) as asker:
+            self._add("look-ups", await matrix.look_ups(asker, runs=self.runs))
+            if "matrix" in self.parts:
+                self._add("matrix", await self._asked(asker, (*CASES, *FILTERS)))
+            if "aggregates" in self.parts:
+                lines = await matrix.aggregates(asker, runs=self.runs, seconds=2 * self.seconds)
+                self._add("aggregates", lines)
+            if "mix" in self.parts:
+                lines, slow = await matrix.generated(
+                    asker, 4 * self.runs, seconds=20 * self.seconds
+                )
+                self._add("mix", lines)
+                self.found["slow of the mix"] = slow
+            if "ingest" in self.parts:
+                lines, rate = await fed(asker, dsn, runs=self.runs, seconds=self.seconds / 2)
+                self._add("ingest", lines)
+                self.found["events a second beside"] = rate
+            if "erasure" in self.parts:
+                lines = await erased(asker, dsn, self.size, seconds=self.seconds / 2)
+                self._add("erasure", lines)
+        if "cold" in self.parts:
+            lines, dropped = await cold(server, dsn)
+            self._add("cold", lines)
+            self.found["cold of the disk"] = dropped
+
+    async def _beside(self, part: str, dsn: str) -> None:
+        async with asking(dsn) as asker:
+            lines = await matrix.look_ups(asker, runs=self.runs)
+            lines += await matrix.asked(
+                asker, (*CASES, *FILTERS), runs=self.runs, seconds=self.seconds / 3, kinds=("page",)
+            )
+            self._add(part, lines)
+
+    async def _asked(self, asker: Asker, cases: Any) -> list[Figures]:
+        return await matrix.asked(asker, cases, runs=self.runs, seconds=self.seconds)
+
+    def _add(self, part: str, lines: list[Figures]) -> None:
+        self.found[part] = [line.as_json() for line in lines]
+
+
+def machine(size: int) -> dict[str, Any]:
+    """What it ran on."""
+    model = ""
+    if (cpus := Path("/proc/cpuinfo")).exists():
+        lines = cpus.read_text().splitlines()
+        model = next((line.split(":")[1] for line in lines if line.startswith("model name")), "")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return {
+        "inferences": size,
+        "cores": os.cpu_count(),
+        "processor": model.strip() or platform.processor(),
+        "memory GiB": round(memory),
+        "load before": round(os.getloadavg()[0], 1),
+        "python": platform.python_version(),
+    }
+
+
+def _postgres(server: PostgresServer) -> dict[str, Any]:
+    asked = Postgres(server.dsn_of(DATABASE))
+    return {
+        "postgres": str(asked.ask("SHOW server_version")).split()[0],
+        "partitions": asked.ask("SELECT count(*) FROM partition_span"),
+        "bytes": asked.ask("SELECT pg_database_size(current_database())"),
+    }
+
+
+if __name__ == "__main__":
+    main()

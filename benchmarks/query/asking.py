@@ -1,0 +1,139 @@
+"""Asking a real api over HTTP, as a client does, by the clock."""
+
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+import asyncpg
+import httpx
+from tests.servers.environment import service_environment
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3
+from tests.servers.ports import free_port
+from tests.service_process import Service
+
+from .bodies import Body
+from .population import MODELS
+
+PAGE = 50
+_NOBODY = "127.0.0.1:1"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One question, answered. `rows`: of the page, or the count; `whole`: time did not run out."""
+
+    seconds: float
+    rows: int
+    whole: bool = True
+    uids: tuple[str, ...] = ()
+    said: Any = None
+
+
+class Asker:
+    """One client: questions about the model that has 70 % of all."""
+
+    def __init__(self, http: httpx.AsyncClient, postgres: asyncpg.Connection, model: int) -> None:
+        self._http = http
+        self._postgres = postgres
+        self._model = model
+        self._inferences = f"/v1/models/{quote(MODELS[0])}/inferences"
+
+    async def page(self, body: Body) -> Asked:
+        """The first page of 50."""
+        seconds, answer = await self._post("query", {**body, "limit": PAGE})
+        if answer is None:
+            return Asked(seconds, 0, whole=False)
+        uids = tuple(item["uid"] for item in answer["items"])
+        whole = answer["searched_back_to"] is None
+        return Asked(seconds, len(uids), whole, uids, answer)
+
+    async def count(self, body: Body) -> Asked:
+        """How many there are."""
+        seconds, answer = await self._post("count", body)
+        return Asked(seconds, 0, whole=False) if answer is None else Asked(seconds, answer["count"])
+
+    async def aggregate(self, body: Body) -> Asked:
+        """Figures of all that match."""
+        seconds, answer = await self._post("aggregate", body)
+        if answer is None:
+            return Asked(seconds, 0, whole=False)
+        return Asked(seconds, len(answer["groups"]), said=answer)
+
+    async def look_up(self, inference_id: str) -> Asked:
+        """One inference by its client's id."""
+        began = time.perf_counter()
+        answer = await self._http.get(f"{self._inferences}/{quote(inference_id, safe='')}")
+        answer.raise_for_status()
+        return Asked(time.perf_counter() - began, 1)
+
+    async def by_key(self, uid: UUID) -> Asked:
+        """The unit of all ratios: one row by its primary key, straight from Postgres."""
+        row = "SELECT * FROM inference WHERE model = $1 AND uid = $2"
+        began = time.perf_counter()
+        found = await self._postgres.fetch(row, self._model, uid)
+        return Asked(time.perf_counter() - began, len(found))
+
+    async def some(self, count: int, random: Random) -> list[tuple[UUID, str]]:
+        """Uids and ids of inferences from all over."""
+        ends = "SELECT min(lo), max(hi) FROM partition_span WHERE analysed_rows > 0"
+        lo, hi = await self._postgres.fetchrow(ends)
+        near = (
+            "SELECT uid, inference_id FROM inference WHERE model = $1 AND uid >= $2"
+            " ORDER BY uid LIMIT 1"
+        )
+        found: list[tuple[UUID, str]] = []
+        while len(found) < count:
+            at = lo + (hi - lo) * random.random()
+            drawn = UUID(int=int(at.timestamp() * 1000) << 80)
+            found += [
+                (UUID(int=row[0].int), row[1])
+                for row in await self._postgres.fetch(near, self._model, drawn)
+            ]
+        return found
+
+    async def _post(self, what: str, body: Body) -> tuple[float, Any]:
+        """Seconds, and the answer; None where its time was over."""
+        began = time.perf_counter()
+        answer = await self._http.post(f"{self._inferences}/{what}", json=body)
+        seconds = time.perf_counter() - began
+        if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and "timeout" in answer.text:
+            return seconds, None
+        if answer.is_error:
+            sys.exit(f"{what} {body}: {answer.status_code} {answer.text}")
+        return seconds, answer.json()
+
+    async def understands(self, body: Body, what: str = "query") -> bool:
+        """Whether the api knows what the body asks for."""
+        answer = await self._http.post(f"{self._inferences}/{what}", json=body)
+        return not answer.is_error
+
+
+@asynccontextmanager
+async def asking(dsn: str, **settings: str) -> AsyncIterator[Asker]:
+    """A real api on that database, and a client of it."""
+    port = str(free_port())
+    nobody = Kafka(_NOBODY), S3(f"http://{_NOBODY}", "nobody", "nothing")
+    environment = service_environment(dsn, *nobody, "bench", API_PORT=port, **settings)
+    with tempfile.TemporaryDirectory() as folder:
+        service = Service("api", environment, Path(folder))
+        postgres = await asyncpg.connect(dsn)
+        model = await postgres.fetchval(
+            "SELECT model FROM registration WHERE model_id = $1", MODELS[0]
+        )
+        try:
+            service.wait_ready()
+            base = f"http://127.0.0.1:{port}"
+            async with httpx.AsyncClient(base_url=base, timeout=60) as http:
+                yield Asker(http, postgres, model)
+        finally:
+            await postgres.close()
+            service.stop()

@@ -1,0 +1,122 @@
+"""The data set, kept: a Postgres of its own whose data stay in a cache folder.
+
+Loading ten million takes the better part of an hour, asking them a few minutes. What is kept is
+known by the population's version, its size and its partitions; the schema is brought up to date
+by its own migrations, so that a new one loads nothing anew.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.fixtures import migrate
+from tests.servers.postgres import PostgresServer, find_postgres
+from tests.servers.process import LeashedProcess
+
+from .load import load
+from .population import VERSION
+
+CACHE = "INFERENCE_STORE_BENCH_CACHE"
+DATABASE = "bench"
+_LOADED = "loaded"
+SETTINGS = {
+    "shared_buffers": "2GB",
+    "effective_cache_size": "12GB",
+    "max_wal_size": "4GB",
+    "random_page_cost": "1.1",
+    "effective_io_concurrency": "64",
+}
+# No log of what can be loaded again, and nothing that runs beside it.
+_LOADING = {
+    "wal_level": "minimal",
+    "max_wal_senders": "0",
+    "autovacuum": "off",
+    "checkpoint_timeout": "30min",
+    "max_wal_size": "2GB",
+}
+
+
+class KeptPostgres(PostgresServer):
+    """A Postgres whose folder is there before it starts and after it ends."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
+        super().__init__(settings)
+        shutil.rmtree(self.folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o755)
+        self.folder = folder
+
+    def close(self) -> None:
+        """Stop it; its data stay."""
+        self.stop()
+
+    def _run(
+        self, command: list[str], *, environment: dict[str, str] | None = None, user: str = ""
+    ) -> LeashedProcess:
+        # As its superior's, but nobody removes the folder when this process is killed.
+        return LeashedProcess(
+            command,
+            log=self.folder / f"{self.name}.log",
+            environment={**os.environ, **(environment or {})},
+            cwd=self.folder,
+            user=user,
+            last_signal=self.last_signal,
+        )
+
+
+def cache() -> Path:
+    """Where data sets are kept; as root where Postgres' own user can come to as well."""
+    if given := os.environ.get(CACHE):
+        return Path(given)
+    if os.geteuid() == 0:
+        return Path("/var/tmp/inference-store-bench")
+    return Path.home() / ".cache" / "inference-store" / "bench"
+
+
+def folder_of(size: int, partitions: int | None) -> Path:
+    """The folder of one data set."""
+    spans = "" if partitions is None else f"-{partitions}-partitions"
+    return cache() / f"v{VERSION}-{size}{spans}-postgres-{_version()}"
+
+
+def _version() -> str:
+    parent = find_postgres().parent.name
+    return parent if parent.isdigit() else "wheel"
+
+
+@contextmanager
+def dataset(
+    size: int, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
+) -> Iterator[tuple[PostgresServer, str]]:
+    """A server with the population, and the database's address; loaded if it is not there."""
+    folder = folder_of(size, partitions)
+    if not (folder / _LOADED).exists():
+        _load(folder, size, partitions)
+    with KeptPostgres(folder, {**SETTINGS, **(settings or {})}) as server:
+        dsn = server.dsn_of(DATABASE)
+        migrate(dsn)
+        yield server, dsn
+
+
+def _load(folder: Path, size: int, partitions: int | None) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    print(f"loading {size:,} inferences into {folder} …", flush=True)
+    with KeptPostgres(folder, {**SETTINGS, **_LOADING}) as server:
+        dsn = server.create_database(DATABASE)
+        migrate(dsn)
+        load(dsn, size, partitions=partitions)
+        server.execute("CHECKPOINT")
+    (folder / _LOADED).touch()
+
+
+@contextmanager
+def scratch(size: int) -> Iterator[tuple[PostgresServer, str]]:
+    """A population that nobody keeps, for tests."""
+    with PostgresServer({**_LOADING, "shared_buffers": "256MB"}) as server:
+        dsn = server.create_database(DATABASE)
+        migrate(dsn)
+        load(dsn, size, processes=1)
+        yield server, dsn

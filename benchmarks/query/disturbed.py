@@ -1,0 +1,97 @@
+"""The questions while something else goes on, or after everything was forgotten."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+
+from sqlalchemy import text
+from tests.servers.postgres import PostgresServer
+
+from inference_store.store.database import create_engine
+
+from . import matrix
+from .asking import Asker, asking
+from .bodies import CASES
+from .feeding import feeding
+from .filters import FILTERS
+from .measure import Figures
+
+EVENTS_A_SECOND = 500
+# A tenth of what there is; of ten million a million.
+_ERASED_SHARE = 10
+_COLD_RUNS = 2
+_COLD = (
+    "everything",
+    "equality, 90 %",
+    "equality, 2 %",
+    "equality, 0.001 %",
+    "only in the oldest half",
+    "int range, 0.1 %",
+    "prefix, 0.1 % of 100 values",
+    "label and score",
+    "geo box, 0.2 %",
+    "AND of four common",
+    "AND of three anti-correlated",
+)
+_DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+
+
+async def fed(asker: Asker, dsn: str, *, runs: int, seconds: float) -> tuple[list[Figures], float]:
+    """Under ingest; and how many events a second it was."""
+    with feeding(dsn, EVENTS_A_SECOND) as said:
+        lines = await matrix.look_ups(asker, runs=runs)
+        lines += await matrix.asked(asker, (*CASES, *FILTERS), runs=runs, seconds=seconds)
+    return lines, said.rate
+
+
+async def erased(asker: Asker, dsn: str, size: int, *, seconds: float) -> list[Figures]:
+    """Counts while the oldest tenth is marked, as it is from an erasure's start to its end."""
+    engine = create_engine(dsn, pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            await connection.execute(text(_MARK), {"most": size // _ERASED_SHARE})
+        autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        async with autocommit.connect() as connection:
+            await connection.execute(text("VACUUM ANALYZE erasing"))
+    finally:
+        await engine.dispose()
+    return await matrix.asked(asker, CASES, runs=20, seconds=seconds, kinds=("count",))
+
+
+_MARK = """
+INSERT INTO erasing (model, uid, scope, erasure)
+SELECT model, uid, 'inference', '00000000-0000-0000-0000-000000000000' FROM inference
+WHERE model = (SELECT min(model) FROM registration) ORDER BY uid LIMIT :most
+"""
+
+
+async def cold(server: PostgresServer, dsn: str) -> tuple[list[Figures], bool]:
+    """The first page after a restart; and whether the disk's own cache was emptied as well."""
+    found = []
+    dropped = False
+    for case in (case for case in CASES if case.name in _COLD):
+        asked = []
+        for run in range(_COLD_RUNS):
+            await asyncio.to_thread(server.stop)
+            dropped = _drop_caches()
+            await asyncio.to_thread(server.start)
+            async with asking(dsn) as asker:
+                asked.append(await asker.page(case.make(Random(f"{case.name} cold {run}"))))
+        times = sorted(1000 * each.seconds for each in asked)
+        rows, cut = asked[-1].rows, sum(not each.whole for each in asked) / len(asked)
+        line = Figures(
+            *(case.name, "cold", len(times)),
+            *(sum(times) / len(times), times[-1], times[-1], times[-1]),
+            *(rows, cut),
+        )
+        print(f"{case.name:34} cold {line.median:8.1f} ms", flush=True)
+        found.append(line)
+    return found, dropped
+
+
+def _drop_caches() -> bool:
+    try:
+        _DROP_CACHES.write_text("1")
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,198 @@
+"""Loading the population: spans by the catalogue's own function, then COPY straight into each
+partition, its indexes only when its rows are there.
+
+Every (span, table) is a transaction and a job of its own, done by two processes: a table that is
+truncated and filled in one transaction is frozen, and costs no log where that is allowed.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import asyncpg
+import numpy as np
+from sqlalchemy import insert, select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import key_registry, registrations
+from inference_store.store.database import create_engine
+from inference_store.store.dictionary import Dictionary
+from inference_store.store.partitions import create, lock_catalogue, spans
+from inference_store.store.tables import partition_span, registration
+
+from . import binary
+from .plan import Filled, plan
+from .population import END, LABELS, MODELS, START
+from .rows import KEYS, TABLES, Numbers
+
+PROJECT = "streets"
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    dsn: str
+    table: str
+    filled: Filled
+    numbers: Numbers
+
+    @property
+    def partition(self) -> str:
+        return f"{self.table}_{self.filled.span.name}"
+
+
+def load(dsn: str, size: int, *, partitions: int | None = None, processes: int = 3) -> None:
+    """Fill a migrated, empty database."""
+    filled = plan(size, partitions=partitions)
+    numbers = asyncio.run(_prepare(dsn, filled))
+    jobs = [_Job(dsn, table, each, numbers) for table in TABLES for each in filled[::-1]]
+    began = time.perf_counter()
+    if processes > 1:
+        with ProcessPoolExecutor(processes) as pool:
+            for done, said in enumerate(pool.map(_do, jobs), 1):
+                _say(f"{said}; {done} of {len(jobs)} after {time.perf_counter() - began:.0f} s")
+    else:
+        for job in jobs:
+            _do(job)
+    asyncio.run(_finish(dsn, filled))
+
+
+def _say(what: str) -> None:
+    print(what, flush=True)
+
+
+async def _prepare(dsn: str, filled: list[Filled]) -> Numbers:
+    """Models, keys and labels in the dictionary; a span for each of those to fill."""
+    engine = create_engine(dsn)
+    try:
+        models = await _models(engine)
+        dictionary = Dictionary(engine)
+        names = dict.fromkeys(models.values(), KEYS)
+        labels = dict.fromkeys(models.values(), LABELS)
+        await dictionary.resolve(names, labels)
+        async with engine.begin() as connection:
+            await lock_catalogue(connection)
+            known = await spans(connection)
+            for each in filled:
+                if each.span not in known:
+                    await create(connection, each.span)
+    finally:
+        await engine.dispose()
+    return Numbers(
+        np.array([models[name] for name in MODELS]),
+        np.array([dictionary.labels.numbers[name] for name in LABELS]),
+        {name: dictionary.keys.numbers[name] for name in KEYS},
+    )
+
+
+async def _models(engine: AsyncEngine) -> dict[str, int]:
+    rows = [
+        {"model_id": name, "project_id": PROJECT, "registered_by": "api"}
+        | {"name": name, "task_type": "Object Detection"}
+        for name in MODELS
+    ]
+    async with engine.begin() as connection:
+        if not await connection.scalar(select(registration.c.model).limit(1)):
+            await connection.execute(insert(registration), rows)
+        known = await registrations.known(connection, MODELS)
+    return {name: each.model for name, each in known.items()}
+
+
+def _do(job: _Job) -> str:
+    began = time.perf_counter()
+    asyncio.run(_fill(job))
+    return f"{job.partition}: {time.perf_counter() - began:.0f} s"
+
+
+async def _fill(job: _Job) -> None:
+    connection = await asyncpg.connect(job.dsn, command_timeout=None)
+    partition = job.partition
+    try:
+        await connection.execute("SET maintenance_work_mem = '512MB'")
+        await connection.execute("SET max_parallel_maintenance_workers = 0")
+        async with connection.transaction():
+            await connection.execute(f"TRUNCATE {partition}")
+            # Not ready is not written to; REINDEX makes them anew, and ready.
+            await connection.execute(
+                "UPDATE pg_index SET indisready = false WHERE indrelid = $1::regclass", partition
+            )
+            # asyncpg has no word for FREEZE, which COPY takes among its options in SQL.
+            columns = ", ".join(TABLES[job.table].columns)
+            await connection._copy_in(
+                f"COPY {partition} ({columns}) FROM STDIN (FORMAT binary, FREEZE)",
+                _rows(job),
+                None,
+            )
+            await connection.execute(f"REINDEX TABLE {partition}")
+        await connection.execute(f"VACUUM (ANALYZE) {partition}")
+    finally:
+        await connection.close()
+
+
+async def _rows(job: _Job) -> AsyncIterator[bytes]:
+    yield binary.HEADER
+    for some in _pieces(job):
+        yield some
+    yield binary.TRAILER
+
+
+def _pieces(job: _Job) -> Iterator[bytes]:
+    for chunk in job.filled.chunks():
+        yield from TABLES[job.table].rows(chunk, job.numbers)
+
+
+async def _finish(dsn: str, filled: list[Filled]) -> None:
+    """The catalogue's counts and the key registry, from the rows; statistics of what is small."""
+    engine = create_engine(dsn, pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            for each in filled:
+                here = partition_span.c.name == each.span.name
+                values = {"analysed_rows": each.count}
+                await connection.execute(partition_span.update().where(here).values(values))
+            for table in dict.fromkeys(table for table, _ in KEYS.values()):
+                await connection.execute(text(_seen(table)), _types(table))
+            while await key_registry.fold(connection):
+                pass
+        autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+        async with autocommit.connect() as connection:
+            for table in ("metadata_key_seen", "metadata_key_delta", "registration", "label"):
+                await connection.execute(text(f"VACUUM ANALYZE {table}"))
+    finally:
+        await engine.dispose()
+
+
+# What the ingester would have counted.
+_SEEN = """
+INSERT INTO metadata_key_delta
+    (model, key, type, flag, count, first_seen, last_seen, examples)
+SELECT found.model, found.key, t.type, t.flag, found.count, :first, :last, found.examples
+FROM (
+    SELECT model, key, count(*) AS count, {examples} AS examples FROM {table} GROUP BY model, key
+) AS found
+JOIN metadata_key AS k USING (key)
+JOIN unnest(CAST(:names AS text[]), CAST(:types AS text[]), CAST(:flags AS text[]))
+    AS t (name, type, flag) ON t.name = k.name
+"""
+
+
+def _seen(table: str) -> str:
+    examples = "'[]'::jsonb" if table == "metadata_presence" else "jsonb_build_array(min({0}))"
+    value = "value::int::text" if table == "metadata_bool" else "value::text"
+    return _SEEN.format(table=table, examples=examples.format(value))
+
+
+def _types(table: str) -> dict[str, Any]:
+    """The keys of a table, as parameters of _SEEN."""
+    here = {name: kind for name, (where, kind) in KEYS.items() if where == table}
+    flags = {"operator": "null"} if table == "metadata_presence" else {}
+    absent = "present" if table == "metadata_presence" else ""
+    return {
+        "names": list(here),
+        "types": list(here.values()),
+        "flags": [flags.get(name, absent) for name in here],
+        "first": START,
+        "last": END,
+    }

@@ -1,0 +1,115 @@
+"""The matrix: every case asked for its page and its count, beside look-ups of the same run."""
+
+from collections.abc import Iterable, Sequence
+from random import Random
+from typing import Any
+
+from .asking import Asked, Asker
+from .bodies import Body, Case, recent
+from .filters import mix
+from .measure import Figures, measured
+
+UNIT = "by primary key"
+MIX = "generated filters"
+# Name, and what is measured of all inferences of the model.
+AGGREGATES: dict[str, Body] = {
+    "time buckets: count and errors a day": {
+        "measures": [{"function": "count"}, {"function": "share", "of": "ok", "is": False}],
+        "group_by": [{"time": "day"}],
+    },
+    "group by a key of 2,000 values": {"group_by": ["data_source"], "limit": 50},
+    "group by label": {"group_by": [{"label": True}]},
+    "histogram of a number": {"measures": [{"function": "histogram", "of": "temperature"}]},
+    "mean and percentiles": {
+        "measures": [
+            {"function": "mean", "of": "exposure"},
+            {"function": "percentiles", "of": "exposure", "at": [50, 95, 99]},
+        ]
+    },
+    "distinct values with a prefix": {
+        "measures": [{"function": "distinct", "of": "segment", "prefix": "street-01"}]
+    },
+}
+
+
+async def look_ups(asker: Asker, *, runs: int) -> list[Figures]:
+    """The unit, and one inference by its id."""
+    some = await asker.some(3 * runs + 10, Random(1))
+    return [
+        _said(await measured(UNIT, "unit", lambda n: asker.by_key(some[n][0]), runs=2 * runs)),
+        _said(await measured("by id", "look-up", lambda n: asker.look_up(some[n][1]), runs=runs)),
+    ]
+
+
+async def asked(
+    asker: Asker,
+    cases: Iterable[Case],
+    *,
+    runs: int,
+    seconds: float,
+    kinds: Sequence[str] = ("page", "count"),
+) -> list[Figures]:
+    """Each case; a question that the api does not know is left out, and said."""
+    found = []
+    for case in cases:
+        if "filter" in case.make(Random(0)) and not await asker.understands(case.make(Random(0))):
+            print(f"{case.name}: the api does not know it", flush=True)
+            continue
+        for kind in kinds:
+            if kind in case.asks:
+                found.append(_said(await _one(asker, case, kind, runs, seconds)))
+    return found
+
+
+async def _one(asker: Asker, case: Case, kind: str, runs: int, seconds: float) -> Figures:
+    ask = asker.page if kind == "page" else asker.count
+    return await measured(
+        case.name,
+        "empty" if case.empty and kind == "page" else kind,
+        lambda n: ask(case.make(Random(f"{case.name} {n}"))),
+        runs=runs,
+        seconds=seconds,
+    )
+
+
+async def aggregates(asker: Asker, *, runs: int, seconds: float) -> list[Figures]:
+    """Figures over a whole model, each with a window that ends elsewhere."""
+    found: list[Figures] = []
+    if not await asker.understands({}, "aggregate"):
+        return found
+    for name, body in AGGREGATES.items():
+
+        def ask(number: int, body: Body = body, name: str = name) -> Any:
+            return asker.aggregate(body | recent(Random(f"{name} {number}")))
+
+        line = await measured(name, "aggregate", ask, runs=runs, warming=1, seconds=seconds)
+        found.append(_said(line))
+    return found
+
+
+async def generated(asker: Asker, count: int, *, seconds: float) -> tuple[list[Figures], list[Any]]:
+    """A page of every tree of the mix, as one line; and those that took longer than 200 ms."""
+    bodies = mix(count)
+    if not await asker.understands(bodies[0]):
+        return [], []
+    slow: list[Any] = []
+
+    async def ask(number: int) -> Asked:
+        body = bodies[number]
+        answer = await asker.page(body)
+        if number >= 0 and answer.seconds > 0.2:
+            slow.append([body["filter"], round(1000 * answer.seconds), answer.rows, answer.whole])
+        return answer
+
+    line = await measured(MIX, "page", ask, runs=count, warming=count, seconds=seconds)
+    return [_said(line)], slow
+
+
+def _said(line: Figures) -> Figures:
+    cut = f", {line.cut:.0%} cut off" if line.cut else ""
+    print(
+        f"{line.name:34} {line.kind:9} median {line.median:8.1f} ms, p99 {line.p99:8.1f},"
+        f" first {line.first:8.1f} ({line.runs} runs, {line.rows:,.0f} rows{cut})",
+        flush=True,
+    )
+    return line

@@ -1,0 +1,70 @@
+"""Runs of one question, and what they come to."""
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from .asking import Asked
+
+Ask = Callable[[int], Awaitable[Asked]]
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of one line: milliseconds, over so many runs; `rows` a run, at the median.
+
+    `cut`: the share of runs whose time was over before all was searched. `first`: the slowest of
+    the runs that came before, which found what they needed on the disk.
+    """
+
+    name: str
+    kind: str
+    runs: int
+    median: float
+    p99: float
+    longest: float
+    first: float
+    rows: float
+    cut: float
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def measured(
+    name: str, kind: str, ask: Ask, *, runs: int = 50, warming: int = 10, seconds: float = 15.0
+) -> Figures:
+    """Ask `runs` times with values of their own, after `warming` runs with others.
+
+    A question that is slow is asked less often: not much longer than `seconds` in all, but for
+    five runs.
+    """
+    began = time.perf_counter()
+    first: list[Asked] = []
+    while len(first) < warming and time.perf_counter() - began < seconds / 2:
+        first.append(await ask(-1 - len(first)))
+    found: list[Asked] = []
+    for number in range(runs):
+        found.append(await ask(number))
+        if len(found) >= 5 and time.perf_counter() - began > seconds:
+            break
+    times = sorted(1000 * each.seconds for each in found)
+    return Figures(
+        name=name,
+        kind=kind,
+        runs=len(times),
+        median=median(times),
+        p99=percentile(times, 0.99),
+        longest=times[-1],
+        first=1000 * max((each.seconds for each in first), default=0.0),
+        rows=median(each.rows for each in found),
+        cut=sum(not each.whole for each in found) / len(found),
+    )
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """The nearest rank: of fewer than a hundred the 99th is the last."""
+    return ordered[math.ceil(share * len(ordered)) - 1]

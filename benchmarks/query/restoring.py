@@ -1,0 +1,32 @@
+"""The data set as it was loaded: what a run before wrote into it is gone again."""
+
+from sqlalchemy import delete, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import create_engine
+from inference_store.store.partitions import drop, spans
+from inference_store.store.tables import erasing
+
+from .plan import plan
+
+
+async def restored(dsn: str, size: int, *, partitions: int | None = None) -> None:
+    """Drop the spans that the population does not have, and the marks of erasure."""
+    engine = create_engine(dsn, pool_size=2)
+    try:
+        loaded = {each.span for each in plan(size, partitions=partitions)}
+        async with engine.begin() as connection:
+            more = [span for span in await spans(connection, closed=True) if span not in loaded]
+            marks = (await connection.execute(delete(erasing))).rowcount
+        for span in more:
+            await drop(engine, span)
+        if marks:
+            await _vacuum(engine)
+    finally:
+        await engine.dispose()
+
+
+async def _vacuum(engine: AsyncEngine) -> None:
+    autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
+    async with autocommit.connect() as connection:
+        await connection.execute(text("VACUUM ANALYZE erasing"))

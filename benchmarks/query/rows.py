@@ -1,0 +1,222 @@
+"""The rows of a chunk of the population, table by table, ready for binary COPY.
+
+They are the rows that the ingester would write. The metadata as they came are left out (a column
+that no search reads; the disk would hold half as many inferences).
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from . import binary
+from .binary import Column
+from .population import (
+    CAMERAS,
+    NEW_FIRMWARE,
+    OLD_FIRMWARE,
+    ORGANIZATIONS,
+    TAGS,
+    Chunk,
+)
+
+# Names of keys, the table each lies in, and the type it was declared as.
+KEYS: Final = {
+    "frame_number": ("metadata_number", "int"),
+    "latitude": ("metadata_number", "float"),
+    "longitude": ("metadata_number", "float"),
+    "exposure": ("metadata_number", "float"),
+    "temperature": ("metadata_number", "float"),
+    "camera_position.angle": ("metadata_number", "int"),
+    "incident": ("metadata_number", "int"),
+    "data_source": ("metadata_string", "string"),
+    "organization": ("metadata_string", "string"),
+    "segment": ("metadata_string", "string"),
+    "firmware": ("metadata_string", "string"),
+    "tags[]": ("metadata_string", "string"),
+    "note": ("metadata_string", "string"),
+    "night": ("metadata_bool", "bool"),
+    "captured_at": ("metadata_timestamp", "timestamp"),
+    "camera_position": ("metadata_presence", "json"),
+    "tags": ("metadata_presence", "json"),
+    "operator": ("metadata_presence", "json"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The dictionary's integers: of MODELS and LABELS by place, of keys by name."""
+
+    models: Column
+    labels: Column
+    keys: Mapping[str, int]
+
+
+def segment(number: Column) -> Column:
+    """Names of segments: `street-0417/pole-041733`."""
+    return np.char.add(_padded(b"street-", number // 100, 4), _padded(b"/pole-", number, 6))
+
+
+def _padded(before: bytes, number: Column, digits: int) -> Column:
+    """ASCII texts of one length: a number with leading zeros behind something."""
+    powers = 10 ** np.arange(digits - 1, -1, -1)
+    made = np.empty((len(number), len(before) + digits), dtype=np.uint8)
+    made[:, : len(before)] = np.frombuffer(before, dtype=np.uint8)
+    made[:, len(before) :] = 48 + number[:, None] // powers % 10
+    return made.view(f"S{made.shape[1]}").ravel()
+
+
+_CAMERAS, _ORGANIZATIONS, _TAGS = (
+    np.array(names, dtype=bytes) for names in (CAMERAS, ORGANIZATIONS, TAGS)
+)
+_FIRMWARE = np.array([*OLD_FIRMWARE, *NEW_FIRMWARE], dtype=bytes)
+
+
+def _side(chunk: Chunk, numbers: Numbers, key: str, value: Column, where: Column | None) -> bytes:
+    """Rows (model, key, value, uid[, whole]) of one key; `where`: of those inferences only."""
+    model, uid = numbers.models[chunk.model], chunk.uid
+    if where is not None:
+        model, value, uid = model[where], value[where], uid[where]
+    count = len(uid)
+    head = [binary.int4(model), binary.int4(numbers.keys[key], count)]
+    if KEYS[key][0] == "metadata_string":
+        return binary.rows(count, [*head, binary.text(value), uid, None])
+    return binary.rows(count, [*head, value, uid])
+
+
+def _number(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    def whole(values: Column) -> Column:
+        return binary.numeric(values * 10_000, 0)
+
+    latitude, longitude = chunk.location.T
+    for key, value in (
+        ("frame_number", whole(chunk.frame_number)),
+        ("latitude", binary.numeric(latitude, 4)),
+        ("longitude", binary.numeric(longitude, 4)),
+        ("exposure", binary.numeric(chunk.exposure, 4)),
+        ("temperature", binary.numeric(chunk.temperature, 1)),
+        ("camera_position.angle", whole(chunk.angle)),
+    ):
+        yield _side(chunk, numbers, key, value, None)
+    happened = np.flatnonzero(chunk.incident >= 0)
+    yield _side(chunk, numbers, "incident", whole(chunk.incident), happened)
+
+
+def _string(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    for key, value in (
+        ("data_source", _CAMERAS[chunk.camera]),
+        ("organization", _ORGANIZATIONS[chunk.organization]),
+        ("segment", segment(chunk.segment)),
+        ("firmware", _FIRMWARE[chunk.firmware]),
+    ):
+        yield _side(chunk, numbers, key, value, None)
+    for tags in chunk.tags.T:
+        yield _side(chunk, numbers, "tags[]", _TAGS[tags], np.flatnonzero(tags >= 0))
+    note = _padded(b"seen by hand, number ", chunk.number, 10)
+    yield _side(chunk, numbers, "note", note, np.flatnonzero(chunk.noted))
+
+
+def _bool(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    yield _side(chunk, numbers, "night", binary.boolean(chunk.night), None)
+
+
+def _timestamp(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    yield _side(chunk, numbers, "captured_at", binary.instant(chunk.captured_at), None)
+
+
+def _presence(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    everywhere = np.arange(chunk.count)
+    tagged = np.flatnonzero((chunk.tags >= 0).any(axis=1))
+    for key, where, is_null in (
+        ("camera_position", everywhere, False),
+        ("tags", tagged, False),
+        ("operator", np.flatnonzero(chunk.unattended), True),
+    ):
+        count = len(where)
+        model = binary.int4(numbers.models[chunk.model[where]])
+        key_column = binary.int4(numbers.keys[key], count)
+        fields = [model, key_column, chunk.uid[where], binary.boolean(is_null, count)]
+        yield binary.rows(count, fields)
+
+
+def _prediction(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    there = chunk.there
+    owner, ordinal = np.nonzero(there)
+    xmin, ymin, xmax, ymax = chunk.box[there].T
+    columns = (xmin, ymin, xmax, ymax, (xmax - xmin) * (ymax - ymin))
+    fields = [
+        *(binary.int4(numbers.models[chunk.model[owner]]), chunk.uid[owner]),
+        *(binary.int4(ordinal), binary.int4(ordinal + 1), binary.int4(0, len(owner))),
+        binary.constant("predictions", len(owner)),
+        binary.int4(numbers.labels[chunk.label[there]]),
+        binary.float8(chunk.score[there]),
+        *(binary.float8(column) for column in columns),
+    ]
+    yield binary.rows(len(owner), fields)
+
+
+def _inference(chunk: Chunk, numbers: Numbers) -> Iterator[bytes]:
+    some = chunk.predictions > 0
+    for good, top in ((True, True), (True, False), (False, False)):
+        where = np.flatnonzero((chunk.ok == good) & (some == top))
+        if len(where):
+            yield _inferences(chunk, numbers, where, good, top)
+
+
+def _inferences(chunk: Chunk, numbers: Numbers, where: Column, good: bool, top: bool) -> bytes:
+    """Those that went well, or did not, and have predictions, or none."""
+    count, number, received = len(where), chunk.number[where], chunk.received_at[where]
+    waited = chunk.exposure[where] + 10_000
+    fields = [
+        *(binary.int4(numbers.models[chunk.model[where]]), chunk.uid[where]),
+        binary.text(_padded(b"frame-", number, 9)),
+        *(binary.instant(received + later) for later in (0, 1_000, 1_000 + waited, 60_000)),
+        binary.instant(received + (86_400_000_000 if chunk.late else 500_000)),
+        *(binary.text(_padded(b"s3://captures/" + what, number, 9)) for what in (b"d", b"r", b"m")),
+        binary.constant("Object Detection", count),
+        binary.boolean(good, count),
+        binary.int4(200 if good else 500, count),
+        binary.text(chunk.data_hash[where]),
+        binary.int8(40_000 + chunk.exposure[where]),
+        *(binary.int4(1280, count), binary.int4(720, count)),
+        binary.int4(numbers.labels[chunk.label[where, 0]]) if top else None,
+        binary.float8(chunk.score[where, 0]) if top else None,
+        binary.int4(chunk.predictions[where]) if good else None,
+    ]
+    return binary.rows(count, fields)
+
+
+_SIDE = ("model", "key", "value", "uid")
+_BOX = ("box_xmin", "box_ymin", "box_xmax", "box_ymax", "area")
+_TIMES = ("received_at", "forwarded_at", "responded_at", "published_at", "indexed_at")
+_STORED = ("data_storage_key", "response_storage_key", "metadata_storage_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A table that is loaded: the columns that are written, and a chunk's rows."""
+
+    columns: tuple[str, ...]
+    rows: Callable[[Chunk, Numbers], Iterator[bytes]]
+
+
+TABLES: Final[Mapping[str, Written]] = {
+    "prediction": Written(
+        ("model", "uid", "ordinal", "rank", "output", "output_name", "label", "score", *_BOX),
+        _prediction,
+    ),
+    "metadata_number": Written(_SIDE, _number),
+    "metadata_string": Written((*_SIDE, "whole"), _string),
+    "inference": Written(
+        (
+            *("model", "uid", "inference_id", *_TIMES, *_STORED, "task_type"),
+            *("ok", "http_status", "data_hash", "data_size", "width", "height"),
+            *("top_label", "top_score", "prediction_count"),
+        ),
+        _inference,
+    ),
+    "metadata_presence": Written(("model", "key", "uid", "is_null"), _presence),
+    "metadata_bool": Written(_SIDE, _bool),
+    "metadata_timestamp": Written(_SIDE, _timestamp),
+}
