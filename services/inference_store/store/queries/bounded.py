@@ -1,6 +1,7 @@
 """Statements that may not run longer than what is left of a request's time."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,10 +44,12 @@ async def fetch(
     share: float = 1.0,
     what: str = "",
     workers: int = 0,
+    settings: Mapping[str, str] | None = None,
 ) -> list[Row[Any]]:
     """The statement's rows, within a share of the time that is left. Raises OutOfTime.
 
     `what` it does, for people, where the query is being explained.
+    `settings` of Postgres hold for this statement alone.
     Without parallel workers UNION ALL gives its parts in the order they are written.
     """
     milliseconds = int(deadline.left_seconds * share * 1000)
@@ -55,12 +58,15 @@ async def fetch(
     limits = select(
         func.set_config("statement_timeout", str(milliseconds), True),
         func.set_config("max_parallel_workers_per_gather", str(workers), True),
+        *(func.set_config(name, value, True) for name, value in (settings or {}).items()),
     )
     try:
-        async with connection.begin_nested():
-            # Within the savepoint: cut off, what is left of the time does not bind what follows.
+        async with connection.begin_nested() as savepoint:
             await connection.execute(limits)
-            return list(await explain.watched(connection, statement, what))
+            rows = list(await explain.watched(connection, statement, what))
+            # Nothing was written. What was set, the time left above all, binds nothing after it.
+            await savepoint.rollback()
+            return rows
     except DBAPIError as exc:
         if isinstance(cause_of(exc), QueryCanceledError):
             raise OutOfTime from exc

@@ -1,10 +1,13 @@
 """How many inferences match, partition by partition."""
 
-from sqlalchemy import func, select, union_all
+from typing import Any
+
+from sqlalchemy import Select, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .bounded import Deadline, OutOfTime, fetch
-from .matching import Query, counted
+from .leading import Leading, chosen, looked_at, settings_for
+from .matching import Query
 from .scope import groups, pieces
 
 
@@ -15,10 +18,19 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     parts = await pieces(connection, query.scope, newest_first=True)
     matches = 0
     for group in groups(parts):
-        together = union_all(*(counted(query, scope) for scope in group)).subquery()
-        statement = select(func.sum(together.c.matches))
-        matches += int((await fetch(connection, statement, deadline))[0][0])
+        there = await looked_at(connection, query, group, deadline)
+        if there:
+            together = union_all(*(_counted(query, leading) for leading in there)).subquery()
+            statement = select(func.sum(together.c.matches))
+            rows = await fetch(connection, statement, deadline, settings=settings_for(there))
+            matches += int(rows[0][0])
     return matches
+
+
+def _counted(query: Query, leading: Leading) -> Select[Any]:
+    found, unique = chosen(query, leading)
+    rows = (found if unique else found.distinct()).subquery()
+    return select(func.count().label("matches")).select_from(rows)
 
 
 __all__ = ["OutOfTime", "count"]

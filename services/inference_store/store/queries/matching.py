@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, func, intersect, select
+from sqlalchemy import ColumnElement, Select, case, func, intersect, select
 
 from inference_store.store.tables import inference
 
@@ -53,9 +53,9 @@ class Query:
 
 
 def walked(query: Query, scope: Scope) -> Select[Any]:
-    """Every inference of the scope, each tested."""
+    """Every inference of the scope, which is short, each tested."""
     return select(inference.c.uid).where(
-        scope.of(inference), *_tests(query, query.conditions, scope, inference.c.uid)
+        scope.of(inference), *one_by_one(query, query.conditions, scope, inference.c.uid)
     )
 
 
@@ -63,7 +63,8 @@ def led(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     """The matches by index, and whether each is there once. Several lists are intersected."""
     leads, others = leading(query.conditions)
     if not leads:
-        return walked(query, scope), True
+        everyone = select(inference.c.uid).where(scope.of(inference))
+        return everyone.where(*_tests(query, others, scope, inference.c.uid)), True
     lists = [uids for condition in leads if (uids := condition.uids(scope)) is not None]
     first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
     unique = len(lists) > 1 or leads[0].unique
@@ -74,6 +75,17 @@ def _tests(
     query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
     found = tests(conditions, scope, uid)
+    return [*found, unmarked(scope, uid)] if query.marks else found
+
+
+def one_by_one(
+    query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    """Tests of few inferences: the planner cannot turn them into joins, whose other side would be
+    read whole."""
+    found: list[ColumnElement[bool]] = [
+        case((each.holds(scope, uid), True), else_=False).is_(True) for each in conditions
+    ]
     return [*found, unmarked(scope, uid)] if query.marks else found
 
 

@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.tables import inference
 
 from .bounded import Deadline, OutOfTime, fetch
-from .matching import Query, led, ordered, walked
-from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces
+from .leading import FEW, Leading, chosen, counted_next, looked_at, settings_for
+from .matching import Query, ordered, walked
+from .scope import GROUP, HIGHEST, LOWEST, Scope, around, growing, pieces
 
 WALK = 4_000
 _LONGEST_WALK = 64
@@ -32,6 +33,8 @@ class Found:
     uids: list[UUID] = field(default_factory=list)
     searched: UUID | None = None
     out_of_time: bool = False
+    counted: int = FEW
+    """Up to how many the lists of the next partitions are counted."""
 
     @property
     def missing(self) -> int:
@@ -132,7 +135,7 @@ async def _follow(
     found: Found,
     deadline: Deadline,
 ) -> None:
-    for group in groups(parts):
+    for group in growing(parts):
         if found.missing <= 0:
             return
         try:
@@ -153,7 +156,17 @@ async def _follow_group(
     *,
     share: float = 1.0,
 ) -> None:
-    rows = await fetch(connection, _union(query, group, found.missing), deadline, share=share)
+    pieces_left = await looked_at(
+        connection, query, group, deadline, share=share, most=found.counted
+    )
+    found.counted = counted_next(pieces_left)
+    rows: Sequence[Any] = ()
+    if pieces_left:
+        statement = _union(query, pieces_left, found.missing)
+        what, settings = "let an index lead", settings_for(pieces_left)
+        rows = await fetch(
+            connection, statement, deadline, share=share, what=what, settings=settings
+        )
     uids = [row[0] for row in rows]
     if len(group) > 1 and uids != sorted(uids, reverse=query.newest_first):
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
@@ -164,12 +177,12 @@ async def _follow_group(
     _take(found, query, around(group), rows)
 
 
-def _union(query: Query, group: Sequence[Scope], limit: int) -> Select[Any]:
+def _union(query: Query, group: Sequence[Leading], limit: int) -> Select[Any]:
     """One ordered, limited part a partition: each is planned by its own statistics, and runs
     only if those before it did not fill the page."""
     parts = []
-    for scope in group:
-        matches, unique = led(query, scope)
+    for leading in group:
+        matches, unique = chosen(query, leading)
         parts.append(ordered(query, matches, limit, unique=unique))
     together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
     return select(together.c.uid).limit(limit)

@@ -71,6 +71,14 @@ def groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope
         yield found[start : start + size]
 
 
+def growing(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+    """One piece, then two, then more, up to so many at once: mostly the first ones are enough."""
+    start, some = 0, 1
+    while start < len(found):
+        yield found[start : start + some]
+        start, some = start + some, min(2 * some, size)
+
+
 def around(found: Sequence[Scope]) -> Scope:
     """The scope from the earliest to the latest of several pieces."""
     return Scope(found[0].model, min(s.lo for s in found), max(s.hi for s in found))

@@ -7,14 +7,28 @@ for one truth being true, or for it being false.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
-from sqlalchemy import ColumnElement, FromClause, Select, Table, false, literal_column, select, true
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    false,
+    literal_column,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, True_
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.store.queries.scope import Scope
 from inference_store.store.tables import inference
 
+Test: TypeAlias = ColumnElement[bool]
 Uids: TypeAlias = Select[Any] | CompoundSelect[Any]
 MOST_SCANS = 32
 """Index scans that one list may take; a condition that needs more has none, and is tested."""
@@ -81,6 +95,21 @@ def exists(froms: Sequence[FromClause], *where: ColumnElement[bool]) -> ColumnEl
     """Whether there is such a row; every other table that is named belongs to a query around."""
     rows: Select[Any] = select(literal_column("1")).select_from(*froms).where(*where)
     return rows.correlate_except(*froms).exists()
+
+
+def only_true(test: Test) -> Test:
+    """The same test where NULL is as good as false, as in WHERE: no index serves `… IS TRUE`."""
+    match test:
+        case BooleanClauseList(operator=operators.and_):
+            return and_(*(only_true(cast(Test, each)) for each in test.clauses))
+        case BooleanClauseList(operator=operators.or_):
+            return or_(*(only_true(cast(Test, each)) for each in test.clauses))
+        case BinaryExpression(operator=operators.is_, right=True_()):
+            return only_true(test.left)
+        case Grouping():
+            return only_true(test.element)
+        case _:
+            return test
 
 
 def row_at_hand(uid: ColumnElement[Any] | None, table: Table) -> FromClause | None:

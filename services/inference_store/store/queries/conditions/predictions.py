@@ -12,7 +12,7 @@ from inference_store.store.tables import inference, prediction
 
 from .combination import Combination
 from .comparisons import Comparing
-from .condition import EVERYTHING, Condition, Uids, exists
+from .condition import EVERYTHING, Condition, Uids, exists, only_true
 from .names import Names, of_label
 from .sides import COMPARISONS
 
@@ -73,7 +73,7 @@ class Predicts:
 
 
 def _rows(condition: Truth | None, names: Names, scope: Scope) -> Select[Any]:
-    tests = of_one(condition, names).holds(scope, prediction.c.uid)
+    tests = only_true(of_one(condition, names).holds(scope, prediction.c.uid))
     return select(prediction.c.uid).where(scope.of(prediction), tests)
 
 

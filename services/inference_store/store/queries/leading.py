@@ -1,0 +1,123 @@
+"""How the matches of a partition are led to, where several indexes could.
+
+Planners know little of these tables: values of all keys lie in one column. So it is looked what
+there is, up to `FEW` of each list: a partition in which one list is empty is passed over; a short
+list leads, newest uid first, and its inferences are tested one by one; long lists are joined by
+their hashes, which reads each of them once, whatever was estimated.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Select, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from .bounded import Deadline, fetch
+from .conditions import Condition, leading
+from .matching import Query, led, one_by_one
+from .scope import Scope
+
+FEW = 8_000
+# No nested loop over two long lists, and room for the hashes.
+_JOINING: Final[Mapping[str, str]] = MappingProxyType(
+    {"enable_nestloop": "off", "enable_mergejoin": "off", "work_mem": "64MB"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Leading:
+    """A piece of the scope, and how long the list of each leading condition is there, `most` at
+    most; no sizes: there is one at most that leads."""
+
+    scope: Scope
+    sizes: tuple[int, ...] = ()
+    most: int = FEW
+
+    @property
+    def shortest(self) -> int | None:
+        """The length of the shortest list, where it is short."""
+        return min((size for size in self.sizes if size < self.most), default=None)
+
+    @property
+    def empty(self) -> bool:
+        """Whether no inference can match: one list is empty."""
+        return 0 in self.sizes
+
+
+async def looked_at(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[Scope],
+    deadline: Deadline,
+    *,
+    share: float = 1.0,
+    most: int = FEW,
+) -> list[Leading]:
+    """The pieces of a group in which something may match; lists are counted up to `most`.
+
+    Raises OutOfTime.
+    """
+    leads, _ = leading(query.conditions)
+    if len(leads) < 2:
+        return [Leading(scope) for scope in group]
+    counts = [
+        select(func.count()).select_from(select(uids.subquery().c.uid).limit(most).subquery())
+        for scope in group
+        for condition in leads
+        if (uids := condition.uids(scope)) is not None
+    ]
+    statement = select(*(each.scalar_subquery() for each in counts))
+    what = "see which index leads"
+    [row] = await fetch(connection, statement, deadline, share=share, what=what)
+    sizes = iter(row)
+    found = [Leading(scope, tuple(next(sizes) for _ in leads), most) for scope in group]
+    return [each for each in found if not each.empty]
+
+
+def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
+    """The matches of a piece, and whether each is there once."""
+    if not here.sizes:
+        return led(query, here.scope)
+    if here.shortest is not None:
+        return _driven(query, here.scope, here.sizes.index(here.shortest))
+    return _joined(query, here.scope)
+
+
+def settings_for(looked: Sequence[Leading]) -> Mapping[str, str]:
+    """What Postgres is told for a statement over these pieces."""
+    return _JOINING if any(each.sizes and each.shortest is None for each in looked) else {}
+
+
+def counted_next(looked: Sequence[Leading]) -> int:
+    """Up to how many lists are counted in the next pieces: no further than a short one goes."""
+    shortest = [each.shortest for each in looked if each.shortest is not None]
+    return min(FEW, 1_000 + 2 * min(shortest)) if shortest else FEW
+
+
+def _driven(query: Query, scope: Scope, place: int) -> tuple[Select[Any], bool]:
+    """From one short list, each of its inferences tested."""
+    first = leading(query.conditions)[0][place]
+    # OFFSET: the planner takes it as it stands; LIMIT tells it how short it is
+    rows = _list(first, scope).limit(FEW).offset(0).subquery()
+    others = [each for each in query.conditions if each is not first]
+    return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid)), first.unique
+
+
+def _joined(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+    """By the hashes of all lists."""
+    leads, others = leading(query.conditions)
+    first, *more = [_list(each, scope).offset(0).subquery() for each in leads]
+    joined: Any = first
+    for each in more:
+        joined = joined.join(each, each.c.uid == first.c.uid)
+    rows = select(first.c.uid).select_from(joined)
+    unique = all(condition.unique for condition in leads)
+    return rows.where(*one_by_one(query, others, scope, first.c.uid)), unique
+
+
+def _list(condition: Condition, scope: Scope) -> Select[Any]:
+    uids = condition.uids(scope)
+    assert uids is not None, "it leads"
+    return select(uids.subquery().c.uid)
