@@ -22,7 +22,7 @@ class PostgresSettings(Group):
     """Certificates (PEM) of who may sign Postgres' own; unset: the system's. For `verify-full`."""
     postgres_pool_size: Count = 10
     """Most connections one process opens."""
-    partition_inferences: Count = 5_000_000
+    partition_inferences: Count = 2_000_000
     """Inferences that one partition should hold; spans of new ones adapt to it."""
 
     @model_validator(mode="after")

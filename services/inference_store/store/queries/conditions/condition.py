@@ -107,7 +107,7 @@ def only_true(test: Test) -> Test:
         case BinaryExpression(operator=operators.is_, right=True_()):
             return only_true(test.left)
         case Grouping():
-            return only_true(test.element)
+            return only_true(cast(Test, test.element))
         case _:
             return test
 
