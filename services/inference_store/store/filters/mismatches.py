@@ -5,6 +5,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
+from inference_store.store.cql2 import meant_by
 from inference_store.store.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
 from inference_store.store.errors import ImpossibleComparison
 from inference_store.store.json_text import is_number
@@ -13,7 +14,7 @@ from inference_store.store.metadata import METADATA_TYPES, MetadataCaps
 from . import names
 from .checking import Checking
 from .known import KnownKey
-from .refusals import impossible
+from .refusals import hinted, impossible
 from .typed import Kind
 
 _A: Final[Mapping[Kind, str]] = {
@@ -36,7 +37,13 @@ def mismatch(
     message = "; ".join([f"{' and '.join(dict.fromkeys(shown))} cannot be compared", *seen])
     hint = _hint(odd, frozenset().union(*others) if others else frozenset(), keys)
     types = tuple(dict.fromkeys(each for key in keys for each in key.types))
-    return impossible(odd, checking.source, message + hint, types)
+    refusal = impossible(odd, checking.source, message + hint, types)
+    return hinted(refusal, next(filter(None, map(_name_meant, nodes)), None))
+
+
+def _name_meant(node: Node) -> str | None:
+    """A subtraction of names without blanks was a name with hyphens."""
+    return meant_by(node) if isinstance(node, Operation) else None
 
 
 def _odd(nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]]) -> Node:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from inference_store.store.cql2.conformance import CONFORMANCE
 from inference_store.store.cql2.places import fault, where
@@ -14,6 +14,8 @@ from inference_store.store.errors import (
     StoreError,
     UnknownKey,
 )
+
+Refusal = TypeVar("Refusal", bound=StoreError)
 
 
 def impossible(
@@ -50,7 +52,7 @@ def not_kept(node: Node, source: str | None, message: str, conformance: str) -> 
     return NotKept(detail, faults=[fault(message, node.at, source)])
 
 
-def hinted(refusal: ImpossibleComparison | UnknownKey, meant: str | None) -> StoreError:
+def hinted(refusal: Refusal, meant: str | None) -> Refusal:
     """The same refusal, with what was probably meant; the last hint given is the one that stays."""
     if meant is None:
         return refusal

@@ -52,6 +52,8 @@ def test_a_hyphen_is_a_subtraction_and_the_error_suggests_the_quotes() -> None:
     assert caught.value.faults[0].known == ('"camera-id"',)
     with pytest.raises(UnknownKey, match=r'probably meant: "a-camera-id"$'):
         checked("a-camera-id = 3", known=known)
+    with pytest.raises(ImpossibleComparison, match=r'probably meant: "camera-id"$'):
+        checked("camera-id = 'cam-3'", known=known)
 
 
 def test_double_quotes_around_a_text_suggest_single_ones() -> None:
