@@ -114,7 +114,7 @@ class Asker:
     async def understands(self, body: Body, what: str = "query") -> bool:
         """Whether the api knows what the body asks for."""
         answer = await self._http.post(f"{self._inferences}/{what}", json=body)
-        return not answer.is_error
+        return answer.status_code not in {400, 404, 405, 422, 501}
 
 
 @asynccontextmanager
