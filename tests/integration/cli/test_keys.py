@@ -98,7 +98,8 @@ async def test_keys_from_the_command_line(
     assert "issuer_away" in log
     for secret in (first, second, third, _TOKEN, _JWT, _JWT.split(".")[1]):
         assert secret not in log
-        assert secret.rsplit("_", 1)[-1] not in log
+    for key in (first, second, third):
+        assert key.split("_", 2)[2] not in log
     async with engine.connect() as connection:
         rows = (await connection.execute(select(audit).order_by(audit.c.id))).all()
     deeds = [row.action for row in rows]
