@@ -95,9 +95,10 @@ class Comparing:
 
     @property
     def unique(self) -> bool:
-        """Each combination is named; of several values only one is equal to a constant."""
-        equal = isinstance(self.truth, Compared) and self.truth.op == "=" and len(self.leaves) == 2
-        by_one = equal and all(isinstance(leaf, (Metadata, Constant)) for leaf in self.leaves)
+        """Each combination is named; of several values only one is equal to a constant, as it
+        stands: folded, or compared with others, several may be."""
+        equal = isinstance(self.truth, Compared) and self.truth.op == "="
+        by_one = equal and set(map(type, values_in(self.truth))) == {Metadata, Constant}
         return not self.many or not self.when or by_one
 
     @property

@@ -14,6 +14,7 @@ from inference_store.store.filters.typed import (
     Compared,
     Constant,
     Fixed,
+    Folded,
     Like,
     Metadata,
     Missing,
@@ -78,6 +79,30 @@ def test_what_is_decided_without_a_database(truth: Truth, true: object, false: o
 )
 def test_which_indexes_lead(truth: Truth, when: bool, scans: int) -> None:
     assert condition_of(truth, Names(), when=when).scans == scans
+
+
+_TAGS = Metadata("tags[]", 2, "string", True)
+_MORE = Metadata("more[]", 3, "string", True)
+_CAT = Constant("string", "cat")
+
+
+@pytest.mark.parametrize(
+    ("truth", "unique"),
+    [
+        (_IS_ONE, True),
+        (Compared("<>", _N, _ONE), True),
+        (Compared("=", _TAGS, _CAT), True),
+        (Compared("=", _CAT, _TAGS), True),
+        (Compared("<>", _TAGS, _CAT), False),
+        (Compared("=", Folded("casei", _TAGS), Folded("casei", _CAT)), False),
+        (Compared("=", Folded("casei", _TAGS), _CAT), False),
+        (Compared("=", _TAGS, _MORE), False),
+        (Compared("=", _TAGS, _TAGS), False),
+        (Compared("=", Property("inference_ids", "string"), _CAT), False),
+    ],
+)
+def test_which_lists_name_an_inference_once(truth: Truth, unique: bool) -> None:
+    assert condition_of(truth, Names()).unique is unique
 
 
 @pytest.mark.parametrize(
