@@ -12,7 +12,7 @@ from inference_store.store.long_text import prefix_bounds
 from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.operand import one
-from inference_store.store.queries.scope import Scope, around, groups, pieces
+from inference_store.store.queries.scope import Scope, around, pieces, unbroken_groups
 from inference_store.store.tables import SIDE_TABLES
 
 from .gather import Target
@@ -38,7 +38,8 @@ async def first_values(
         query = target.query
         if query.nothing or query.scope.empty:
             continue
-        for group in groups(await pieces(connection, query.scope, newest_first=True)):
+        parts = await pieces(connection, query.scope, newest_first=True)
+        for group in unbroken_groups(parts):
             statement = _first(query, group, operand, prefix, limit + 1)
             rows = await fetch(connection, statement, deadline)
             naming = Naming(connection, [query.scope.model])

@@ -12,7 +12,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from inference_store.store.errors import TooManyGroups
 from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.matching import Query
-from inference_store.store.queries.scope import Scope, around, groups, pieces
+from inference_store.store.queries.scope import Scope, around, groups, pieces, unbroken_groups
 from inference_store.store.registrations import Registration
 
 from .naming import Naming
@@ -114,9 +114,10 @@ class Gathering:
         if query.nothing or query.scope.empty:
             return
         parts = await pieces(self._connection, query.scope, newest_first=True)
-        for group in groups(parts):
-            # Without conditions a table's partitions are read as one, by several processes.
-            scopes = group if query.conditions else [around(group)]
+        # Without conditions a table's partitions are read as one, by several processes.
+        as_one = not query.conditions
+        for group in unbroken_groups(parts) if as_one else groups(parts):
+            scopes = [around(group)] if as_one else group
             built = [build(query, scope) for scope in scopes]
             together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
             statement = select(together).limit(MOST_ROWS + 1)

@@ -12,7 +12,7 @@ from inference_store.store.errors import Fault, TooManyGroups
 from inference_store.store.events.uid import received_at_of
 from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.matching import Query
-from inference_store.store.queries.scope import around, groups, pieces
+from inference_store.store.queries.scope import around, pieces, unbroken_groups
 from inference_store.store.tables import inference
 
 from .asked import ByTime
@@ -59,7 +59,8 @@ async def _end(
 ) -> UUID | None:
     """The first or the last uid of all in the scope, whether it matches or not."""
     uid = inference.c.uid
-    for group in groups(await pieces(connection, query.scope, newest_first=newest)):
+    parts = await pieces(connection, query.scope, newest_first=newest)
+    for group in unbroken_groups(parts):
         here = select(uid).where(around(group).of(inference)).limit(1)
         rows = await fetch(connection, here.order_by(uid.desc() if newest else uid), deadline)
         if rows:

@@ -19,7 +19,7 @@ from .bounded import Deadline, OutOfTime, fetch
 from .hit import Hit
 from .matching import Query, counted, led, ordered, walked
 from .page import WALK
-from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces
+from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
 
 MODELS = 8
 _FEW_SCANS = 4
@@ -136,8 +136,7 @@ async def _walk(  # noqa: PLR0917
     if not first.conditions:
         return parts
     while parts and found.missing > 0:
-        here = around(parts[:GROUP])
-        stride, parts = await _stride(connection, queries, parts, here, length, deadline)
+        stride, parts = await _stride(connection, queries, parts, length, deadline)
         hits: list[Hit] = []
         for batch in batches(queries):
             tested = [
@@ -152,17 +151,18 @@ async def _walk(  # noqa: PLR0917
     return parts
 
 
-async def _stride(  # noqa: PLR0917
+async def _stride(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[Scope],
-    here: Scope,
     length: int,
     deadline: Deadline,
 ) -> tuple[Scope, Sequence[Scope]]:
     """What is walked next, so that of no model more than its share is; and the pieces after it."""
     share = max(length // len(queries), _LEAST_WALK if length >= WALK else 1)
     newest_first = queries[0].newest_first
+    run = unbroken(parts)
+    here = around(run)
     ends: list[UUID] = []
     for batch in batches(queries):
         lasts = []
@@ -173,7 +173,7 @@ async def _stride(  # noqa: PLR0917
         hits = await _fetch(connection, lasts, deadline, "see how far to walk")
         ends += [hit.uid for hit in hits]
     if not ends:
-        return here, parts[GROUP:]
+        return here, parts[len(run) :]
     if newest_first:
         edge = max(ends)
         stride, after = here.clip(edge, HIGHEST), (LOWEST, edge)
@@ -195,8 +195,9 @@ async def _follow(
     start, size = 0, 1
     while start < len(parts) and found.missing > 0:
         group = parts[start : start + size]
+        share = 1.0 if len(group) == 1 else 0.5
         try:
-            await _follow_group(connection, queries, group, found, deadline, share=0.5)
+            await _follow_group(connection, queries, group, found, deadline, share=share)
         except OutOfTime:
             # One partition at a time: the nearest ones may still be done in time.
             for part in group:

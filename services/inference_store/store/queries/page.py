@@ -18,7 +18,7 @@ from inference_store.store.tables import inference
 from .bounded import Deadline, OutOfTime, fetch
 from .leading import FEW, Leading, chosen, counted_next, looked_at, settings_for
 from .matching import Query, ordered, walked
-from .scope import GROUP, HIGHEST, LOWEST, Scope, around, growing, pieces
+from .scope import HIGHEST, LOWEST, Scope, around, growing, pieces, unbroken
 
 WALK = 4_000
 _LONGEST_WALK = 64
@@ -84,9 +84,9 @@ async def _walk(
         return parts
     length = found.walk
     while parts and found.missing > 0:
-        here = around(parts[:GROUP])
-        end = await _end_of_walk(connection, query, here, length, deadline)
-        stride, parts = _split(query, parts, here, end)
+        run = unbroken(parts)
+        end = await _end_of_walk(connection, query, around(run), length, deadline)
+        stride, parts = _split(query, parts, run, end)
         statement = ordered(query, walked(query, stride), found.missing)
         _take(found, query, stride, await fetch(connection, statement, deadline))
         if query.led:
@@ -111,11 +111,12 @@ async def _end_of_walk(
 
 
 def _split(
-    query: Query, parts: Sequence[Scope], here: Scope, end: UUID | None
+    query: Query, parts: Sequence[Scope], run: Sequence[Scope], end: UUID | None
 ) -> tuple[Scope, Sequence[Scope]]:
-    """The stride up to `end`, which it includes, and the pieces after it."""
+    """The stride through the run up to `end`, which it includes, and the pieces after it."""
+    here = around(run)
     if end is None:
-        return here, parts[GROUP:]
+        return here, parts[len(run) :]
     if query.newest_first:
         stride, after = here.clip(end, here.hi), (LOWEST, end)
     else:
@@ -138,8 +139,9 @@ async def _follow(
     for group in growing(parts):
         if found.missing <= 0:
             return
+        share = 1.0 if len(group) == 1 else 0.5
         try:
-            await _follow_group(connection, query, group, found, deadline, share=0.5)
+            await _follow_group(connection, query, group, found, deadline, share=share)
         except OutOfTime:
             # One partition at a time: the nearest ones may still be done in time.
             for part in group:

@@ -71,6 +71,24 @@ def groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope
         yield found[start : start + size]
 
 
+def unbroken(found: Sequence[Scope], size: int = GROUP) -> Sequence[Scope]:
+    """The first pieces, so many at most, that adjoin: in a hole there may be a partition that is
+    being dropped, whose rows nobody is to see."""
+    for place in range(1, min(size, len(found))):
+        before, after = found[place - 1], found[place]
+        if before.lo != after.hi and before.hi != after.lo:
+            return found[:place]
+    return found[:size]
+
+
+def unbroken_groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+    """So many pieces at once, never across a hole: `around` them is nothing else."""
+    while found:
+        group = unbroken(found, size)
+        yield group
+        found = found[len(group) :]
+
+
 def growing(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
     """One piece, then two, then more, up to so many at once: mostly the first ones are enough."""
     start, some = 0, 1
@@ -80,7 +98,7 @@ def growing(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scop
 
 
 def around(found: Sequence[Scope]) -> Scope:
-    """The scope from the earliest to the latest of several pieces."""
+    """The scope from the earliest to the latest of several pieces; holes between them as well."""
     return Scope(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
 
 
@@ -94,6 +112,6 @@ async def has_marks(connection: AsyncConnection, model: int) -> bool:
 def unmarked(scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
     """The inference is not being erased."""
     mark = select(erasing.c.uid).where(
-        erasing.c.model == scope.model, erasing.c.uid == uid, erasing.c.scope == "inference"
+        scope.of(erasing), erasing.c.uid == uid, erasing.c.scope == "inference"
     )
     return ~mark.exists()
