@@ -15,12 +15,15 @@ from inference_store.store.events.uid import received_at_of
 from inference_store.store.partitions import spans
 from inference_store.store.tables import inference, inference_alias
 
+from .bounded import Deadline, fetch
 from .operand import one
 from .scope import HIGHEST, LOWEST, Scope, groups, has_marks, pieces, unmarked
 
 UID_PREFIX = "uid:"
 # An id that a client repeats for ever is counted no further.
 MOST_COUNTED = 1_000
+MOST_SECONDS = 10.0
+"""A look-up by name takes no longer, however many partitions there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +39,22 @@ class Same:
 
 
 async def by_id(
-    connection: AsyncConnection, model: int, inference_id: str, *, most: int = MOST_COUNTED
+    connection: AsyncConnection,
+    model: int,
+    inference_id: str,
+    *,
+    most: int = MOST_COUNTED,
+    seconds: float = MOST_SECONDS,
 ) -> Same:
-    """The inferences of that id, up to `most`. Raises NotFound, Invalid for a malformed uid."""
+    """The inferences of that id, up to `most`.
+
+    Raises NotFound, Invalid for a malformed uid, OutOfTime.
+    """
     uid = uid_in(inference_id)
     found = (
         await _by_uid(connection, model, uid)
         if uid is not None
-        else await _by_name(connection, model, inference_id, most)
+        else await _by_name(connection, model, inference_id, most, Deadline.after(seconds))
     )
     if not found:
         raise NotFound(f"The model has no inference {inference_id!r}.")
@@ -76,15 +87,18 @@ async def _by_uid(connection: AsyncConnection, model: int, uid: UUID) -> Sequenc
     return list((await connection.execute(rows)).scalars())
 
 
-async def _by_name(connection: AsyncConnection, model: int, name: str, most: int) -> Sequence[UUID]:
+async def _by_name(
+    connection: AsyncConnection, model: int, name: str, most: int, deadline: Deadline
+) -> Sequence[UUID]:
     marks = await has_marks(connection, model)
     found: list[UUID] = []
     everything = Scope(model, LOWEST, HIGHEST)
     for group in groups(await pieces(connection, everything, newest_first=True)):
         parts = [_named(scope, name, most, marks=marks) for scope in group]
         statement = union_all(*parts) if len(parts) > 1 else parts[0]
-        rows = (await connection.execute(statement)).scalars()
-        found += sorted(rows, reverse=True)
+        # within a savepoint: the locks of a group are gone before the next one is looked at
+        rows = await fetch(connection, statement, deadline, what="look up an id")
+        found += sorted((row[0] for row in rows), reverse=True)
         if len(found) >= most:
             break
     return found[:most]
