@@ -6,7 +6,7 @@ from sqlalchemy import Select, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .bounded import Deadline, OutOfTime, fetch
-from .leading import Leading, chosen, looked_at, settings_for
+from .leading import Leading, chosen, looked_at, settings_for, together
 from .matching import Query
 from .scope import groups, pieces
 
@@ -18,10 +18,9 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     parts = await pieces(connection, query.scope, newest_first=True)
     matches = 0
     for group in groups(parts):
-        there = await looked_at(connection, query, group, deadline)
-        if there:
-            together = union_all(*(_counted(query, leading) for leading in there)).subquery()
-            statement = select(func.sum(together.c.matches))
+        for there in together(await looked_at(connection, query, group, deadline)):
+            counts = union_all(*(_counted(query, leading) for leading in there)).subquery()
+            statement = select(func.sum(counts.c.matches))
             rows = await fetch(connection, statement, deadline, settings=settings_for(there))
             matches += int(rows[0][0])
     return matches

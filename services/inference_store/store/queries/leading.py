@@ -6,7 +6,7 @@ list leads, newest uid first, and its inferences are tested one by one; long lis
 their hashes, which reads each of them once, whatever was estimated.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,10 +20,16 @@ from .matching import Query, led, one_by_one
 from .scope import Scope
 
 FEW = 8_000
-# No nested loop over two long lists, and room for the hashes.
+# What a short list cannot have become in the moment since it was counted.
+_GROWN = 4 * FEW
+MOST_JOINED = 2
+"""Pieces whose long lists are joined by one statement that reads them all: each has hashes."""
+# No nested loop over two long lists.
 _JOINING: Final[Mapping[str, str]] = MappingProxyType(
-    {"enable_nestloop": "off", "enable_mergejoin": "off", "work_mem": "64MB"}
+    {"enable_nestloop": "off", "enable_mergejoin": "off", "hash_mem_multiplier": "1"}
 )
+# What the hashes of a statement share; a hash that gets too little goes through files.
+_HASHES_MB, _LEAST_MB = 256, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +45,11 @@ class Leading:
     def shortest(self) -> int | None:
         """The length of the shortest list, where it is short."""
         return min((size for size in self.sizes if size < self.most), default=None)
+
+    @property
+    def joins(self) -> int:
+        """How many hash joins there are of its lists, where all are long."""
+        return len(self.sizes) - 1 if self.sizes and self.shortest is None else 0
 
     @property
     def empty(self) -> bool:
@@ -87,7 +98,20 @@ def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
 
 def settings_for(looked: Sequence[Leading]) -> Mapping[str, str]:
     """What Postgres is told for a statement over these pieces."""
-    return _JOINING if any(each.sizes and each.shortest is None for each in looked) else {}
+    joins = sum(each.joins for each in looked)
+    if not joins:
+        return {}
+    return {**_JOINING, "work_mem": f"{max(_LEAST_MB, _HASHES_MB // joins)}MB"}
+
+
+def together(looked: Sequence[Leading]) -> Iterator[Sequence[Leading]]:
+    """The pieces that one statement reads whole: few of those whose lists are joined."""
+    light = [each for each in looked if not each.joins]
+    if light:
+        yield light
+    joined = [each for each in looked if each.joins]
+    for start in range(0, len(joined), MOST_JOINED):
+        yield joined[start : start + MOST_JOINED]
 
 
 def counted_next(looked: Sequence[Leading]) -> int:
@@ -97,10 +121,13 @@ def counted_next(looked: Sequence[Leading]) -> int:
 
 
 def _driven(query: Query, scope: Scope, place: int) -> tuple[Select[Any], bool]:
-    """From one short list, each of its inferences tested."""
+    """From one short list, each of its inferences tested.
+
+    It may have grown since it was counted: beyond `_GROWN` it would be cut.
+    """
     first = leading(query.conditions)[0][place]
     # OFFSET: the planner takes it as it stands; LIMIT tells it how short it is
-    rows = _list(first, scope).limit(FEW).offset(0).subquery()
+    rows = _list(first, scope).limit(_GROWN).offset(0).subquery()
     others = [each for each in query.conditions if each is not first]
     return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid)), first.unique
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select, union_all
+from sqlalchemy import Integer, Select, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import inference
@@ -163,14 +163,15 @@ async def _follow_group(
     )
     found.counted = counted_next(pieces_left)
     rows: Sequence[Any] = ()
+    wrong = False
     if pieces_left:
-        statement = _union(query, pieces_left, found.missing)
-        what, settings = "let an index lead", settings_for(pieces_left)
-        rows = await fetch(
-            connection, statement, deadline, share=share, what=what, settings=settings
-        )
-    uids = [row[0] for row in rows]
-    if len(group) > 1 and uids != sorted(uids, reverse=query.newest_first):
+        rows = await _read(connection, query, pieces_left, found.missing, deadline, share)
+        uids = [row.uid for row in rows]
+        wrong = uids != sorted(uids, reverse=query.newest_first)
+        if not wrong and len(rows) == found.missing:
+            silent = [pieces_left[place] for place in passed_over([row.part for row in rows])]
+            wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
+    if len(group) > 1 and wrong:
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
         for part in group:
             if found.missing > 0:
@@ -179,15 +180,35 @@ async def _follow_group(
     _take(found, query, around(group), rows)
 
 
+async def _read(  # noqa: PLR0917
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[Leading],
+    limit: int,
+    deadline: Deadline,
+    share: float,
+) -> Sequence[Any]:
+    statement, settings = _union(query, group, limit), settings_for(group)
+    what = "let an index lead"
+    return await fetch(connection, statement, deadline, share=share, what=what, settings=settings)
+
+
+def passed_over(parts: Sequence[int]) -> list[int]:
+    """Of rows that fill a page, by the parts they are of: the parts before the last row's that
+    gave none. They are empty, or were never asked: a part that comes later filled the page."""
+    return [place for place in range(parts[-1]) if place not in parts] if parts else []
+
+
 def _union(query: Query, group: Sequence[Leading], limit: int) -> Select[Any]:
     """One ordered, limited part a partition: each is planned by its own statistics, and runs
-    only if those before it did not fill the page."""
+    only if those before it did not fill the page. Each row says of which part it is."""
     parts = []
-    for leading in group:
+    for place, leading in enumerate(group):
         matches, unique = chosen(query, leading)
-        parts.append(ordered(query, matches, limit, unique=unique))
+        uids = ordered(query, matches, limit, unique=unique).subquery()
+        parts.append(select(uids.c.uid, literal(place, Integer).label("part")))
     together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
-    return select(together.c.uid).limit(limit)
+    return select(together.c.uid, together.c.part).limit(limit)
 
 
 def _take(found: Found, query: Query, scope: Scope, rows: Sequence[Any]) -> None:
