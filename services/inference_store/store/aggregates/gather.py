@@ -116,7 +116,7 @@ class Gathering:
         parts = await pieces(self._connection, query.scope, newest_first=True)
         # Without conditions a table's partitions are read as one, by several processes.
         as_one = not query.conditions
-        for group in unbroken_groups(parts) if as_one else groups(parts):
+        for group in unbroken_groups(parts) if as_one else groups(parts, query.group):
             scopes = [around(group)] if as_one else group
             built = [build(query, scope) for scope in scopes]
             together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
