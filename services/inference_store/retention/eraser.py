@@ -5,6 +5,8 @@
 3. verify   by listing again that they are gone
 4. forget   rows, marks, tombstones and counts, in one transaction
 
+After the last batch the key registry's examples go, and the erasure says that it is over.
+
 A crash before 4 leaves the marks, so no reader shows the inferences, and the next run begins at
 1 again: deleting what is gone is no fault. An object that is still there (a lock of S3, a right
 that is missing) keeps its mark, so that its row, which names it, is not lost.
@@ -64,7 +66,7 @@ class Eraser:
             if after is None:
                 break
         async with self._engine.begin() as connection:
-            state = await erasures.finish(connection, one.id, error=error)
+            state = await erasures.finish(connection, one, error=error)
         _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)
         return state
 

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any, TypeAlias
 
 from rapidfuzz import process
-from sqlalchemy import ColumnElement, Select, func, select, text, union_all
+from sqlalchemy import ARRAY, ColumnElement, Select, func, literal, select, text, union_all
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .json_text import storable
@@ -19,6 +20,7 @@ from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_k
 
 _LOCK = 7_302_006
 MOST_EXAMPLES = 3
+_NO_EXAMPLES = literal([], JSONB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +169,12 @@ def _merged(model: Models, found: Collection[int]) -> Select[Any]:
         for table in (metadata_key_seen, metadata_key_delta)
     ]
     both = union_all(*parts).subquery()
-    # Examples of a few rows are enough, and a hot key may have thousands of deltas.
-    examples = func.array_agg(both.c.examples)[1:100].label("examples")
+    # Examples of a few rows are enough, and a hot key may have thousands of deltas, many of them
+    # without any since an erasure.
+    some = func.array_remove(
+        func.array_agg(both.c.examples), _NO_EXAMPLES, type_=ARRAY(both.c.examples.type)
+    )
+    examples = some[1:100].label("examples")
     return (
         select(
             both.c.key,
@@ -217,6 +223,18 @@ async def fold(connection: AsyncConnection, *, most: int = 50_000) -> int:
     if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
         return 0
     return int(await connection.scalar(_FOLD, {"most": most}) or 0)
+
+
+async def forget_examples(connection: AsyncConnection, model: int) -> None:
+    """Empty the examples of all the model's keys: they are values of inferences.
+
+    Repeatable; rows without examples are left alone. It waits for a fold, which carries examples
+    from one table to the other, and lets none begin until the caller's transaction ends.
+    """
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    for table in (metadata_key_seen, metadata_key_delta):
+        told = (table.c.model == model, table.c.examples != _NO_EXAMPLES)
+        await connection.execute(table.update().where(*told).values(examples=_NO_EXAMPLES))
 
 
 def types_of(seen: KeySeen) -> Sequence[str]:

@@ -16,6 +16,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import key_registry
 from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.tables import erasing, erasure, inference
 
@@ -162,13 +163,22 @@ async def count(connection: AsyncConnection, id: UUID, *, inferences: int, objec
     )
 
 
-async def finish(connection: AsyncConnection, id: UUID, *, error: str | None) -> State:
-    """`deleted` when no mark is left, else `failed` with the reason."""
-    left = await connection.scalar(select(select(erasing).where(erasing.c.erasure == id).exists()))
+async def finish(connection: AsyncConnection, one: Erasure, *, error: str | None) -> State:
+    """`deleted` when no mark is left, else `failed` with the reason.
+
+    With the inferences go the examples that the key registry shows of their values. Once, in the
+    transaction that says so: what crashed before is finished again. None can come after, for a
+    delta is written by the transaction that stores or edits its inference: it was committed
+    before the mark or before the claim's gate, and what was erased is not stored again.
+    """
+    if one.scope == "inference":
+        await key_registry.forget_examples(connection, one.model)
+    marked = select(erasing).where(erasing.c.erasure == one.id)
+    left = await connection.scalar(select(marked.exists()))
     state: State = "failed" if left else "deleted"
     reason = (error or "something was left over")[:_ERROR_CHARACTERS] if left else None
     values = {"state": state, "error": reason, "finished_at": None if left else func.now()}
-    await connection.execute(erasure.update().where(erasure.c.id == id).values(values))
+    await connection.execute(erasure.update().where(erasure.c.id == one.id).values(values))
     return state
 
 
