@@ -1,15 +1,16 @@
 """Which fields of an inference come back: all of them, or those that were chosen by name."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rapidfuzz import process
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.key_registry import Models
+from inference_store.store.nearest import each_told, nearest, shortened
 
 from .schemas.inferences import ShownInference, ShownPrediction, Urls
 
@@ -62,8 +63,8 @@ class Chosen:
         if not wanted:
             return []
         names = await key_registry.all_names(connection, models)
-        missing = [key for key in sorted(wanted) if not any(_within(n, key) for n in names)]
-        return [_unknown_key(key, names) for key in missing]
+        missing = [key for key in sorted(wanted) if not _found(key, names)]
+        return each_told(missing, lambda key: _unknown_key(key, names))
 
 
 def _parts(field: str, value: Any, parts: Collection[str]) -> Any:
@@ -82,18 +83,27 @@ def _within(name: str, key: str) -> bool:
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
+def _found(key: str, names: Sequence[str]) -> bool:
+    """Whether one of the names, which are in order, is within the key."""
+    for begin in (key, f"{key}.", f"{key}["):
+        place = bisect_left(names, begin)
+        if place < len(names) and _within(names[place], key):
+            return True
+    return False
+
+
 def _refuse_unknown(place: int, name: str, field: str, part: str) -> None:
     if field == _METADATA and (part or name == field):
         return
     known = [f"{field}.{each}" for each in PARTS.get(field, ())] if part else list(FIELDS)
     if name not in (known or FIELDS):
-        near = [match for match, _, _ in process.extract(name, known or FIELDS, limit=3)]
+        near = nearest(name, known or FIELDS, limit=3) or list(known or FIELDS)
         message = f"there is no field {name!r}; the nearest are {', '.join(near)}"
         faults = [Fault(f"fields[{place}]", message, known or FIELDS)]
         raise Invalid(f"{message[0].upper()}{message[1:]}.", faults=faults)
 
 
 def _unknown_key(key: str, names: Sequence[str]) -> str:
-    near = [match for match, _, _ in process.extract(key, names, limit=3)]
-    nearest = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No inference of this model has the metadata key {key!r}.{nearest}"
+    near = nearest(key, names, limit=3)
+    said = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No inference of this model has the metadata key {shortened(key)}.{said}"

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from rapidfuzz import process
 from sqlalchemy import ARRAY, ColumnElement, Select, func, literal, select, text, union_all
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .json_text import storable
 from .metadata import Family, type_named
+from .nearest import nearest as spelt_most_alike
 from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
 
 _LOCK = 7_302_006
@@ -136,8 +136,7 @@ async def all_names(connection: AsyncConnection, model: Models) -> list[str]:
 
 async def nearest(connection: AsyncConnection, model: Models, name: str) -> list[str]:
     """Up to five of the model's keys that are spelt most like `name`."""
-    there = await all_names(connection, model)
-    return [match for match, _, _ in process.extract(name, there, limit=5)]
+    return spelt_most_alike(name, await all_names(connection, model))
 
 
 async def _types(

@@ -168,7 +168,7 @@ def _refuse_pattern(asked: Asked, pattern: str) -> None:
 
 
 def _unknown(asked: Asked, near: Sequence[str]) -> UnknownKey:
-    nearest = f"The nearest are {', '.join(near)}." if near else "It has no keys at all."
+    nearest = f"The nearest are {', '.join(near)}." if near else "None is spelt alike."
     detail = f"The model has no metadata key {asked.key!r}. {nearest}"
     return UnknownKey(detail, faults=[Fault(f"{asked.path}.key", "unknown key", near)])
 

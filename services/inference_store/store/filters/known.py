@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.key_registry import FROM_TEXT, KeySeen, Models, TypeSeen, types_of
+from inference_store.store.nearest import MOST_TOLD, nearest
 from inference_store.store.properties import PROPERTIES
 
 from .typed import Kind
@@ -15,8 +16,6 @@ from .typed import Kind
 UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
 """What becomes of a key that nobody has: an error; no value; no value yet, and a warning."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
-MOST_NEAREST: Final = 8
-"""Unknown names for which the nearest are looked up."""
 _NO_VALUE: Final = frozenset({"null", "present"})
 _NOT_COMPARED: Final = frozenset(
     {"not_finite", "number_too_large", "nul_character", "lone_surrogate", "too_deep"}
@@ -57,8 +56,9 @@ class Known:
 async def known(connection: AsyncConnection, models: Models, names: Collection[str]) -> Known:
     """What the models have of these keys. A key is unknown only if it is unknown to all."""
     seen = await key_registry.find(connection, models, names)
-    missing = sorted(set(names) - set(seen) - set(PROPERTIES))[:MOST_NEAREST]
-    near = {name: await key_registry.nearest(connection, models, name) for name in missing}
+    missing = sorted(set(names) - set(seen) - set(PROPERTIES))[:MOST_TOLD]
+    there = await key_registry.all_names(connection, models) if missing else []
+    near = {name: nearest(name, there) for name in missing}
     return Known({name: known_key(each) for name, each in seen.items()}, near)
 
 

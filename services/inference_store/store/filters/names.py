@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rapidfuzz import process
-
 from inference_store.store.cql2 import meant_by
 from inference_store.store.cql2.tree import (
     Geometry,
@@ -18,6 +16,7 @@ from inference_store.store.cql2.tree import (
 )
 from inference_store.store.json_text import storable
 from inference_store.store.metadata import KEY_ALIASES
+from inference_store.store.nearest import nearest
 from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 from .checking import Checking
@@ -90,7 +89,7 @@ def meaning(named: Named, checking: Checking) -> Property | KnownKey:
 def _property(named: Named, checking: Checking) -> Property:
     name = named.name.removeprefix(OWN)
     if name not in PROPERTIES:
-        near = [each for each, _, _ in process.extract(name, list(PROPERTIES), limit=5)]
+        near = nearest(name, PROPERTIES) or list(PROPERTIES)
         message = f"an inference has no property {name!r}; the nearest are {', '.join(near)}"
         raise meaningless(named, checking.source, message, near)
     return PROPERTIES[name]

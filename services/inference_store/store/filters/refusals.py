@@ -36,7 +36,7 @@ def meaningless(
 
 def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) -> UnknownKey:
     """A metadata key that nothing in question has."""
-    nearest = f"the nearest are {', '.join(near)}" if near else "there are no keys at all"
+    nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
     message = f"there is no metadata key {name!r}; {nearest}"
     detail = f"{where(node.at, source)}: {message}."
     return UnknownKey(detail, faults=[fault(message, node.at, source, tuple(near))])

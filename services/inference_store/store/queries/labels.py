@@ -7,15 +7,19 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-from rapidfuzz import process
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.filters.typed import Among, Column, Compared, Constant, Property, Truth
 from inference_store.store.key_registry import Models, of_models
+from inference_store.store.nearest import (
+    LONGEST,
+    MOST_COMPARED,
+    each_told,
+    nearest,
+    shortened,
+)
 from inference_store.store.tables import label, model_label
-
-_MOST_COMPARED = 10_000
 
 
 def labels_in(truths: Sequence[Truth]) -> list[str]:
@@ -50,12 +54,12 @@ async def unknown_labels(
     missing = sorted(set(names) - set(rows.scalars()))
     if not missing:
         return []
-    known = await connection.execute(here.distinct().limit(_MOST_COMPARED))
-    all_known = sorted(known.scalars())
-    return [_warning(name, all_known) for name in missing]
+    short = here.where(func.char_length(label.c.name) <= LONGEST)
+    known = sorted((await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars())
+    return each_told(missing, lambda name: _warning(name, known))
 
 
 def _warning(name: str, known: Sequence[str]) -> str:
-    near = [match for match, _, _ in process.extract(name, known, limit=3)]
-    nearest = f" The nearest are {', '.join(near)}." if near else ""
-    return f"No prediction of this model has the label {name!r}.{nearest}"
+    near = nearest(name, known, limit=3)
+    said = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No prediction of this model has the label {shortened(name)}.{said}"

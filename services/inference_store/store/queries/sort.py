@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rapidfuzz import process
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
 from inference_store.store.key_registry import FROM_TEXT, KeySeen, Models, types_of
 from inference_store.store.metadata import Family, type_named
+from inference_store.store.nearest import nearest
 from inference_store.store.properties import PROPERTIES
 
 from .order import SORTABLE, TIME, UNORDERED, ByKey, ByProperty, Order
@@ -117,8 +117,8 @@ async def _unknown(connection: AsyncConnection, models: Models, name: str) -> Un
     keys: Sequence[str] = await key_registry.nearest(connection, models, name)
     bare = name.removeprefix(_INFERENCE)
     names = [*dict.fromkeys([*keys, *SORTABLE])]
-    near = [match for match, _, _ in process.extract(bare, names, limit=5)]
+    near = nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."
-    nearest = f" The nearest are {', '.join(near)}."
+    said = f" The nearest are {', '.join(near)}." if near else ""
     faults = [Fault("sort", "unknown name", near)]
-    return UnknownKey(detail + nearest, faults=faults)
+    return UnknownKey(detail + said, faults=faults)
