@@ -2,17 +2,19 @@
 
 A stream is a loop of pages. Between two of them it has no connection, no transaction and no turn,
 and each asks anew whether the caller may: a key that is revoked ends the streams it began. Where
-the client goes away or reads slowly, no page is looked for.
+the client goes away or reads slowly, no page is looked for; where it does not read at all, its
+stream ends.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from inference_store.store.metrics import STREAMED, STREAMS
 from inference_store.store.settings import ApiSettings
@@ -33,7 +35,11 @@ _PAGE = 1000
 # With these an inference may be large.
 _LARGE: Final = {"metadata", "predictions", "urls"}
 _PAGE_OF_LARGE = 100
-# How a stream ends: all was sent, as many as the limit says, trouble, the client went away.
+# Whoever takes longer for a piece does not read any more.
+_STALLED_SECONDS = 60.0
+_PIECE = 65_536
+# How a stream ends: all was sent, as many as the limit says, trouble, the client went away or
+# reads no more.
 ENDS: Final = ("complete", "limit", "failed", "stopped")
 Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[ShownPage]]
 _Following = Callable[[str, int], Awaitable[ShownPage]]
@@ -67,19 +73,37 @@ def _most_of(body: InferenceQuery) -> int | None:
     return body.limit if "limit" in body.model_fields_set else None
 
 
+class _StalledError(Exception):
+    """The client does not read."""
+
+
 class Stream(StreamingResponse):
     """The answer that sends a stream, if the caller may have one more."""
 
     media_type = NDJSON
 
-    def __init__(self, turns: Turns, caller: str, lines: AsyncIterator[bytes]) -> None:
+    def __init__(
+        self, turns: Turns, caller: str, lines: AsyncIterator[bytes], *, stalled_seconds: float
+    ) -> None:
         super().__init__(lines)
-        self._turns, self._caller = turns, caller
+        self._turns, self._caller, self._stalled_seconds = turns, caller, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Here, where it surely ends: an iterator that is never begun has no end.
         async with self._turns.turn(self._caller), aclosing(self.body_iterator):  # type: ignore[type-var]
-            await super().__call__(scope, receive, send)
+            # Stalled, the answer ends unfinished: the server closes the connection.
+            with suppress(_StalledError):
+                await super().__call__(scope, receive, self._in_time(send))
+
+    def _in_time(self, send: Send) -> Send:
+        async def sending(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._stalled_seconds):
+                    await send(message)
+            except TimeoutError:
+                raise _StalledError from None
+
+        return sending
 
 
 async def answered(  # noqa: PLR0917
@@ -96,7 +120,7 @@ async def answered(  # noqa: PLR0917
     size, app = _page_size(body), request.app
 
     async def following(cursor: str, limit: int) -> ShownPage:
-        again = await app.state.gate.admit(request, access.needed)
+        again = await app.state.gate.admit(request, access.needed, counted=False)
         patience = settings.query_timeout_seconds
         async with querying(request, again, wait_seconds=patience) as anew:
             more = body.model_copy(update={"cursor": cursor, "limit": limit})
@@ -104,32 +128,36 @@ async def answered(  # noqa: PLR0917
         await again.finish(app.state.engine)
         return page
 
+    app.state.streams.refuse_unless_free(access.turn_name)  # before anything is done for it
     first = await ask(connection, access, body.model_copy(update={"limit": size}))
     lines = _lines(first, following, size, _most_of(body))
-    return Stream(app.state.streams, access.turn_name, lines)
+    return Stream(app.state.streams, access.turn_name, lines, stalled_seconds=_STALLED_SECONDS)
 
 
 async def _lines(
     page: ShownPage, following: _Following, size: int, most: int | None
 ) -> AsyncIterator[bytes]:
-    """The lines, as many at a time as a page has."""
-    count, ended = 0, "stopped"
+    """The lines, in pieces; of a page nothing but these is kept while the client reads."""
+    count, ended, after = 0, "stopped", page.next
     end: dict[str, Any] = {"warnings": page.warnings, "problem": None}
     try:
         while True:
-            count += len(page.items)
+            count, after = count + len(page.items), page.next
             STREAMED.inc(len(page.items))
-            yield b"".join(_page_lines(page))
+            lines = b"".join(_page_lines(page))
+            del page
+            for piece in _pieces(lines):
+                yield piece
             left = size if most is None else most - count
-            if page.next is None or left <= 0:
-                ended = "complete" if page.next is None else "limit"
+            if after is None or left <= 0:
+                ended = "complete" if after is None else "limit"
                 break
-            page = await following(page.next, min(size, left))
-        yield _line({"count": count, "next": page.next, **end})
+            page = await following(after, min(size, left))
+        yield _line({"count": count, "next": after, **end})
     except Exception as exc:  # the answer has begun: its last line says what went wrong
         ended = "failed"
         problem = body_of(refusal_of(exc))
-        yield _line({"count": count, "next": page.next, **end, "problem": problem})
+        yield _line({"count": count, "next": after, **end, "problem": problem})
     finally:
         STREAMS.labels(ended).inc()
 
@@ -142,6 +170,11 @@ def _page_lines(page: ShownPage) -> list[bytes]:
     if page.searched_back_to is not None:
         lines.append(_line({"cursor": page.next, "searched_back_to": page.searched_back_to}))
     return lines
+
+
+def _pieces(lines: bytes) -> Iterator[bytes]:
+    for begin in range(0, len(lines), _PIECE):
+        yield lines[begin : begin + _PIECE]
 
 
 def _line(content: dict[str, Any]) -> bytes:

@@ -62,6 +62,11 @@ class Turns:
         finally:
             self._end(caller)
 
+    def refuse_unless_free(self, caller: str) -> None:
+        """Raise TooManyQueries where a turn would have to be waited for; none is taken."""
+        if not self._is_free(caller):
+            raise self._refused(caller, 0)
+
     def _is_free(self, caller: str) -> bool:
         free = self._running.total() < self._most
         return free and self._running[caller] < self._most_of_one

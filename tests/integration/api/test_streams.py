@@ -107,7 +107,7 @@ async def test_a_search_that_finds_nothing_says_where_it_is(
     made = _made(60, _DAY / 3)
     await store(engine, *made)
     asked = {"key": "n", "operator": "gte", "value": 1}
-    async with client_of(make_app(query_timeout_seconds=1.5)) as client:
+    async with client_of(make_app(query_timeout_seconds=6)) as client:
         async with held(engine, metadata_number, at(9 * _DAY)):
             lines = await _read(client, metadata_filter=[asked])
         assert lines[-1]["problem"]["type"] == "/docs/errors#query-timeout"
@@ -171,6 +171,58 @@ async def test_who_reads_slowly_holds_no_connection_and_no_turn(
         assert json.loads(lines[-1])["count"] == len(_LARGE)
         for each in answers:
             await each.aclose()
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_who_reads_no_more_gives_the_place_back(
+    make_app: MakeApp, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "_STALLED_SECONDS", 0.2)
+    await store(engine, *_LARGE)
+    before = _ended("stopped")
+    body = {"include": ["metadata", "predictions"]}
+
+    async def stopped() -> float:
+        return _ended("stopped") - before
+
+    async with served(make_app(streams_at_once=1)) as client:
+        stuck = client.build_request("POST", _QUERY, json=body, headers=_LINES)
+        answer = await client.send(stuck, stream=True)
+        assert answer.status_code == 200
+        await until(stopped, lambda more: more == 1)
+        again = await client.post(_QUERY, json={"limit": 1}, headers=_LINES)
+        assert again.status_code == 200
+        with pytest.raises(httpx.RemoteProtocolError):  # cut off, and not as if it were whole
+            await answer.aread()
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_its_pages_are_one_request_of_the_callers_rate(
+    make_app: MakeApp, engine: AsyncEngine
+) -> None:
+    await store(engine, *_made(95))
+    app = make_app(auth="on", api_token="sesame", api_rate_limit_per_minute=3)
+    async with client_of(app) as client:
+        client.headers["Authorization"] = "Bearer sesame"
+        lines = await _read(client)
+    assert lines[-1] == {"count": 95, "next": None, "warnings": [], "problem": None}
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_one_too_many_is_refused_before_anything_is_done(
+    make_app: MakeApp, engine: AsyncEngine
+) -> None:
+    await store(engine, *_made(25))
+    app = make_app(auth="on", api_token="sesame", streams_at_once=1)
+    async with client_of(app) as client:
+        client.headers["Authorization"] = "Bearer sesame"
+        async with app.state.streams.turn("token"):
+            body = {"include": ["urls"]}
+            answer = await client.post(_QUERY, json=body, headers=_LINES)
+        assert answer.status_code == 429
+        assert answer.json()["type"] == "/docs/errors#too-many-queries"
+        entries = (await client.get("/v1/audit")).json()["items"]
+    assert not [each for each in entries if each["action"] == "links_made"]
 
 
 async def _problem(answer: httpx.Response) -> dict[str, Any]:

@@ -33,13 +33,16 @@ class Gate:
             issuer = Issuer(settings.oidc_issuer, settings.oidc_jwks_url)
             self.tokens = Tokens(settings, issuer)
 
-    async def admit(self, request: Request, needed: Needs) -> Access:
-        """The request's access. Raises Unauthorized, Forbidden, TooManyRequests, Unavailable."""
+    async def admit(self, request: Request, needed: Needs, *, counted: bool = True) -> Access:
+        """The request's access; `counted`: it is one of those that the caller's rate allows.
+
+        Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
+        """
         if self._off:
             return Access(ANYONE, _client(request), needed)
         caller = await self._caller(request)
         refuse(
-            self._buckets.take(caller.name),
+            self._buckets.take(caller.name) if counted else 0,
             "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows.",
         )
         access = Access(caller, _client(request), needed)
