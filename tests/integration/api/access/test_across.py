@@ -1,14 +1,20 @@
 """Questions of several models: what a caller may not read shows nowhere."""
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
-from .conftest import Keys
+from tests.integration.stored import Made, store
+
+from .conftest import OPEN, SECRET, Keys
 
 _QUERY, _COUNT = "/v1/inferences/query", "/v1/inferences/count"
 
 
 @pytest.mark.usefixtures("two_models")
-async def test_what_a_caller_may_not_read_shows_nowhere(a_key: Keys) -> None:
+async def test_what_a_caller_may_not_read_shows_nowhere(a_key: Keys, engine: AsyncEngine) -> None:
+    for model_id in (SECRET, OPEN):
+        label = [(f"{model_id}-label", 0.5)]
+        await store(engine, Made("two", predictions=label, model_id=model_id))
     key = await a_key.make({"role": "owner", "model_id": "open-model"})
     for path in (_QUERY, _COUNT):
         answer = await a_key.ask(key, "POST", path, {"explain": True})
@@ -20,8 +26,10 @@ async def test_what_a_caller_may_not_read_shows_nowhere(a_key: Keys) -> None:
         unknown = await a_key.ask(key, "POST", path, {"metadata_filter": [asked]})
         assert unknown.status_code == 422
         assert unknown.json()["errors"][0]["known"] == ["open-model-key"]
-        warned = await a_key.ask(key, "POST", path, {"prediction": {"label": "secret-label"}})
-        assert "nearest" not in warned.text
+        near = {"prediction": {"label": "secret-model-labe"}}
+        warned = await a_key.ask(key, "POST", path, near)
+        assert "The nearest are open-model-label." in warned.text
+        assert "secret-model-label" not in warned.text
         hidden = await a_key.ask(key, "POST", path, {"model_ids": ["open-model", "secret-model"]})
         absent = await a_key.ask(key, "POST", path, {"model_ids": ["open-model", "nobody"]})
         assert hidden.status_code == absent.status_code == 404
