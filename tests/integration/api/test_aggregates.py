@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import registrations
-from inference_store.store.aggregates import gather, run, spans
+from inference_store.store.aggregates import budget, run, spans
 from inference_store.store.events.event import Extras
 from inference_store.store.registrations import Details
 from inference_store.store.tables import inference
@@ -163,7 +163,7 @@ async def test_too_many(
     client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await store(engine, *(Made(str(n), at(n), [("n", "int", str(n))]) for n in range(9)))
-    monkeypatch.setattr(gather, "MOST_ROWS", 5)
+    monkeypatch.setattr(budget, "MOST_ROWS", 5)
     monkeypatch.setattr(spans, "MOST_SPANS", 5)
     top = [{"function": "top", "of": "n"}]
     await store(engine, Made("late", START + timedelta(minutes=9)))
@@ -171,6 +171,41 @@ async def test_too_many(
         answer = await client.post(_ONE, json=body)
         assert answer.status_code == 422
         assert answer.json()["type"] == "/docs/errors#too-many-groups"
+
+
+async def test_measures_share_what_may_be_held(
+    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = ("a", "b", "c")
+    made = (Made(str(n), at(n), [(k, "int", str(n)) for k in keys]) for n in range(5))
+    await store(engine, *made)
+    monkeypatch.setattr(budget, "MOST_ROWS", 6)  # twelve in all
+    tops = [{"function": "top", "of": key} for key in keys]
+    await _ask(client, {"measures": tops[:2]})
+    same = [{**tops[0], "limit": n, "as": f"top-{n}"} for n in range(1, 10)]
+    await _ask(client, {"measures": same})
+    first = [{"function": "distinct", "of": key} for key in keys]
+    for body in ({"measures": tops}, {"measures": [*tops[:2], first[2]]}, {"measures": first}):
+        answer = await client.post(_ONE, json=body)
+        assert answer.status_code == 422
+        assert answer.json()["type"] == "/docs/errors#too-many-groups"
+        assert "together" in answer.json()["detail"]
+
+
+async def test_few_groups_of_many_partitions_are_few(
+    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    days = [START + timedelta(days=n) for n in range(6)]
+    made = (
+        Made(f"{n}-{day:%d}", day + timedelta(seconds=n), [("n", "int", str(n))])
+        for day in days
+        for n in range(3)
+    )
+    await store(engine, *made)
+    monkeypatch.setattr(budget, "MOST_ROWS", 4)
+    condition = {"metadata_filter": [{"key": "n", "operator": "lt", "value": 3}]}
+    answer = await _ask(client, {**condition, "group_by": ["n"], "order": "n"})
+    assert [group["measures"]["count"] for group in answer["groups"]] == [6, 6, 6]
 
 
 async def test_out_of_time(make_app: MakeApp, engine: AsyncEngine) -> None:

@@ -15,6 +15,7 @@ from inference_store.store.queries.operand import one
 from inference_store.store.queries.scope import Scope, around, pieces, unbroken_groups
 from inference_store.store.tables import SIDE_TABLES
 
+from .budget import Budget
 from .gather import Target
 from .naming import Naming
 from .operand import Operand
@@ -29,11 +30,16 @@ async def first_values(
     *,
     limit: int,
     deadline: Deadline,
+    budget: Budget,
 ) -> Counter[Any]:
-    """The first `limit` values that begin with the prefix, and one more if there is one."""
+    """The first `limit` values that begin with the prefix, and one more if there is one.
+
+    Raises TooManyGroups.
+    """
     if prefix and operand.kind != "string":
         return Counter()
     found: Counter[Any] = Counter()
+    naming = Naming(connection, [each.query for each in targets], deadline)
     for target in targets:
         query = target.query
         if query.nothing or query.scope.empty:
@@ -41,10 +47,13 @@ async def first_values(
         parts = await pieces(connection, query.scope, newest_first=True)
         for group in unbroken_groups(parts):
             statement = _first(query, group, operand, prefix, limit + 1)
-            rows = await fetch(connection, statement, deadline)
-            naming = Naming(connection, [query.scope.model])
+            rows = await fetch(connection, statement, deadline, what="read the first values")
             await naming.learn(operand, [row[0] for row in rows])
-            found.update(naming.named(operand, row[0]) for row in rows)
+            for row in rows:
+                value = naming.named(operand, row[0])
+                if value not in found:
+                    budget.take()
+                found[value] += 1
     return found
 
 

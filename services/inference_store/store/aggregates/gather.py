@@ -1,31 +1,30 @@
 """Statements run part by part, and what they say put together: exact, named, bounded."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, TypeVar
 
 from sqlalchemy import Select, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
-from inference_store.store.errors import TooManyGroups
 from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.scope import Scope, around, groups, pieces, unbroken_groups
 from inference_store.store.registrations import Registration
 
+from .budget import Budget
 from .naming import Naming
 from .operand import Operand
 from .parts import CountedBy, Counts, Key, Sums, Tally, Wanted, by_one_key, counts_of, sums_of
 from .rows import Dimension, InBins, InTime, Value
 
-# What is held in memory of one measure: groups, or groups and values.
-MOST_ROWS: Final = 100_000
 # Aggregates read much and answer little: two more processes of Postgres may help with one.
 WORKERS: Final = 2
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
 Build: TypeAlias = Callable[[Query, Scope], Part]
+Held = TypeVar("Held")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +33,20 @@ class Target:
 
     registration: Registration
     query: Query
+
+
+@dataclass(slots=True)
+class _Summed:
+    """What is held of a group."""
+
+    inferences: int = 0
+    sums: dict[Operand, Sums] = field(default_factory=dict)
+
+    def add(self, row: Any, wanted: Wanted) -> "_Summed":
+        self.inferences += row.n
+        for operand, found in _sums_in(row, wanted):
+            self.sums.setdefault(operand, Sums()).add(*found)
+        return self
 
 
 class Gathering:
@@ -45,6 +58,7 @@ class Gathering:
         targets: Sequence[Target],
         dimensions: Sequence[Dimension],
         deadline: Deadline,
+        budget: Budget,
     ) -> None:
         self._connection = connection
         self._targets = targets
@@ -52,15 +66,16 @@ class Gathering:
         # A model's id is the same in all its rows: it is put in here.
         self._asked = [each for each in dimensions if not _is_of_model(each)]
         self._deadline = deadline
-        self._naming = Naming(connection, [each.query.scope.model for each in targets])
+        self._budget = budget
+        self._naming = Naming(connection, [each.query for each in targets], deadline)
 
     async def tally(self, wanted: Wanted) -> Tally:
-        """The inferences of each group, and sums of properties."""
+        """The inferences of each group, and sums of properties. Raises TooManyGroups."""
         tally = Tally(sums={operand: {} for operand in wanted})
-        for key, row in await self._rows(lambda q, s: sums_of(q, s, self._asked, wanted)):
-            tally.inferences[key] += row.n
-            for operand, found in _sums_in(row, wanted):
-                tally.sums[operand].setdefault(key, Sums()).add(*found)
+        for key, found in await self._summed(wanted, "count the groups"):
+            tally.inferences[key] += found.inferences
+            for operand, sums in found.sums.items():
+                tally.sums[operand][key] = sums
         return tally
 
     @property
@@ -75,42 +90,64 @@ class Gathering:
     async def tally_by_one_key(self) -> Tally:
         """The inferences of each group, where `is_by_one_key`."""
         tally = Tally()
-        for key, row in await self._rows(lambda q, s: by_one_key(q, s, self._asked[0])):
-            if row.n > 0:
-                tally.inferences[key] += row.n
+        for key, number in await self._merged(
+            lambda q, s: by_one_key(q, s, self._asked[0]), _counted, "count by one key"
+        ):
+            if number > 0:
+                tally.inferences[key] += number
         return tally
 
     async def sums(self, wanted: Wanted) -> dict[Key, Sums]:
-        """The sums of one name that is no property."""
-        found: dict[Key, Sums] = {}
-        for key, row in await self._rows(lambda q, s: sums_of(q, s, self._asked, wanted)):
-            for _, each in _sums_in(row, wanted):
-                found.setdefault(key, Sums()).add(*each)
-        return found
+        """The sums of one name that is no property. Raises TooManyGroups."""
+        [operand] = wanted
+        found = await self._summed(wanted, f"add up {operand.place}")
+        return {key: each.sums[operand] for key, each in found}
 
     async def counts(self, operand: Operand, value: CountedBy) -> Counts:
         """How often each value, or bin, is in each group. Raises TooManyGroups."""
         found: Counts = {}
         also = [Value(operand) if value == "value" else None]
         build = _counting(self._asked, operand, value)
-        for key, row in await self._rows(build, also=also):
-            found.setdefault(key[:-1], Counter())[key[-1]] += row.n
+        what = f"count values of {operand.place}"
+        for key, number in await self._merged(build, _counted, what, also=also):
+            found.setdefault(key[:-1], Counter())[key[-1]] += number
         return found
 
-    async def _rows(
-        self, build: Build, *, also: Sequence[Dimension | None] = ()
-    ) -> list[tuple[Key, Any]]:
-        """Every part's rows with their keys; `also`: what stands behind the groups in a key."""
-        raw: list[tuple[Target, Any]] = []
-        for target in self._targets:
-            async for row in self._of_model(target.query, build):
-                raw.append((target, row))
-                if len(raw) > 2 * MOST_ROWS:
-                    raise too_many()
-        await self._learn([row for _, row in raw], [*self._asked, *also])
-        return [(self._key(target, row, also), row) for target, row in raw]
+    async def _summed(self, wanted: Wanted, what: str) -> list[tuple[Key, _Summed]]:
+        return await self._merged(
+            lambda q, s: sums_of(q, s, self._asked, wanted),
+            lambda held, row: (held or _Summed()).add(row, wanted),
+            what,
+        )
 
-    async def _of_model(self, query: Query, build: Build) -> Any:
+    async def _merged(
+        self,
+        build: Build,
+        merge: Callable[[Held | None, Any], Held],
+        what: str,
+        *,
+        also: Sequence[Dimension | None] = (),
+    ) -> list[tuple[Key, Held]]:
+        """What is held of each key, of all parts; `also`: what stands behind the groups in a key.
+
+        A key that many partitions and models have is held once.
+        """
+        held: dict[Key, Held] = {}
+        behind = [*self._asked, *also]
+        for target in self._targets:
+            own = tuple(_own(target, each) for each in self._dimensions if _is_of_model(each))
+            async for row in self._of_model(target.query, build, what):
+                raw = (own, *row[: len(behind)])
+                there = held.get(raw)
+                if there is None:
+                    self._budget.take()
+                held[raw] = merge(there, row)
+        for place, dimension in enumerate(behind, 1):
+            if isinstance(dimension, Value):
+                await self._naming.learn(dimension.operand, {raw[place] for raw in held})
+        return [(self._key(raw, also), found) for raw, found in held.items()]
+
+    async def _of_model(self, query: Query, build: Build, what: str) -> AsyncIterator[Any]:
         if query.nothing or query.scope.empty:
             return
         parts = await pieces(self._connection, query.scope, newest_first=True)
@@ -119,47 +156,50 @@ class Gathering:
         for group in unbroken_groups(parts) if as_one else groups(parts, query.group):
             scopes = [around(group)] if as_one else group
             built = [build(query, scope) for scope in scopes]
-            together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
-            statement = select(together).limit(MOST_ROWS + 1)
-            rows = await fetch(self._connection, statement, self._deadline, workers=WORKERS)
-            if len(rows) > MOST_ROWS:
-                raise too_many()
-            for row in rows:
+            async for row in self._fetched(built, what):
                 yield row
 
-    def _key(self, target: Target, row: Any, behind: Sequence[Any]) -> Key:
-        found = iter(range(len(self._asked) + len(behind)))
+    async def _fetched(self, built: Sequence[Part], what: str) -> AsyncIterator[Any]:
+        """The rows of several parts; where they are many, of one after the other: what is few
+        groups may be a row in each part. Raises TooManyGroups where one part has too many."""
+        together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
+        most = self._budget.most_of_a_part
+        statement = select(together).limit(most + 1)
+        rows = await fetch(self._connection, statement, self._deadline, workers=WORKERS, what=what)
+        if len(rows) <= most:
+            for row in rows:
+                yield row
+            return
+        if len(built) == 1:
+            raise self._budget.part_too_large()
+        del rows  # not held beside those that come now
+        for part in built:
+            async for row in self._fetched([part], what):
+                yield row
+
+    def _key(self, raw: Key, behind: Sequence[Any]) -> Key:
+        own, found = iter(raw[0]), iter(raw[1:])
         key = [
-            getattr(target.registration, each.operand.name)  # type: ignore[union-attr]
-            if _is_of_model(each)
-            else self._named(each, row[next(found)])
+            next(own) if _is_of_model(each) else self._named(each, next(found))
             for each in self._dimensions
         ]
-        return (*key, *(self._named(each, row[next(found)]) for each in behind))
+        return (*key, *(self._named(each, next(found)) for each in behind))
 
     def _named(self, dimension: Any, value: Any) -> Any:
-        return self._naming.named(dimension.operand, value) if _is_value(dimension) else value
-
-    async def _learn(self, rows: Sequence[Any], dimensions: Sequence[Any]) -> None:
-        for place, dimension in enumerate(dimensions):
-            if _is_value(dimension):
-                await self._naming.learn(dimension.operand, {row[place] for row in rows})
+        is_value = isinstance(dimension, Value)
+        return self._naming.named(dimension.operand, value) if is_value else value
 
 
-def too_many() -> TooManyGroups:
-    """More rows than are held in memory."""
-    return TooManyGroups(
-        f"There are more than {MOST_ROWS:,} groups, or different values in groups: narrow the"
-        " conditions, group by fewer names, or by a histogram."
-    )
+def _counted(held: int | None, row: Any) -> int:
+    return (held or 0) + int(row.n)
+
+
+def _own(target: Target, dimension: Any) -> Any:
+    return getattr(target.registration, dimension.operand.name)
 
 
 def _counting(asked: Sequence[Dimension], operand: Operand, value: CountedBy) -> Build:
     return lambda query, scope: counts_of(query, scope, asked, operand, value)
-
-
-def _is_value(dimension: Any) -> bool:
-    return isinstance(dimension, Value)
 
 
 def _is_of_model(dimension: Dimension) -> bool:

@@ -3,12 +3,15 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from sqlalchemy import any_, select
+from sqlalchemy import Select, any_, func, select, true
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.long_text import WHOLE_BYTES
+from inference_store.store.queries.bounded import Deadline, fetch
+from inference_store.store.queries.matching import Query
 from inference_store.store.queries.operand import many
+from inference_store.store.queries.scope import Scope, around, groups, pieces
 from inference_store.store.tables import label, metadata_string
 
 from .exact import exact
@@ -18,14 +21,17 @@ from .operand import Operand
 class Naming:
     """Looks up once what it is asked for again and again."""
 
-    def __init__(self, connection: AsyncConnection, models: Sequence[int]) -> None:
+    def __init__(
+        self, connection: AsyncConnection, queries: Sequence[Query], deadline: Deadline
+    ) -> None:
         self._connection = connection
-        self._models = models
+        self._queries = queries
+        self._deadline = deadline
         self._labels: dict[int, str] = {}
         self._whole: dict[tuple[int, str], str] = {}
 
     async def learn(self, operand: Operand, values: Collection[Any]) -> None:
-        """Look up what `named` will be asked for."""
+        """Look up what `named` will be asked for. Raises OutOfTime."""
         there = {value for value in values if value is not None}
         if operand.is_label:
             await self._learn_labels(there - set(self._labels))
@@ -52,12 +58,30 @@ class Naming:
             self._labels.update({row.label: row.name for row in rows})
 
     async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
-        table = metadata_string.c
-        query = select(table.value, table.whole).where(
-            table.model == any_(many(self._models, INTEGER())),
-            table.key == operand.key,
-            table.value == any_(many(sorted(cut), TEXT())),
-            table.whole.is_not(None),
-        )
-        for row in await self._connection.execute(query.distinct()):
-            self._whole[operand.key, row.value] = row.whole
+        """Look where it was asked, and no further than all are found."""
+        left = {each for each in cut if (operand.key, each) not in self._whole}
+        for query in self._queries:
+            if query.nothing or query.scope.empty or not left:
+                continue
+            for group in groups(await pieces(self._connection, query.scope, newest_first=True)):
+                if left:
+                    statement = _whole(around(group), operand, left)
+                    rows = await fetch(
+                        self._connection, statement, self._deadline, what="read long texts whole"
+                    )
+                    self._whole.update({(operand.key, row.value): row.whole for row in rows})
+                    left -= {row.value for row in rows}
+
+
+def _whole(scope: Scope, operand: Operand, cut: set[str]) -> Select[Any]:
+    """One row a value, however many inferences have it."""
+    table = metadata_string.alias()
+    value = func.unnest(many(sorted(cut), TEXT())).column_valued("cut")
+    row = select(table.c.whole).where(
+        scope.of(table),
+        table.c.key == operand.key,
+        table.c.value == value,
+        table.c.whole.is_not(None),
+    )
+    whole = row.limit(1).lateral()
+    return select(value.label("value"), whole.c.whole).join(whole, true())

@@ -17,13 +17,14 @@ from inference_store.store.queries.scope import HIGHEST, LOWEST
 from .answer import Aggregated, Found, shown
 from .asked import Aggregation, ByHistogram, ByLabel, ByTime, Grouping, Measure
 from .bins import automatic
+from .budget import Budget
 from .first_values import first_values
 from .functions import AGGREGATES, Sum
 from .gather import Gathering, Target
 from .names import Names
 from .operand import LABEL, Operand
 from .ordering import Group, in_order, key_of
-from .parts import Counts, Key, Sums, Tally
+from .parts import CountedBy, Counts, Key, Sums, Tally
 from .rows import Dimension, InBins, InTime, Value
 from .spans import starts_of
 
@@ -38,17 +39,20 @@ class _Run:
     asked: Aggregation
     deadline: Deadline
     names: Names
+    budget: Budget = field(default_factory=Budget)
     operands: dict[str, Operand] = field(default_factory=dict)
     dimensions: list[Dimension] = field(default_factory=list)
     # by measure
     counts: dict[str, Counts] = field(default_factory=dict)
     bounds: dict[str, Sequence[Decimal]] = field(default_factory=dict)
     approximate: set[str] = field(default_factory=set)
+    # what several measures need is read, and held, once
+    read: dict[tuple[Operand, CountedBy], Counts] = field(default_factory=dict)
 
     def gathering(self, dimensions: Sequence[Dimension] | None = None) -> Gathering:
         """What adds up, by these dimensions instead of those asked for."""
         by = self.dimensions if dimensions is None else dimensions
-        return Gathering(self.connection, self.targets, by, self.deadline)
+        return Gathering(self.connection, self.targets, by, self.deadline, self.budget)
 
 
 async def aggregate(
@@ -169,21 +173,25 @@ async def _count(run: _Run, tally: Tally, measure: Measure) -> None:
     if measure.of is None or function.needs == "sums":
         return
     operand = run.operands[name]
-    gathering = run.gathering()
     if function.needs == "percentiles":
         number = sum(each.number for each in tally.sums[operand].values())
         if number > EXACT_VALUES:
             run.approximate.add(name)
-        run.counts[name] = await gathering.counts(
-            operand, "sketch" if name in run.approximate else "value"
-        )
+        by: CountedBy = "sketch" if name in run.approximate else "value"
+        run.counts[name] = await _counts(run, operand, by)
     elif function.needs == "bins":
         bounds = run.bounds[name] = await _bounds(run, operand, measure)
-        run.counts[name] = await gathering.counts(operand, bounds) if bounds else {}
+        run.counts[name] = await _counts(run, operand, bounds) if bounds else {}
     elif function.name == "distinct" and not run.dimensions and operand.place == "metadata":
         run.counts[name] = {(): await _first(run, operand, measure)}
     else:
-        run.counts[name] = await gathering.counts(operand, "value")
+        run.counts[name] = await _counts(run, operand, "value")
+
+
+async def _counts(run: _Run, operand: Operand, by: CountedBy) -> Counts:
+    if (operand, by) not in run.read:
+        run.read[operand, by] = await run.gathering().counts(operand, by)
+    return run.read[operand, by]
 
 
 async def _first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
@@ -194,6 +202,7 @@ async def _first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
         measure.prefix,
         limit=measure.limit,
         deadline=run.deadline,
+        budget=run.budget,
     )
 
 
