@@ -72,7 +72,7 @@ async def aggregate(
     tally = await _tally(run)
     for measure in asked.measures:
         await _count(run, tally, measure)
-    groups = [_group(run, tally, key) for key in _keys(asked, tally)]
+    groups = [_group(run, tally, key) for key in _keys(run, tally)]
     kept, left = in_order(asked, groups)
     return Aggregated(
         groups=[each.shown for each in kept],
@@ -206,9 +206,16 @@ async def _first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
     )
 
 
-def _keys(asked: Aggregation, tally: Tally) -> Sequence[Key]:
-    """Without groups there is one answer, also where nothing matches."""
-    return list(tally.inferences) if asked.group_by else [()]
+def _keys(run: _Run, tally: Tally) -> Sequence[Key]:
+    """Without groups there is one answer, also where nothing matches.
+
+    Predictions without a label are a group of which there may be no inference.
+    """
+    if not run.asked.group_by:
+        return [()]
+    sums = (key for each in tally.sums.values() for key, found in each.items() if found.number)
+    counts = (key for each in run.counts.values() for key in each)
+    return list(dict.fromkeys([*tally.inferences, *sums, *counts]))
 
 
 def _group(run: _Run, tally: Tally, key: Key) -> Group:
