@@ -5,8 +5,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from inference_store.store import traces
-from inference_store.store.metrics import QUERY_SECONDS
+from inference_store.store.errors import QueryTimeout
+from inference_store.store.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
+from inference_store.store.queries.bounded import OutOfTime
 from inference_store.store.queries.matching import Query
+
+
+@contextmanager
+def in_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
+    """As `asking`. Raises QueryTimeout, which says how to `narrow`, where time runs out."""
+    try:
+        with asking(kind, *queries):
+            yield
+    except OutOfTime:
+        QUERY_TIMEOUTS.labels(kind).inc()
+        raise QueryTimeout(narrow) from None
 
 
 @contextmanager

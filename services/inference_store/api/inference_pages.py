@@ -13,10 +13,10 @@ from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
 from inference_store.store.cql2 import to_json
 from inference_store.store.cql2.tree import Node
-from inference_store.store.errors import Fault, Invalid, QueryTimeout
+from inference_store.store.errors import Fault, Invalid
 from inference_store.store.metrics import QUERY_TIMEOUTS
 from inference_store.store.queries import cursor as cursors
-from inference_store.store.queries.bounded import Deadline, OutOfTime
+from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.hit import Hit
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.pages import Page, cursor_after, find_page, to_narrow
@@ -27,7 +27,7 @@ from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
 from .access import Access
-from .asking import asking
+from .asking import in_time
 from .chosen import Chosen
 from .explaining import explaining
 from .schemas.questions import Conditions, InferenceQuery
@@ -124,20 +124,16 @@ async def page_of(  # noqa: PLR0917
 async def _found(
     connection: AsyncConnection, settings: ApiSettings, body: InferenceQuery, asked: Asked
 ) -> Page:
-    try:
-        with asking("page", asked.query):
-            page = await find_page(
-                connection,
-                asked.queries,
-                asked.sort,
-                fingerprint=asked.fingerprint,
-                cursor=body.cursor,
-                limit=body.limit,
-                deadline=deadline(body, settings),
-            )
-    except OutOfTime:
-        QUERY_TIMEOUTS.labels("page").inc()
-        raise QueryTimeout(to_narrow(asked.sort)) from None
+    with in_time("page", to_narrow(asked.sort), asked.query):
+        page = await find_page(
+            connection,
+            asked.queries,
+            asked.sort,
+            fingerprint=asked.fingerprint,
+            cursor=body.cursor,
+            limit=body.limit,
+            deadline=deadline(body, settings),
+        )
     if page.searched_back_to is not None:
         QUERY_TIMEOUTS.labels("page").inc()
     return page

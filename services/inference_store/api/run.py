@@ -56,7 +56,7 @@ async def serve(settings: ApiSettings) -> None:
     read_dsn = settings.postgres_read_dsn
     reading = None if read_dsn is None else _engine(settings, read_dsn.get_secret_value())
     blobs = Blobs(settings)
-    from_zero(QUERY_TIMEOUTS, ("page", "count"))
+    from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate"))
     from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()

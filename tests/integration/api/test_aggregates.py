@@ -11,6 +11,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.api import chosen_models
 from inference_store.store import registrations
 from inference_store.store.aggregates import budget, run, spans
 from inference_store.store.events.event import Extras
@@ -229,3 +230,70 @@ async def test_a_moved_model_has_its_project(
     path = "/v1/inferences/aggregate"
     answer = await _ask(client, {"project_id": "p", "group_by": ["project_id"]}, path)
     assert answer["groups"] == [{"key": {"project_id": "p"}, "measures": {"count": 4}}]
+
+
+async def test_predictions_without_a_label_are_a_group(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, Made(predictions=[("car", 0.5), (None, 0.25), (None, None)]))
+    of = "prediction.score"
+    for function, expected in (("sum", [Decimal("0.5"), Decimal("0.25")]), ("top", [1, 1])):
+        body = {"measures": [{"function": function, "of": of, "as": "m"}], "group_by": ["label"]}
+        groups = (await _ask(client, {**body, "order": "-label"}))["groups"]
+        assert {group["key"]["label"] for group in groups} == {"car", None}
+        by = {group["key"]["label"]: group["measures"]["m"] for group in groups}
+        found = [by["car"], by[None]]
+        if function == "top":
+            found = [sum(each["count"] for each in one["values"]) for one in found]
+        assert found == expected
+
+
+async def test_explained(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    long = "é" * 400
+    metadata = [("n", "int", "1"), ("s", "string", long)]
+    await store(engine, Made(metadata=metadata, predictions=[("car", 0.5)]))
+    measures = [
+        {"function": "sum", "of": "prediction.score"},
+        {"function": "top", "of": "s"},
+        {"function": "distinct", "of": "s"},
+    ]
+    whats = set()
+    for path in (_ONE, "/v1/inferences/aggregate"):
+        for body in (
+            {"measures": measures},
+            {"measures": measures[:2], "group_by": [{"time": "hour"}]},
+            {"group_by": ["n"]},
+        ):
+            assert "explain" not in await _ask(client, body, path)
+            told = (await _ask(client, {**body, "explain": True}, path))["explain"]
+            assert told["form"] == "everything"
+            whats |= {step["what"].split(":")[0] for step in told["steps"]}
+            assert told["partitions_total"] == 1
+    assert whats == {
+        "find the first inference",
+        "find the last inference",
+        "count the groups",
+        "count by one key",
+        "add up prediction",
+        "count values of metadata",
+        "read the first values",
+        "read long texts whole",
+    }
+
+
+async def test_which_models(
+    client: httpx.AsyncClient, engine: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for model_id in ("a", "b"):
+        await store(engine, Made(model_id=model_id))
+    path = "/v1/inferences/aggregate"
+    both = await client.post(path, json={"project_id": "p", "model_ids": ["a"]})
+    assert both.status_code == 422
+    assert "cannot both be given" in both.text
+    for body in ({"project_id": "none"}, {"model_ids": ["a", "none"]}):
+        assert (await client.post(path, json=body)).status_code == 404
+    monkeypatch.setattr(chosen_models, "MOST_MODELS", 1)
+    many = await client.post(path, json={})
+    assert many.status_code == 422
+    assert many.json()["errors"][0]["path"] == "model_ids"
+    assert (await _ask(client, {"model_ids": ["b"]}, path))["groups"][0]["measures"]["count"] == 1

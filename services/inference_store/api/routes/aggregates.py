@@ -5,10 +5,12 @@ from collections.abc import Sequence
 from fastapi import APIRouter
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.asking import asking
+from inference_store.api.asking import in_time
+from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import Querying, Settings
+from inference_store.api.explaining import explaining
 from inference_store.api.filters import read_filter
 from inference_store.api.inference_pages import deadline
 from inference_store.api.paths import ModelId
@@ -18,11 +20,7 @@ from inference_store.api.schemas.aggregates import (
     InferenceAggregate,
     ShownAggregate,
 )
-from inference_store.store.aggregates import aggregate, choose
-from inference_store.store.aggregates.choose import targets
-from inference_store.store.errors import QueryTimeout
-from inference_store.store.metrics import QUERY_TIMEOUTS
-from inference_store.store.queries.bounded import OutOfTime
+from inference_store.store.aggregates import aggregate, targets
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
@@ -50,7 +48,7 @@ async def aggregate_inferences(
 ) -> Answer:
     """Measures of the inferences that satisfy every condition, by groups."""
     model = await access.model(connection, model_id)
-    return await _aggregated(connection, [model], body, to)
+    return await _aggregated(connection, access, [model], body, to)
 
 
 @router.post(
@@ -64,37 +62,35 @@ async def aggregate_across(
     body: AggregateAcross, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """The same across models: those of a project, those named, or all that you may read."""
-    models = await choose(
-        connection, within=access.reach, project_id=body.project_id, model_ids=body.model_ids
-    )
-    return await _aggregated(connection, models, body, to)
+    models = await chosen_models(connection, access, body)
+    return await _aggregated(connection, access, models, body, to)
 
 
 async def _aggregated(
     connection: AsyncConnection,
+    access: Access,
     models: Sequence[Registration],
     body: InferenceAggregate,
     to: ApiSettings,
 ) -> Answer:
     tree = await read_filter(body.filter, body.filter_lang)
-    asked, warnings = await targets(connection, models, body.question(tree))
-    try:
-        with asking("aggregate", *(each.query for each in asked)):
+    of_each, asked = await targets(connection, models, body.question(tree))
+    with explaining(body.explain) as explained:
+        with in_time("aggregate", _NARROW, asked.query):
             found = await aggregate(
                 connection,
-                asked,
+                of_each,
                 body.aggregation(),
                 deadline=deadline(body, to),
                 unknown_keys=body.unknown_keys,
             )
-    except OutOfTime:
-        QUERY_TIMEOUTS.labels("aggregate").inc()
-        raise QueryTimeout(_NARROW) from None
+        told = await explained.shown(connection, access, asked.query)
     return Answer(
         {
             "groups": found.groups,
             "others": found.others,
             "approximate": found.approximate,
-            "warnings": [*warnings, *found.warnings],
+            "warnings": [*asked.warnings, *found.warnings],
+            **told,
         }
     )

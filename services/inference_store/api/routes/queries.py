@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from inference_store.api.access import Access, Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer
-from inference_store.api.asking import asking
+from inference_store.api.asking import in_time
 from inference_store.api.dependencies import BlobStore, Querying, Settings
 from inference_store.api.explaining import explaining
 from inference_store.api.filters import read_filter
@@ -20,11 +20,8 @@ from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.streams import STREAMING, Ask, answered
 from inference_store.store.blobs import Blobs
-from inference_store.store.errors import QueryTimeout
-from inference_store.store.metrics import QUERY_TIMEOUTS
 from inference_store.store.queries import place
 from inference_store.store.queries.ask import prepare
-from inference_store.store.queries.bounded import OutOfTime
 from inference_store.store.queries.count import count as count_matches
 from inference_store.store.queries.sort import resolve
 from inference_store.store.rights import Right
@@ -93,12 +90,8 @@ async def count_inferences(
     tree = await read_filter(body.filter, body.filter_lang)
     asked = await prepare(connection, model, body.question(tree))
     with explaining(body.explain) as explained:
-        try:
-            with asking("count", asked.query):
-                number = await count_matches(connection, asked.query, deadline=deadline(body, to))
-        except OutOfTime:
-            QUERY_TIMEOUTS.labels("count").inc()
-            raise QueryTimeout(_NARROW) from None
+        with in_time("count", _NARROW, asked.query):
+            number = await count_matches(connection, asked.query, deadline=deadline(body, to))
         told = await explained.shown(connection, access, asked.query)
     return Answer({"count": number, "warnings": asked.warnings, **told})
 

@@ -16,7 +16,7 @@ from .asked import (
     Measure,
     Name,
 )
-from .choose import choose
+from .choose import targets
 from .functions import AGGREGATES, Aggregate
 from .run import aggregate
 
@@ -33,5 +33,5 @@ __all__ = [
     "Measure",
     "Name",
     "aggregate",
-    "choose",
+    "targets",
 ]

@@ -59,10 +59,12 @@ async def _end(
 ) -> UUID | None:
     """The first or the last uid of all in the scope, whether it matches or not."""
     uid = inference.c.uid
+    what = f"find the {'last' if newest else 'first'} inference"
     parts = await pieces(connection, query.scope, newest_first=newest)
     for group in unbroken_groups(parts):
         here = select(uid).where(around(group).of(inference)).limit(1)
-        rows = await fetch(connection, here.order_by(uid.desc() if newest else uid), deadline)
+        ordered = here.order_by(uid.desc() if newest else uid)
+        rows = await fetch(connection, ordered, deadline, what=what)
         if rows:
             found: UUID = rows[0][0]
             return found

@@ -37,3 +37,37 @@ async def test_across_models_only_what_may_be_read(
         {"key": f"{OPEN}-key", "operator": "missing"}
     ]}  # fmt: skip
     assert await groups(known, reader) == {(SECRET, 1), (OPEN, 2)}
+
+
+async def test_names_of_a_hidden_model_are_unknown(
+    a_key: Keys, two_models: dict[str, int], engine: AsyncEngine
+) -> None:
+    assert set(two_models) == {SECRET, OPEN}
+    for model_id in (SECRET, OPEN):
+        label = f"{model_id}-label"
+        await store(engine, Made("labelled", at(1), predictions=[(label, 0.5)], model_id=model_id))
+    mine = await a_key.make({"role": "reader", "model_id": OPEN})
+    all_of = await a_key.make({"role": "reader"})
+
+    async def ask(key: str, body: dict[str, Any]) -> Any:
+        return await a_key.ask(key, "POST", "/v1/inferences/aggregate", body)
+
+    for function in ("top", "distinct"):
+        of_key = {"measures": [{"function": function, "of": f"{SECRET}-key"}]}
+        assert f"{SECRET}-value" in (await ask(all_of, of_key)).text
+        refused = await ask(mine, of_key)
+        assert refused.status_code == 422
+        [fault] = refused.json()["errors"]
+        assert f"{OPEN}-key" in fault["known"]
+        assert f"{SECRET}-key" not in fault["known"]
+        nothing = await ask(mine, {**of_key, "unknown_keys": "empty"})
+        [group] = nothing.json()["groups"]
+        assert group["measures"][f"{function}({SECRET}-key)"]["values"] == []
+        of_label = {"measures": [{"function": function, "of": "label"}]}
+        assert f"{SECRET}-label" in (await ask(all_of, of_label)).text
+        answered = await ask(mine, of_label)
+        assert f"{OPEN}-label" in answered.text
+        assert SECRET not in answered.text
+    by_label = await ask(mine, {"group_by": ["label"]})
+    assert f"{OPEN}-label" in by_label.text
+    assert SECRET not in by_label.text

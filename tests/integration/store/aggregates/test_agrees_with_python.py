@@ -22,8 +22,8 @@ from inference_store.store.aggregates import (
     Measure,
     Name,
     aggregate,
+    targets,
 )
-from inference_store.store.aggregates.choose import targets
 from inference_store.store.events.event import Extras
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS
@@ -239,9 +239,11 @@ async def test_sql_agrees_with_python(
             expected = plain.grouped(matching, [values for _, values in groupings])
             shown = {_key(group["key"]): group["measures"] for group in answer.groups}
             assert len(shown) == len(answer.groups)
-            assert {key: group["all"] for key, group in shown.items()} == {
+            # a group of nothing but predictions without a label
+            assert {key: group["all"] for key, group in shown.items() if group["all"]} == {
                 key: len(members) for key, members in expected.items()
             }
+            _check_without_inferences(shown, groupings, measures)
             for measure, options in measures:
                 name = measure.of.text if measure.of else ""
                 of_predictions = name == "prediction.score"
@@ -249,6 +251,15 @@ async def test_sql_agrees_with_python(
                     _beside_labels(matching, groupings, expected) if of_predictions else expected
                 )
                 _check(measure, options, asked, shown, members)
+
+
+def _check_without_inferences(shown: Any, groupings: Any, measures: Any) -> None:
+    """Only where predictions are measured by label, and of what has no label."""
+    empty = [key for key, group in shown.items() if not group["all"]]
+    places = [place for place, (by, _) in enumerate(groupings) if isinstance(by, ByLabel)]
+    for key in empty:
+        assert any(key[place] is None for place in places)
+        assert any(m.of is not None and m.of.text == "prediction.score" for m, _ in measures)
 
 
 def _beside_labels(matching: list[Made], groupings: Any, keys: Any) -> dict[Any, list[Made]]:

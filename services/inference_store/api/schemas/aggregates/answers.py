@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from inference_store.api.schemas.explain import Explanation
 from inference_store.api.schemas.fields import Shown
 
 
@@ -30,3 +31,5 @@ class ShownAggregate(Shown):
     approximate: bool
     """Whether some percentiles are not exact; each says it itself. All else always is exact."""
     warnings: list[str]
+    explain: Explanation | None = None
+    """Where it was asked for."""

@@ -4,6 +4,7 @@ from typing import Annotated, Self
 
 from pydantic import ConfigDict, Field, JsonValue, model_validator
 
+from inference_store.api.schemas.across import Models
 from inference_store.api.schemas.fields import ShortText, Whole
 from inference_store.api.schemas.questions import Conditions
 from inference_store.store.aggregates import Aggregation
@@ -66,10 +67,5 @@ class InferenceAggregate(Conditions):
         )
 
 
-class AggregateAcross(InferenceAggregate):
+class AggregateAcross(Models, InferenceAggregate):
     """The same across models: all that the caller may read, or fewer."""
-
-    project_id: ShortText | None = None
-    """Only the models of this project."""
-    model_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
-    """Only these models."""
