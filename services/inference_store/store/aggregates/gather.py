@@ -153,7 +153,7 @@ class Gathering:
         parts = await pieces(self._connection, query.scope, newest_first=True)
         # Without conditions a table's partitions are read as one, by several processes.
         as_one = not query.conditions
-        for group in unbroken_groups(parts) if as_one else groups(parts, query.group):
+        for group in unbroken_groups(parts) if as_one else groups(parts):
             scopes = [around(group)] if as_one else group
             built = [build(query, scope) for scope in scopes]
             async for row in self._fetched(built, what):

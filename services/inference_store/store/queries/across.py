@@ -19,7 +19,7 @@ from .bounded import Deadline, OutOfTime, fetch
 from .hit import Hit
 from .matching import Query, counted, led, ordered, walked
 from .page import WALK
-from .scope import HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
+from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
 
 MODELS = 8
 _FEW_SCANS = 4
@@ -43,13 +43,9 @@ async def spread(
 
 
 def batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
-    """So many models at once; fewer where the conditions take many index scans or comparisons."""
-    if not queries:
-        return
-    first = queries[0]
-    scans = sum(condition.scans for condition in first.conditions)
-    size = MODELS * _FEW_SCANS // max(scans, _FEW_SCANS)
-    size = max(1, min(size, first.at_once // first.group))
+    """So many models at once; fewer where the conditions take many index scans each."""
+    scans = sum(condition.scans for condition in queries[0].conditions) if queries else 0
+    size = max(1, MODELS * _FEW_SCANS // max(scans, _FEW_SCANS))
     for start in range(0, len(queries), size):
         yield queries[start : start + size]
 
@@ -117,8 +113,7 @@ async def count_across(
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return 0
     matches = 0
-    found = await pieces(connection, queries[0].scope, newest_first=True)
-    for group in groups(found, queries[0].group):
+    for group in groups(await pieces(connection, queries[0].scope, newest_first=True)):
         for batch in batches(queries):
             parts = [counted(query, scope) for query, scope in units(batch, group)]
             together = union_all(*parts).subquery()
@@ -208,7 +203,7 @@ async def _follow(
             for part in group:
                 if found.missing > 0:
                     await _follow_group(connection, queries, [part], found, deadline)
-        start, size = start + size, min(2 * size, queries[0].group)
+        start, size = start + size, min(2 * size, GROUP)
 
 
 async def _follow_group(

@@ -17,7 +17,7 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
         return 0
     parts = await pieces(connection, query.scope, newest_first=True)
     matches = 0
-    for group in groups(parts, query.group):
+    for group in groups(parts):
         for there in together(await looked_at(connection, query, group, deadline)):
             counts = union_all(*(_counted(query, leading) for leading in there)).subquery()
             statement = select(func.sum(counts.c.matches))

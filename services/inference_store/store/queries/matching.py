@@ -9,11 +9,8 @@ from sqlalchemy import ColumnElement, Select, case, func, intersect, select
 
 from inference_store.store.tables import inference
 
-from .conditions import Condition, leading, size_of, tests
-from .scope import GROUP, HIGHEST, LOWEST, Scope, unmarked
-
-# Comparisons of a statement, where its parts can be shared out: planning takes time with each.
-MOST_COMPARISONS = 200
+from .conditions import Condition, leading, tests
+from .scope import HIGHEST, LOWEST, Scope, unmarked
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +29,6 @@ class Query:
     def led(self) -> bool:
         """Whether an index leads to the matches."""
         return any(condition.scans for condition in self.conditions)
-
-    @property
-    def at_once(self) -> int:
-        """Of how many pieces a statement may ask this, one at least."""
-        return max(1, MOST_COMPARISONS // max(1, sum(map(size_of, self.conditions))))
-
-    @property
-    def group(self) -> int:
-        """How many partitions a statement looks at."""
-        return min(GROUP, self.at_once)
 
     @property
     def form(self) -> str:

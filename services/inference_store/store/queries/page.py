@@ -136,7 +136,7 @@ async def _follow(
     found: Found,
     deadline: Deadline,
 ) -> None:
-    for group in growing(parts, query.group):
+    for group in growing(parts):
         if found.missing <= 0:
             return
         share = 1.0 if len(group) == 1 else 0.5

@@ -121,7 +121,7 @@ async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | Non
     left = most + 1
     deadline = Deadline.after(search.deadline.left_seconds * 0.25)
     try:
-        for group in groups(parts, search.first.group):
+        for group in groups(parts):
             for batch in batches(search.queries):
                 lists = [_listed(unit, left) for unit in units(batch, group)]
                 together = union_all(*lists).subquery()
@@ -181,7 +181,7 @@ async def _merge(
 ) -> None:
     """Ask every partition of every model for its first ones, each batch beyond the others'."""
     deadline = Deadline.after(search.deadline.left_seconds * share)
-    for group in groups(parts, search.first.group):
+    for group in groups(parts):
         for batch in batches(search.queries):
             asked = [_ordered(search, unit, tested) for unit in units(batch, group)]
             await _take(search, asked, what, deadline)

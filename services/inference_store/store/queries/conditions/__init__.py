@@ -4,7 +4,6 @@ from .compiled import condition_of
 from .condition import EVERYTHING, NOTHING, Condition, Uids
 from .logic import All, all_of, leading, tests
 from .names import Names, names_of
-from .size import size_of
 from .spans import Received
 
 __all__ = [
@@ -19,6 +18,5 @@ __all__ = [
     "condition_of",
     "leading",
     "names_of",
-    "size_of",
     "tests",
 ]
