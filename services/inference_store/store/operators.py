@@ -86,7 +86,9 @@ def _like_pieces(pattern: str) -> list[str]:
 def _like_tokens(pattern: str) -> list[str]:
     tokens = re.findall(r"\\.|[^\\]|\\\Z", pattern, re.DOTALL)
     if tokens and tokens[-1] == "\\":
-        raise ValueError("a LIKE pattern cannot end in a backslash; write two for one")
+        raise ValueError(
+            "a LIKE pattern cannot end in a backslash; write two for one, in a text of CQL2 four"
+        )
     return tokens
 
 

@@ -43,9 +43,7 @@ ACCEPTS: Final[Mapping[Takes, frozenset[Kind]]] = MappingProxyType(
         "array": frozenset[Kind]({"array"}),
         "list": frozenset[Kind]({"array"}),
         "name": frozenset[Kind](),
-        "any": frozenset[Kind](
-            {"truth", "number", "text", "instant", "interval", "geometry", "array"}
-        ),
+        "any": frozenset[Kind]({"truth", "number", "text", "instant", "geometry"}),
     }
 )
 """The kinds that an argument may have; `unknown` may stand everywhere but for a list."""

@@ -1,16 +1,18 @@
 """The array functions: the values of a name as a set, against a set that is written out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal, InvalidOperation
 from typing import Final, Literal, TypeAlias
 
 from inference_store.store.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
+from inference_store.store.json_text import is_number
 from inference_store.store.properties import Property as Described
 
 from . import names, operands
 from .checking import Checking
 from .known import KnownKey
 from .mismatches import mismatch
-from .refusals import meaningless
+from .refusals import meaningless, not_kept
 from .typed import (
     And,
     Array,
@@ -48,6 +50,9 @@ def truth_of(node: Operation, checking: Checking) -> Truth:
             return Fixed(_of_constants(one, relation, other, checking))
         case (Named() as one, Named() as other) if relation == "overlaps":
             return _shared(one, other, checking)
+        case (Named(), Named()):
+            message = f"{node.op.upper()} of two names is not kept"
+            raise not_kept(node, checking.source, message, "array-functions")
     message = f"{node.op.upper()} takes a name and an array that is written out: ('a', 'b')"
     raise meaningless(node, checking.source, message)
 
@@ -83,10 +88,23 @@ def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -
         kind = constant.kind
         if kind not in operands.possible(of, checking):
             raise mismatch([of, item], [operands.possible(of, checking), _one(kind)], checking)
-    parts = [
-        Array(relation, _values(found, kind, checking), _of_kind(constants, kind)) for kind in kinds
-    ]
-    return parts[0] if len(parts) == 1 else _of_several_kinds(relation, parts)
+    _refuse_one_value(of, found, checking)
+    if relation in ("equals", "containedby"):
+        # A value of a kind that is not among the constants is none of them.
+        kinds += tuple(sorted(operands.possible(of, checking) - {*kinds}))
+    values = {kind: _values(found, kind, checking) for kind in kinds}
+    if len(values) == 1:
+        return Array(relation, values[kinds[0]], _of_kind(constants, kinds[0]))
+    return _of_several_kinds(relation, values, constants)
+
+
+def _refuse_one_value(of: Named, found: KnownKey | Described, checking: Checking) -> None:
+    """Of a key that nobody has seen it is not known."""
+    if found.many or (isinstance(found, KnownKey) and not found.types):
+        return
+    known = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known.keys else ()
+    message = f"{of.name!r} has one value: compare it by = or IN"
+    raise meaningless(of, checking.source, message, known)
 
 
 def _one(kind: Kind) -> frozenset[Kind]:
@@ -109,16 +127,33 @@ def _of_kind(constants: Sequence[Constant], kind: Kind) -> tuple[Constant, ...]:
     return tuple(dict.fromkeys(each for each in constants if each.kind == kind))
 
 
-def _of_several_kinds(relation: Relation, parts: Sequence[Array]) -> Truth:
+def _of_several_kinds(
+    relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
+) -> Truth:
     """A set of several kinds is a set of each; NULL only where there is no value of any."""
-    some = Or(tuple(Array("contains", part.of, ()) for part in parts))
-    if relation == "containedby":
-        all_of: Truth = And(tuple(Or((part, Unknown(part))) for part in parts))
-    elif relation == "overlaps":
-        all_of = Or(tuple(map(_definite, parts)))
-    else:
-        all_of = And(tuple(map(_definite, parts)))
-    return Or((And((all_of, some)), Not(some)))
+    some = Or(tuple(Array("contains", of, ()) for of in values.values()))
+    all_of: list[Truth] = []
+    if relation == "overlaps":
+        parts = (Array(relation, of, _of_kind(constants, kind)) for kind, of in values.items())
+        all_of = [Or(tuple(map(_definite, parts)))]
+    if relation in ("equals", "contains"):
+        needed = {kind: items for kind in values if (items := _of_kind(constants, kind))}
+        all_of += [_definite(Array("contains", values[k], items)) for k, items in needed.items()]
+    if relation in ("equals", "containedby"):
+        also = (*constants, *_numbers_of(constants))
+        every = (Array("containedby", of, _of_kind(also, kind)) for kind, of in values.items())
+        all_of += [Or((part, Unknown(part))) for part in every]
+    return Or((And((*all_of, some)), Not(some)))
+
+
+def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
+    """A stored text that spells a number is stored as that number too."""
+    for each in constants:
+        if isinstance(each.value, str) and is_number(each.value):
+            try:
+                yield Constant("number", Decimal(each.value))
+            except InvalidOperation:  # beyond all that is stored as a number
+                continue
 
 
 def _definite(part: Array) -> Truth:

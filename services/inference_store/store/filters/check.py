@@ -1,10 +1,10 @@
 """A CQL2 tree given types: names resolved, comparisons found possible, the rest written out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
-from inference_store.store.cql2.tree import Listed, Named, Node, Operation, Scalar
+from inference_store.store.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
 from inference_store.store.operators import like_expression
 
 from . import arrays, names, operands, spatial, temporal
@@ -36,6 +36,10 @@ from .typed import (
     Value,
 )
 
+MOST_UNKNOWNS: Final = 2
+"""`IS NULL` of conditions inside each other: each asks twice for what is inside."""
+MOST_CALCULATED, MOST_NAMED = 16, 64
+"""What is not written out in the list of an IN, of a calculation and of a name."""
 MOST_MATCHED: Final = 1_000_000
 """Characters times characters of a LIKE that is decided while a filter is checked."""
 
@@ -100,12 +104,26 @@ def _parts(node: Operation, checking: Checking) -> tuple[Truth, ...]:
 
 
 def _compared(node: Operation, checking: Checking) -> Truth:
+    decided = _decided(node, checking)
+    if decided is not None:
+        return decided
     kind = operands.common(node.args, checking)
     op = cast(Comparison, node.op)
     if op not in ("=", "<>"):
         _refuse_order(node, kind, checking)
     left, right = operands.values(node.args, kind, checking)
     return Compared(op, left, right)
+
+
+def _decided(node: Operation, checking: Checking) -> Truth | None:
+    """A condition that is said to be TRUE or FALSE."""
+    for of, said in (node.args, node.args[::-1]):
+        if isinstance(said, Scalar) and isinstance(said.value, bool) and is_condition(of):
+            if node.op not in ("=", "<>"):
+                _refuse_order(node, "bool", checking)
+            truth = truth_of(of, checking)
+            return truth if said.value is (node.op == "=") else settled(Not(truth))
+    return None
 
 
 def _refuse_order(node: Operation, kind: Kind, checking: Checking) -> None:
@@ -123,9 +141,10 @@ def _in(node: Operation, checking: Checking) -> Truth:
     of, items = node.args
     if not isinstance(items, Listed) or not items.items:
         raise meaningless(node, checking.source, "IN takes a list of values: IN ('a', 'b')")
+    _refuse_long(node, of, items, checking)
     left: dict[Kind, Value] = {}
     constants: dict[Kind, dict[Constant, None]] = {}
-    others: list[Truth] = []
+    others: dict[Kind, list[Truth]] = {}
     for item in items.items:
         kind = operands.common((of, item), checking)
         if kind not in left:
@@ -135,9 +154,27 @@ def _in(node: Operation, checking: Checking) -> Truth:
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
         else:
-            others.append(settled(Compared("=", left[kind], right)))
-    among = [settled(Among(left[kind], tuple(found))) for kind, found in constants.items()]
-    return settled(Or((*among, *others)))
+            others.setdefault(kind, []).append(settled(Compared("=", left[kind], right)))
+    parts: list[Truth] = []
+    for kind, of_kind in left.items():
+        among = [settled(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
+        parts.append(settled(Or((*among, *others.get(kind, ())))))
+    return parts[0] if len(parts) == 1 else _some_of_kinds(parts)
+
+
+def _some_of_kinds(parts: Sequence[Truth]) -> Truth:
+    """Some part is true; NULL only where all are."""
+    nowhere = And(tuple(And((part, Not(part))) for part in parts))
+    return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
+
+
+def _refuse_long(node: Operation, of: Node, items: Listed, checking: Checking) -> None:
+    """The left side is written once for each item that is not written out."""
+    calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
+    most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
+    if calculated > most:
+        message = f"at most {most} names or calculations can stand in the list of this IN"
+        raise meaningless(node, checking.source, message)
 
 
 def _like(node: Operation, checking: Checking) -> Truth:
@@ -165,13 +202,31 @@ def _is_null(node: Operation, checking: Checking) -> Truth:
     if isinstance(of, Named):
         return _missing(of, checking)
     if is_condition(of):
-        return Unknown(truth_of(of, checking))
+        return _unknown(node, of, checking)
     if not isinstance(of, Operation):
         return Fixed(False)
     [kind] = operands.possible(of, checking) or [None]
     if kind is None:
         raise mismatch([of], [frozenset()], checking)
-    return Missing(operands.value(of, kind, checking))
+    return Missing(*operands.values((of,), kind, checking))
+
+
+def _unknown(node: Operation, of: Node, checking: Checking) -> Truth:
+    if checking.unknowns == MOST_UNKNOWNS:
+        message = (
+            f"IS NULL of a condition stands inside another at most {MOST_UNKNOWNS} deep: "
+            "split the filter"
+        )
+        raise meaningless(node, checking.source, message)
+    checking.unknowns += 1
+    inner = truth_of(of, checking)
+    checking.unknowns -= 1
+    match inner:
+        case Fixed(truth):
+            return Fixed(truth is None)
+        case Unknown() | Missing() | Sent():
+            return Fixed(False)
+    return Unknown(inner)
 
 
 def _missing(of: Named, checking: Checking) -> Truth:

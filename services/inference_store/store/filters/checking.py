@@ -21,6 +21,8 @@ class Checking:
     unknown_keys: UnknownKeys = "refuse"
     inside: bool = False
     """Within `prediction(…)`, where names are columns."""
+    unknowns: int = 0
+    """How many `IS NULL` of a condition stand around."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys that were named."""
     warnings: dict[str, None] = field(default_factory=dict)

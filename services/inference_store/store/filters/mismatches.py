@@ -26,16 +26,24 @@ _A: Final[Mapping[Kind, str]] = {
 
 
 def mismatch(
-    nodes: Sequence[Node], kinds: Sequence[frozenset[Kind]], checking: Checking
+    nodes: Sequence[Node],
+    kinds: Sequence[frozenset[Kind]],
+    checking: Checking,
+    *,
+    stands_in: Node | None = None,
 ) -> ImpossibleComparison:
-    """The error of values that have no kind in common; it stands at the first that is odd."""
+    """The error of values that have no kind in common; it stands at the first that is odd.
+
+    `stands_in`: one of the nodes that nobody wrote, of which no hint is made.
+    """
     odd = _odd(nodes, kinds)
     others = [kinds[n] for n, node in enumerate(nodes) if node is not odd]
     keys = [each for node in nodes if (each := _key(node, checking)) is not None]
     seen = [f"{key.name!r} has been seen as {', '.join(key.types)}" for key in keys]
     shown = [_shown(node, kind) for node, kind in zip(nodes, kinds, strict=True)]
     message = "; ".join([f"{' and '.join(dict.fromkeys(shown))} cannot be compared", *seen])
-    hint = _hint(odd, frozenset().union(*others) if others else frozenset(), keys)
+    hinted_at = None if odd is stands_in else odd
+    hint = _hint(hinted_at, frozenset().union(*others) if others else frozenset(), keys)
     types = tuple(dict.fromkeys(each for key in keys for each in key.types))
     refusal = impossible(odd, checking.source, message + hint, types)
     return hinted(refusal, next(filter(None, map(_name_meant, nodes)), None))
@@ -76,7 +84,7 @@ def _shown(node: Node, kinds: frozenset[Kind]) -> str:
     return said if kinds else "a geometry or an interval"
 
 
-def _hint(odd: Node, wanted: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
+def _hint(odd: Node | None, wanted: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
     """How it should have been written."""
     if any(not key.kinds for key in keys):
         return "; name a value inside it, such as `position.angle` or `tags[]`"

@@ -1,6 +1,6 @@
 """What stands in a comparison: which kinds it can be, and the typed value of one of them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final, cast
@@ -19,7 +19,7 @@ from .digits import digits, written
 from .folding import FOLDINGS
 from .known import KINDS, KnownKey
 from .mismatches import mismatch
-from .refusals import hinted, meaningless
+from .refusals import hinted, meaningless, not_kept
 from .typed import Calculation, Constant, Folding, Kind, Value
 
 _CAPS: Final = MetadataCaps()
@@ -27,6 +27,8 @@ MOST_WRITTEN: Final = 4_000
 """Digits of what is calculated while a filter is checked."""
 MOST_MANY: Final = 2
 """Names with several values in one comparison, whose combinations are all looked at."""
+MOST_NAMES: Final = 8
+"""Different names in one comparison: a row is joined for each."""
 _NUMBERS: Final = frozenset({"+", "-", "*", "/", "%", "div", "^", "count_predictions", "distance"})
 _TEXTS: Final = frozenset({"casei", "accenti"})
 
@@ -99,22 +101,30 @@ def values(nodes: Sequence[Node], kind: Kind, checking: Checking) -> tuple[Value
 
 def refuse_many(node: Node, found: Sequence[Value], checking: Checking) -> None:
     """Raises InvalidFilter for more combinations than can be looked at."""
-    if sum(map(_many, found)) > MOST_MANY:
+    named = [leaf for each in found for leaf in _names(each)]
+    if sum(map(_many, named)) > MOST_MANY:
         message = f"at most {MOST_MANY} names with several values can stand in one comparison"
+        raise meaningless(node, checking.source, message)
+    if len(set(named)) > MOST_NAMES:
+        message = f"at most {MOST_NAMES} different names can stand in one comparison"
         raise meaningless(node, checking.source, message)
 
 
-def _many(of: Value) -> int:
+def _names(of: Value) -> Iterator[Value]:
     match of:
-        case typed.Metadata():
-            return of.many
-        case typed.Property():
-            return of.name == "inference_ids"
+        case typed.Metadata() | typed.Property() | typed.Column():
+            yield of
         case typed.Calculated():
-            return _many(of.left) + _many(of.right)
+            yield from _names(of.left)
+            yield from _names(of.right)
         case typed.Folded():
-            return _many(of.of)
-    return 0
+            yield from _names(of.of)
+
+
+def _many(of: Value) -> bool:
+    if isinstance(of, typed.Metadata):
+        return of.many
+    return isinstance(of, typed.Property) and of.name == "inference_ids"
 
 
 def value(node: Node, kind: Kind, checking: Checking) -> Value:
@@ -186,7 +196,8 @@ def _refuse_no_numbers(node: Operation, checking: Checking) -> None:
     for each in node.args:
         kinds = possible(each, checking)
         if "number" not in kinds:
-            raise mismatch([Scalar(Decimal(0), node.at), each], [_NUMBER, kinds], checking)
+            wanted = Scalar(Decimal(0), node.at)
+            raise mismatch([wanted, each], [_NUMBER, kinds], checking, stands_in=wanted)
 
 
 _NUMBER: Final = frozenset[Kind]({"number"})
@@ -211,8 +222,8 @@ def _refuse_exponent(node: Operation, exponent: Value, checking: Checking) -> No
     number = exponent.value if isinstance(exponent, Constant) else None
     whole = isinstance(number, Decimal) and number == number.to_integral_value()
     if not whole or not 0 <= cast(Decimal, number) <= MOST_EXPONENT:
-        message = f"an exponent is a whole number from 0 to {MOST_EXPONENT}"
-        raise meaningless(node.args[1], checking.source, message)
+        message = f"an exponent is a whole number from 0 to {MOST_EXPONENT}, written out"
+        raise not_kept(node.args[1], checking.source, message, "arithmetic")
 
 
 def _refuse_digits(node: Operation, made: Value, checking: Checking) -> None:
@@ -257,6 +268,12 @@ def _distance(node: Operation, checking: Checking) -> Value:
     for of, to in (node.args, node.args[::-1]):
         if is_location(of, checking) and isinstance(to, Geometry) and to.shape == "Point":
             longitude, latitude = cast(tuple[Decimal, ...], to.coordinates)[:2]
+            if abs(longitude) > 180 or abs(latitude) > 90:
+                message = (
+                    "the point lies off the map: a longitude is from -180 to 180, a latitude from "
+                    "-90 to 90"
+                )
+                raise meaningless(to, checking.source, message)
             return typed.Distance(longitude, latitude)
     message = "distance() takes the location and a point: distance(location, POINT(13.4 52.5))"
     raise meaningless(node, checking.source, message)

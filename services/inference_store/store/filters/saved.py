@@ -64,7 +64,9 @@ def save(
         "filter": to_json(_spelt_out(node, checking)),
         "keys": {name: dict(each.rows) for name, each in sorted(checked.keys.items())},
     }
-    return Saved(write_json(document), checked)
+    text = write_json(document)
+    resolved(text, {})  # what cannot be loaded is refused now
+    return Saved(text, checked)
 
 
 async def load(connection: AsyncConnection, text: str) -> Truth:

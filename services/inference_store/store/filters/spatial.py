@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any, Final, cast
 
+from inference_store.store.cql2 import OPERATIONS
 from inference_store.store.cql2.tree import Geometry, Operation
 
 from . import operands
@@ -45,6 +46,10 @@ def _geometry(node: Operation, checking: Checking) -> tuple[Geometry, bool]:
         return other, False
     if isinstance(one, Geometry) and operands.is_location(other, checking):
         return one, True
+    if isinstance(one, Geometry) and isinstance(other, Geometry):
+        conformance = OPERATIONS[node.op.lower()].conformance
+        message = f"{node.op.upper()} of two geometries that are written out is not kept"
+        raise not_kept(node, checking.source, message, conformance)
     message = f"{node.op.upper()} takes the location and a geometry that is written out"
     raise meaningless(node, checking.source, message, ("location",))
 

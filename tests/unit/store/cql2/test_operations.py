@@ -4,6 +4,8 @@ import pytest
 
 from inference_store.store.cql2 import CONFORMANCE, OPERATIONS, Entry, parse_text
 from inference_store.store.errors import NotKept
+from inference_store.store.filters.check import check
+from inference_store.store.filters.known import Known
 
 # One filter of each class that is kept, and one of each that is not.
 OF_EACH_CLASS = {
@@ -13,14 +15,14 @@ OF_EACH_CLASS = {
     "advanced-comparison-operators": "a LIKE 'x' AND a BETWEEN 1 AND 2 AND a IN (1, 2)",
     "case-insensitive-comparison": "CASEI(a) = CASEI('Straße')",
     "accent-insensitive-comparison": "ACCENTI(CASEI(a)) LIKE ACCENTI('é%')",
-    "basic-spatial-functions": "S_INTERSECTS(a, POINT(1 2)) OR S_INTERSECTS(a, BBOX(1,2,3,4))",
+    "basic-spatial-functions": "S_INTERSECTS(POINT(1 2), BBOX(1,2,3,4))",
     "basic-spatial-functions-plus": "S_INTERSECTS(a, LINESTRING(1 2, 3 4))",
     "spatial-functions": "S_TOUCHES(a, BBOX(1,2,3,4))",
     "temporal-functions": "T_DURING(a, INTERVAL('2026-01-01', '..'))",
-    "array-functions": "A_OVERLAPS(a, ('x', 'y'))",
+    "array-functions": "A_CONTAINS(a, b)",
     "property-property": "a = b AND 1 < a",
     "functions": "count_predictions(score > 0.5) = 2",
-    "arithmetic": "a * 2 - b / 3 > c % 4 + d ^ 2 - e div 2",
+    "arithmetic": "a ^ b > 2",
 }
 
 
@@ -37,7 +39,7 @@ def test_a_class_is_kept_or_refused_by_name(name: str) -> None:
         parse_text(OF_EACH_CLASS[name])
         return
     with pytest.raises(NotKept, match=name):
-        parse_text(OF_EACH_CLASS[name])
+        check(parse_text(OF_EACH_CLASS[name]), Known(), unknown_keys="accept")
 
 
 @pytest.mark.parametrize("entry", OPERATIONS.values(), ids=OPERATIONS)

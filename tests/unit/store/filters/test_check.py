@@ -32,7 +32,20 @@ def test_every_operation_that_is_kept_has_a_meaning() -> None:
         ("frame_number NOT IN (1, 2)", {"frame_number": 3}, True),
         ("frame_number NOT IN (1, 2)", {}, None),
         ("speed IN (1, 'fast')", {"speed": "fast"}, True),
-        ("speed IN (1, 'fast')", {"speed": "slow"}, None),
+        ("speed IN (1, 'fast')", {"speed": "slow"}, False),
+        ("NOT speed IN (1, 'fast')", {"speed": 2}, True),
+        ("NOT speed IN (1, 'fast')", {}, None),
+        ("A_EQUALS(tags, ('a'))", {"tags": ["a", 1]}, False),
+        ("A_EQUALS(tags, ('1'))", {"tags": ["1"]}, True),
+        ("A_CONTAINEDBY(tags, ('a'))", {"tags": ["a", 1]}, False),
+        ("A_CONTAINEDBY(tags, ('a', 'b'))", {"tags": ["a"]}, True),
+        ("A_CONTAINEDBY(tags, ('a'))", {"tags": [1]}, False),
+        ("((frame_number = 1) IS NULL) IS NULL", {}, False),
+        ("((frame_number = 1) IS NULL OR frame_number = 2) IS NULL", {"frame_number": 1}, False),
+        ("(1 / 0 = 1) IS NULL", {}, True),
+        ("sent(speed) = TRUE", {"speed": 1}, True),
+        ("FALSE = sent(speed)", {"speed": 1}, False),
+        ("(speed = 1) <> TRUE", {"speed": 1}, False),
         ("frame_number IN (1, speed, speed + 1)", {"frame_number": 4, "speed": 3}, True),
         ("data_source LIKE 'h_l%'", {"data_source": "hallway"}, True),
         ("CASEI(data_source) LIKE CASEI('HALL%')", {"data_source": "Hallway"}, True),
@@ -172,9 +185,6 @@ def test_of_spans_of_metadata() -> None:
         ("T_AFTER(seen, INTERVAL(\"times[]\", '..'))", "one value"),
         ("T_AFTER(frame_number, DATE('2026-11-02'))", "'frame_number' (a number)"),
         ('"sizes[]" + "sizes[]" = "sizes[]"', "at most 2 names"),
-        ("frame_number ^ 17 = 1", "exponent"),
-        ("frame_number ^ 0.5 = 1", "exponent"),
-        ("frame_number ^ speed = 1", "exponent"),
         ("((frame_number ^ 16) ^ 16) * 2 = 1", "more digits"),
         ("frame_number = 1e2000", "digits"),
         ("(1e399 ^ 16) * frame_number = 1", "written out"),
@@ -185,8 +195,20 @@ def test_of_spans_of_metadata() -> None:
         ("S_INTERSECTS(location, BBOX(1, 5, 2, 4))", "south"),
         ("S_INTERSECTS(seen, POINT(1 2))", "the location and a geometry"),
         ("distance(location, location) < 1", "a point"),
-        ("A_CONTAINS(tags, tags)", "written out"),
         ("A_CONTAINS(tags, (frame_number))", "written out"),
+        ("A_OVERLAPS(top_label, ('a'))", "'top_label' has one value: compare it by = or IN"),
+        ("A_CONTAINS(data_source, ())", "'data_source' has one value"),
+        ("(" * 60 + "frame_number = 1" + ") IS NULL" * 60, "split the filter"),
+        ("distance(location, POINT(0 1e400)) < 1", "off the map"),
+        ("distance(location, POINT(180.1 0)) < 1", "off the map"),
+        ("frame_number IN (" + "speed, " * 64 + "speed)", "at most 64 names or calculations"),
+        ("frame_number + 1 IN (" + "speed, " * 16 + "speed)", "at most 16 names"),
+        (
+            "frame_number + speed + inference.width + model_ms + pre_ms + post_ms + height"
+            " + batch_size > http_status",
+            "at most 8 different names",
+        ),
+        ("sent(speed) < TRUE", "no order"),
         ("A_CONTAINS(\"sizes[]\", ('a'))", "'sizes[]'"),
         ("frame_number = 1 AND 3", "condition"),
     ],
@@ -194,6 +216,39 @@ def test_of_spans_of_metadata() -> None:
 def test_refusals(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=re.escape(message)):
         checked(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("frame_number ^ 17 = 1", "conf/arithmetic"),
+        ("frame_number ^ 0.5 = 1", "conf/arithmetic"),
+        ("frame_number ^ speed = 1", "conf/arithmetic"),
+        ("A_CONTAINS(tags, tags)", "conf/array-functions"),
+        ("S_INTERSECTS(POINT(1 1), BBOX(0, 0, 2, 2))", "conf/basic-spatial-functions"),
+        ("S_WITHIN(POINT(1 1), BBOX(0, 0, 2, 2))", "conf/spatial-functions"),
+    ],
+)
+def test_what_is_not_kept_is_named_by_its_class(text: str, named: str) -> None:
+    with pytest.raises(NotKept, match=re.escape(named)):
+        checked(text)
+
+
+@pytest.mark.parametrize("text", ["INTERVAL(a, b) IS NULL", "('a', 'b') IS NULL"])
+def test_arrays_and_intervals_are_never_null(text: str) -> None:
+    with pytest.raises(InvalidFilter, match="IS NULL takes"):
+        parse_text(text)
+
+
+def test_no_hint_is_made_of_what_nobody_wrote() -> None:
+    with pytest.raises(Invalid) as caught:
+        checked("frame_number + data_source > 1")
+    assert "'0'" not in caught.value.detail
+
+
+def test_predictions_may_be_said_to_be_false() -> None:
+    rows = ({"label": "car", "score": 0.9},)
+    assert asked("prediction(label = 'dog') = FALSE", predictions=rows) is True
 
 
 def test_what_lies_off_the_map_is_warned_of() -> None:

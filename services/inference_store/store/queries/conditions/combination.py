@@ -41,9 +41,12 @@ class Combination:
         return table
 
     def metadata(self, of: Metadata) -> FromClause:
-        """A row of one value of the key."""
+        """A row of one value of the key; of a single value the same row again."""
         assert of.key is not None, "what no inference has is decided before there is any SQL"
-        return self._value_of(SIDE_TABLES[of.kind], of.key)
+        table, key = SIDE_TABLES[of.kind], of.key
+        if of.many:
+            return self._value_of(table, key)
+        return self._once(f"{of.kind} {key}", lambda: self._value_of(table, key))
 
     def _value_of(self, table: Table, key: int) -> FromClause:
         row = table.alias()
@@ -100,7 +103,7 @@ class Combination:
         if self.froms:
             return exists(self.froms, *self.where, *where)
         # the brackets: NOT binds less than IS
-        return Grouping(and_(true(), *where)).is_(true())
+        return Grouping(and_(true(), *self.where, *where)).is_(true())
 
     def uids(self, *where: ColumnElement[bool]) -> Select[Any]:
         """The inferences that have such a combination, each as often as it has one."""

@@ -5,11 +5,13 @@ from decimal import Decimal
 from uuid import UUID
 
 import pytest
+from sqlalchemy import Boolean, literal_column
 
 from inference_store.store.events.uid import uid_floor, uid_of
 from inference_store.store.filters.typed import (
     Among,
     And,
+    Calculated,
     Column,
     Compared,
     Constant,
@@ -31,8 +33,10 @@ from inference_store.store.queries.conditions import (
     Received,
     condition_of,
 )
+from inference_store.store.queries.conditions.combination import Combination
 from inference_store.store.queries.conditions.distances import spans_of_longitude
 from inference_store.store.queries.conditions.merged import merged
+from inference_store.store.queries.scope import window
 
 _AT = datetime(2026, 11, 1, tzinfo=UTC)
 _N = Metadata("n", 1, "number", False)
@@ -145,3 +149,15 @@ def test_equalities_become_a_list() -> None:
 )
 def test_spans_of_longitude(west: float, east: float, spans: list[tuple[float, float]]) -> None:
     assert spans_of_longitude(west, east) == spans
+
+
+def test_a_single_value_is_joined_once_however_often_it_is_named() -> None:
+    twice = Compared("=", Calculated("+", _N, _N), _ONE)
+    sql = str(condition_of(twice, Names()).uids(window(1, None, None)))
+    assert sql.count("metadata_number AS") == 1
+
+
+def test_nothing_that_was_asked_is_lost_without_a_row() -> None:
+    rows = Combination(window(1, None, None), Names())
+    rows.where.append(literal_column("asked", Boolean()))
+    assert "asked" in str(rows.exists())
