@@ -49,17 +49,20 @@ HOSTILE = {
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
 def test_hostile_text_is_answered_in_time(text: str) -> None:
     parse_text("a")  # the parser is made
-    # Processor time, as other work on the machine must not fail a test.
+    # Processor time, and four times the bar: other work on the machine must not fail a test, and
+    # what is not linear takes a hundred times as long.
     began = time.process_time()
     try:
         tree = parse_text(text)
+        spent = time.process_time() - began
     except (InvalidFilter, NotKept) as refused:
+        spent = time.process_time() - began
         assert len(refused.detail) < 1_000
         assert len(refused.faults[0].message) < 1_000
         assert sum(map(len, refused.faults[0].known)) < 1_000
     else:
         assert parse_text(to_text(tree)) == tree
-    assert time.process_time() - began < PER_KB * len(text.encode()) / 1000 + PER_KB
+    assert spent < 4 * PER_KB * (1 + len(text.encode()) / 1000)
 
 
 @pytest.mark.parametrize(
