@@ -10,17 +10,26 @@ from .population import DAYS, END, HALF, OLD_FIRMWARE, RARE_LABEL, SEGMENTS, STA
 
 Body: TypeAlias = dict[str, Any]
 Make: TypeAlias = Callable[[Random], Body]
-Bar: TypeAlias = Literal["page", "count", "empty", "aggregate", "look-up"]
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One line of the matrix. `asks`: what is asked of it, each with the bar it is held to."""
+    """One line of the matrix. `asks`: what is asked of it, each with the bar it is held to.
+
+    `several` predicates: there is no bar for their count.
+    """
 
     name: str
     make: Make
     asks: Sequence[Literal["page", "count"]] = ("page", "count")
     empty: bool = False
+    several: bool = False
+
+    def kind(self, asked: str) -> str:
+        """What a line of it is held to."""
+        if asked == "page":
+            return "empty" if self.empty else "page"
+        return "count of several" if self.several else "count"
 
 
 def metadata(*conditions: tuple[str, str, Any]) -> Body:
@@ -123,7 +132,7 @@ CASES: tuple[Case, ...] = (
     Case("missing, nothing", _recently(("organization", "missing", None)), empty=True),
     Case("label and score", _person),
     Case("rare label", lambda r: {"prediction": {"label": RARE_LABEL}} | recent(r)),
-    Case("geo box, 0.2 %", _inside),
+    Case("geo box, 0.2 %", _inside, several=True),
     Case("NOT, 90 %", _recently(("data_source", "neq", "camera-0000"))),
     Case(
         "NOT, nothing",
@@ -135,6 +144,7 @@ CASES: tuple[Case, ...] = (
     Case(
         "AND of two",
         lambda r: metadata(("segment", "like", _street(r) + "%"), ("night", "eq", True)),
+        several=True,
     ),
     Case(
         "AND of four common",
@@ -144,16 +154,19 @@ CASES: tuple[Case, ...] = (
             ("temperature", "gt", 5),
             ("camera_position.angle", "eq", 90),
         ),
+        several=True,
     ),
     Case(
         "AND of three anti-correlated",
         _recently(("night", "eq", True), ("exposure", "gt", 0.598), ("temperature", "lt", 12)),
+        several=True,
     ),
     Case(
         "AND of three, 0.0005 %",
         _recently(("night", "eq", True), ("exposure", "gt", 0.9), ("temperature", "lt", 12)),
+        several=True,
     ),
-    Case("AND of two halves, nothing", _old_and_new, empty=True),
+    Case("AND of two halves, nothing", _old_and_new, empty=True, several=True),
     Case(
         "a value nobody has", lambda r: metadata(("frame_number", "eq", 2_000_000 + r.randrange(9)))
     ),

@@ -62,18 +62,22 @@ FILTERS: tuple[Case, ...] = (
     Case(
         "filter: top_label and top_score",
         _filter(lambda r: f"top_label = 'cat' AND top_score < {0.1 + r.random() / 10:.3f}"),
+        several=True,
     ),
     Case(
         "filter: OR of two rare",
         _filter(lambda r: f"segment = '{segment(r)}' OR {_frames(r, 0.000_01)}"),
+        several=True,
     ),
     Case(
         "filter: OR of rare and common",
         _filter(lambda r: f"segment = '{segment(r)}' OR camera_position.angle = 90"),
+        several=True,
     ),
     Case(
         "filter: NOT of two",
         _filter(lambda _: "NOT (data_source = 'camera-0000' OR night)"),
+        several=True,
     ),
     Case(
         "filter: NOT, nothing",

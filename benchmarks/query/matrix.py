@@ -65,7 +65,7 @@ async def _one(asker: Asker, case: Case, kind: str, runs: int, seconds: float) -
     ask = asker.page if kind == "page" else asker.count
     return await measured(
         case.name,
-        "empty" if case.empty and kind == "page" else kind,
+        case.kind(kind),
         lambda n: ask(case.make(Random(f"{case.name} {n}"))),
         runs=runs,
         seconds=seconds,

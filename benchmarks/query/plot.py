@@ -7,7 +7,13 @@ from xml.sax.saxutils import escape
 
 _LEFT, _WIDTH, _ROW, _TOP = 260, 560, 18, 40
 _LOW, _HIGH = 0.1, 20_000.0
-_COLOURS = {"page": "#1f77b4", "count": "#ff7f0e", "empty": "#9467bd", "aggregate": "#2ca02c"}
+_COLOURS = {
+    "page": "#1f77b4",
+    "empty": "#9467bd",
+    "count": "#ff7f0e",
+    "count of several": "#bcbd22",
+    "aggregate": "#2ca02c",
+}
 _BARS = (200, 1_000)
 
 

@@ -14,6 +14,7 @@ from .plot import plotted
 _RESULTS = Path(__file__).with_name("results")
 _DOCS = Path(__file__).parents[2] / "docs"
 _BEGIN, _END = "<!-- figures of bench-query -->", "<!-- end of the figures -->"
+_PLOT = "![Each question from its median to its 99th percentile](benchmarks-query.svg)"
 Line = Mapping[str, Any]
 # Milliseconds at the 99th percentile that each kind of line is held to.
 BARS = {"page": 200, "count": 1000, "empty": 1000, "look-up": 50, "aggregate": 2000}
@@ -34,7 +35,7 @@ def main() -> None:
 def section(found: Mapping[str, Any]) -> str:
     """All tables, in Markdown."""
     unit = next(line for line in found["look-ups"] if line["kind"] == "unit")
-    parts = [_machine(found["machine"]), _main_table(found, unit["median"])]
+    parts = [_machine(found["machine"]), _PLOT, _main_table(found, unit["median"])]
     parts += _beside(found)
     return "\n\n".join(part for part in parts if part)
 
