@@ -73,9 +73,10 @@ faults: servers ## Kill and stop everything under load, and check that nothing w
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
 
-# SIZE is 10k, 100k, 1m or 10m; what is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
+# SIZE is 10k, 100k, 1m or 10m; what is loaded is kept in INFERENCE_STORE_BENCH_CACHE. RUNS: of
+# each line, 50 at most; with few of them it only says whether all lines can be asked.
 bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferences, or 10m.
-	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m)
+	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m) --runs $(or $(RUNS),50)
 	@$(BIN)/python -m benchmarks.query.report --size $(or $(SIZE),1m)
 
 bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.

@@ -18,8 +18,8 @@ from tests.servers.postgres import Postgres, PostgresServer
 from . import matrix
 from .asking import Asker, asking
 from .bodies import CASES
-from .dataset import DATABASE, dataset
-from .disturbed import cold, erased, fed
+from .dataset import DATABASE, dataset, loaded
+from .disturbed import COLD_RUNS, cold, erased, fed
 from .filters import FILTERS
 from .measure import Figures
 from .restoring import restored
@@ -41,10 +41,11 @@ def main() -> None:
     parser.add_argument("--load-only", action="store_true", help="load what is not there, and end")
     arguments = parser.parse_args()
     size = SIZES[arguments.size]
-    if arguments.load_only:
-        with dataset(size):
-            return
     bench = _Bench(size, arguments.runs, arguments.seconds, tuple(arguments.parts))
+    for each in bench.sets:
+        loaded(*each)
+    if arguments.load_only:
+        return
     found = asyncio.run(bench.run())
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{arguments.size}.json"
@@ -63,6 +64,21 @@ class _Bench:
     parts: tuple[str, ...]
     found: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def sets(self) -> list[tuple[int, int | None]]:
+        """Size and partitions of each data set that its parts ask."""
+        found: list[tuple[int, int | None]] = [(self.size, None)]
+        if "partitions" in self.parts:
+            found.append((self.beside, PARTITIONS))
+        if "growth" in self.parts:
+            found.append((self.beside, None))
+        return found
+
+    @property
+    def beside(self) -> int:
+        """The size of what the largest is compared with."""
+        return min(BESIDE, self.size)
+
     async def run(self) -> dict[str, Any]:
         """Every part that is asked for, by name."""
         self.found["machine"] = machine(self.size)
@@ -73,12 +89,11 @@ class _Bench:
                 await self._on(server, dsn)
             finally:
                 await restored(dsn, self.size)
-        beside = min(BESIDE, self.size)
         if "partitions" in self.parts:
-            with dataset(beside, partitions=PARTITIONS) as (_, dsn):
+            with dataset(self.beside, partitions=PARTITIONS) as (_, dsn):
                 await self._beside("partitions", dsn)
-        if "growth" in self.parts and beside < self.size:
-            with dataset(beside) as (_, dsn):
+        if "growth" in self.parts and self.beside < self.size:
+            with dataset(self.beside) as (_, dsn):
                 await self._beside("growth", dsn)
         return self.found
 
@@ -101,10 +116,12 @@ class _Bench:
                 self._add("ingest", lines)
                 self.found["events a second beside"] = rate
             if "erasure" in self.parts:
-                lines = await erased(asker, dsn, self.size, seconds=self.seconds / 2)
+                lines = await erased(
+                    asker, dsn, self.size, runs=self.runs, seconds=self.seconds / 2
+                )
                 self._add("erasure", lines)
         if "cold" in self.parts:
-            lines, dropped = await cold(server, dsn)
+            lines, dropped = await cold(server, dsn, runs=min(self.runs, COLD_RUNS))
             self._add("cold", lines)
             self.found["cold of the disk"] = dropped
 

@@ -91,13 +91,19 @@ def dataset(
     size: int, *, partitions: int | None = None, settings: Mapping[str, str] | None = None
 ) -> Iterator[tuple[PostgresServer, str]]:
     """A server with the population, and the database's address; loaded if it is not there."""
-    folder = folder_of(size, partitions)
-    if not (folder / _LOADED).exists():
-        _load(folder, size, partitions)
+    folder = loaded(size, partitions)
     with KeptPostgres(folder, {**SETTINGS, **(settings or {})}) as server:
         dsn = server.dsn_of(DATABASE)
         migrate(dsn)
         yield server, dsn
+
+
+def loaded(size: int, partitions: int | None = None) -> Path:
+    """The folder of a data set, which is loaded if it is not there: outside of any event loop."""
+    folder = folder_of(size, partitions)
+    if not (folder / _LOADED).exists():
+        _load(folder, size, partitions)
+    return folder
 
 
 def _load(folder: Path, size: int, partitions: int | None) -> None:

@@ -19,7 +19,7 @@ from .measure import Figures
 EVENTS_A_SECOND = 500
 # A tenth of what there is; of ten million a million.
 _ERASED_SHARE = 10
-_COLD_RUNS = 2
+COLD_RUNS = 2
 _COLD = (
     "everything",
     "equality, 90 %",
@@ -44,7 +44,7 @@ async def fed(asker: Asker, dsn: str, *, runs: int, seconds: float) -> tuple[lis
     return lines, said.rate
 
 
-async def erased(asker: Asker, dsn: str, size: int, *, seconds: float) -> list[Figures]:
+async def erased(asker: Asker, dsn: str, size: int, *, runs: int, seconds: float) -> list[Figures]:
     """Counts while the oldest tenth is marked, as it is from an erasure's start to its end."""
     engine = create_engine(dsn, pool_size=1)
     try:
@@ -55,7 +55,7 @@ async def erased(asker: Asker, dsn: str, size: int, *, seconds: float) -> list[F
             await connection.execute(text("VACUUM ANALYZE erasing"))
     finally:
         await engine.dispose()
-    return await matrix.asked(asker, CASES, runs=20, seconds=seconds, kinds=("count",))
+    return await matrix.asked(asker, CASES, runs=runs, seconds=seconds, kinds=("count",))
 
 
 _MARK = """
@@ -65,13 +65,15 @@ WHERE model = (SELECT min(model) FROM registration) ORDER BY uid LIMIT :most
 """
 
 
-async def cold(server: PostgresServer, dsn: str) -> tuple[list[Figures], bool]:
+async def cold(
+    server: PostgresServer, dsn: str, *, runs: int = COLD_RUNS
+) -> tuple[list[Figures], bool]:
     """The first page after a restart; and whether the disk's own cache was emptied as well."""
     found = []
     dropped = False
     for case in (case for case in CASES if case.name in _COLD):
         asked = []
-        for run in range(_COLD_RUNS):
+        for run in range(runs):
             await asyncio.to_thread(server.stop)
             dropped = _drop_caches()
             await asyncio.to_thread(server.start)

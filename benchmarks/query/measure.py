@@ -37,14 +37,14 @@ class Figures:
 async def measured(
     name: str, kind: str, ask: Ask, *, runs: int = 50, warming: int = 10, seconds: float = 15.0
 ) -> Figures:
-    """Ask `runs` times with values of their own, after `warming` runs with others.
+    """Ask `runs` times with values of their own, after `warming` runs with others, or as many.
 
     A question that is slow is asked less often: not much longer than `seconds` in all, but for
     five runs.
     """
     began = time.perf_counter()
     first: list[Asked] = []
-    while len(first) < warming and time.perf_counter() - began < seconds / 2:
+    while len(first) < min(warming, runs) and time.perf_counter() - began < seconds / 2:
         first.append(await ask(-1 - len(first)))
     found: list[Asked] = []
     for number in range(runs):
