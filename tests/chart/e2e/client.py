@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import obstore
 from aiokafka import AIOKafkaProducer
@@ -40,6 +40,16 @@ def store() -> S3Store:
         region=setting("S3_REGION"),
         virtual_hosted_style_request=False,
         client_options={"allow_http": True},
+        # The release's own server is made anew by an upgrade, on a disk that may be busy.
+        retry_config={
+            "max_retries": 200,
+            "retry_timeout": timedelta(minutes=3),
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=100),
+                "max_backoff": timedelta(seconds=1),
+                "base": 2,
+            },
+        },
     )
 
 
