@@ -1,0 +1,109 @@
+"""`make bench-peers`: the same questions over the same inferences, to us and to others, in one run.
+
+Plain JSONB with a GIN index is asked beside us at a million, MLflow at a hundred thousand. What is
+measured goes into benchmarks/peers/results.json, from which `python -m benchmarks.peers.report`
+makes the tables of docs/benchmarks.md.
+"""
+
+import argparse
+import asyncio
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.servers.postgres import Postgres
+
+from benchmarks.query.__main__ import machine
+from benchmarks.query.asking import Asker, asking
+from benchmarks.query.dataset import dataset
+from benchmarks.query.population import MODELS
+from benchmarks.query.restoring import restored
+
+from . import jsonb, traces, tracking
+from .comparing import Peer, compared
+from .kept import kept
+from .questions import QUESTIONS
+
+RESULTS = Path(__file__).with_name("results.json")
+# Loading a peer writes once, and the log is not to take the disk.
+_SETTINGS = {"max_wal_size": "1GB"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jsonb", type=int, default=1_000_000, help="inferences beside JSONB")
+    parser.add_argument("--mlflow", type=int, default=100_000, help="inferences beside MLflow")
+    parser.add_argument("--runs", type=int, default=50, help="warm runs of each line")
+    parser.add_argument("--seconds", type=float, default=150.0, help="most seconds a line")
+    arguments = parser.parse_args()
+    found = asyncio.run(_Bench(arguments.runs, arguments.seconds).run(arguments))
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"written to {RESULTS}")
+
+
+class _Bench:
+    def __init__(self, runs: int, seconds: float) -> None:
+        self._runs, self._seconds = runs, seconds
+
+    async def run(self, sizes: argparse.Namespace) -> dict[str, Any]:
+        found: dict[str, Any] = {"machine": machine(sizes.jsonb)}
+        with dataset(sizes.jsonb, settings=_SETTINGS) as (server, dsn):
+            found["machine"]["postgres"] = str(server.ask("SHOW server_version")).split()[0]
+            found["jsonb"] = await self._beside_jsonb(server, dsn, sizes.jsonb)
+        with dataset(sizes.mlflow, settings=_SETTINGS) as (server, dsn):
+            found["mlflow"] = await self._beside_mlflow(server, dsn, sizes.mlflow)
+        return found
+
+    async def _beside_jsonb(self, server: Postgres, dsn: str, size: int) -> dict[str, Any]:
+        await restored(dsn, size)
+        fill = partial(jsonb.load, size=size)
+        theirs = await kept(server, jsonb.DATABASE, f"{size} documents", fill)
+        async with asking(dsn) as asker, jsonb.connected(theirs) as peer:
+            lines = await self._lines(asker, peer, ("page", "count"))
+        return _said(size, dsn, theirs) | {"lines": lines}
+
+    async def _beside_mlflow(self, server: Postgres, dsn: str, size: int) -> dict[str, Any]:
+        await restored(dsn, size)
+        version = tracking.version()
+        fill = partial(_traced, size=size)
+        theirs = await kept(server, tracking.DATABASE, f"{size} traces, MLflow {version}", fill)
+        async with asking(dsn) as asker, tracking.tracking(theirs) as peer:
+            lines = await self._lines(asker, peer, ("page",), says_all=False)
+        return _said(size, dsn, theirs) | {"version": version, "lines": lines}
+
+    async def _lines(
+        self, asker: Asker, peer: Peer, kinds: tuple[str, ...], *, says_all: bool = True
+    ) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for question in QUESTIONS:
+            for kind in kinds:
+                line: dict[str, Any] = {"question": question.name, "kind": kind}
+                if question.cannot is None or says_all:
+                    line |= await compared(
+                        question, asker, peer, kind=kind, runs=self._runs, seconds=self._seconds
+                    )
+                else:
+                    line["cannot"] = question.cannot
+                found.append(line)
+        return found
+
+
+async def _traced(dsn: str, size: int) -> None:
+    async with tracking.tracking(dsn) as client:
+        experiments = await client.experiments(*MODELS)
+        await traces.load(dsn, size, experiments, client.write)
+
+
+def _said(size: int, ours: str, theirs: str) -> dict[str, Any]:
+    """How much there is, and the bytes that it takes of the disk."""
+    of = "SELECT pg_database_size(current_database())"
+    return {
+        "inferences": size,
+        "bytes": Postgres(ours).ask(of),
+        "bytes of the peer": Postgres(theirs).ask(of),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""One question put to us and to a peer: first that both answer alike, then how long each takes."""
+
+import sys
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Any, Protocol
+
+from benchmarks.query.asking import Asked, Asker
+from benchmarks.query.measure import Figures, measured
+
+from .questions import Put, Question
+
+# So many times the answers are held against each other before the clock is looked at.
+_HELD = 3
+
+
+class Peer(Protocol):
+    """Somebody else who is asked."""
+
+    async def page(self, put: Put) -> Asked:
+        """The newest 50."""
+        ...
+
+
+async def compared(
+    question: Question, asker: Asker, peer: Peer, *, kind: str, runs: int, seconds: float
+) -> dict[str, Any]:
+    """Figures of both, over the same values. Ends the run where they answer differently."""
+    ours: Callable[[Put], Awaitable[Asked]] = lambda put: getattr(asker, kind)(put.body)  # noqa: E731
+    theirs: Callable[[Put], Awaitable[Asked]] = getattr(peer, kind)
+    await _agree(question, ours, theirs)
+    lines = {}
+    for who, ask in (("ours", ours), ("theirs", theirs)):
+        line = await measured(
+            question.name,
+            kind,
+            lambda n, ask=ask: ask(put_of(question, n)),  # type: ignore[misc]
+            runs=runs,
+            seconds=seconds,
+        )
+        _say(who, line)
+        lines[who] = line.as_json()
+    return lines
+
+
+def put_of(question: Question, number: int) -> Put:
+    """The values of a run, the same for everybody."""
+    return question.make(Random(f"{question.name} {number}"))
+
+
+async def _agree(
+    question: Question,
+    ours: Callable[[Put], Awaitable[Asked]],
+    theirs: Callable[[Put], Awaitable[Asked]],
+) -> None:
+    for number in range(_HELD):
+        put = put_of(question, number)
+        one, other = await ours(put), await theirs(put)
+        if not one.whole or (one.rows, one.uids) != (other.rows, other.uids):
+            sys.exit(f"{question.name}: other answers to {put}: {one} and {other}")
+
+
+def _say(who: str, line: Figures) -> None:
+    print(
+        f"{line.name:30} {line.kind:6} {who:6} median {line.median:8.1f} ms, p99 {line.p99:8.1f}"
+        f" ({line.runs} runs, {line.rows:,.0f} rows)",
+        flush=True,
+    )

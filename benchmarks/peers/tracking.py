@@ -1,0 +1,151 @@
+"""A real MLflow: installed from its lock into an environment of its own, served, and asked.
+
+As its documentation has it: `mlflow server` with a Postgres backend store, which makes and migrates
+its own tables, and `MlflowClient.search_traces`. Its client runs in a process of its own
+environment (speaking.py) and keeps the time itself.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import httpx
+from tests.servers.ports import free_port
+from tests.servers.process import LeashedProcess
+from tests.servers.waiting import wait_until
+
+from benchmarks.query.asking import PAGE, Asked
+from benchmarks.query.dataset import cache
+
+from .questions import MODEL, Put
+from .traces import Trace, uid_of
+
+DATABASE = "peer_mlflow"
+_HERE = Path(__file__).parent
+_LOCK = _HERE / "requirements.lock"
+# It asks nobody but us, and runs nothing beside the answers.
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+}
+_LINE = 64 * 2**20
+
+
+def environment() -> Path:
+    """The folder of MLflow's executables, installed if they are not there."""
+    folder = cache() / f"mlflow-{sha256(_LOCK.read_bytes()).hexdigest()[:12]}"
+    ready = folder / "ready"
+    if not ready.exists():
+        print(f"installing MLflow into {folder} …", flush=True)
+        uv = str(Path(sys.executable).with_name("uv"))
+        python = str(folder / "bin" / "python")
+        _run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, str(folder))
+        install = (uv, "pip", "install", "--quiet", "--require-hashes", "--python", python)
+        _run(*install, "-r", str(_LOCK))
+        ready.touch()
+    return folder / "bin"
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True)
+
+
+def version() -> str:
+    """Of MLflow, as it is locked."""
+    lines = _LOCK.read_text().splitlines()
+    return next(line.split("==")[1].split()[0] for line in lines if line.startswith("mlflow=="))
+
+
+class Tracking:
+    """One client, in MLflow's own environment."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._number = 0
+
+    async def experiments(self, *names: str) -> dict[str, int]:
+        """Their numbers; those that are not there are made."""
+        return {name: await self._said(do="experiment", name=name) for name in names}
+
+    async def write(self, trace: Trace) -> None:
+        """One trace, by the API."""
+        await self._said(do="write", trace=trace.as_json())
+
+    async def page(self, put: Put) -> Asked:
+        """The newest 50, with their tags and without spans, which they do not have."""
+        if not self._number:
+            self._number = (await self.experiments(MODEL))[MODEL]
+        asked = {"experiment": self._number, "filter": put.filter_string, "limit": PAGE}
+        said = await self._said(do="search", **asked)
+        uids = tuple(str(UUID(uid_of(trace["trace_id"]))) for trace in said["traces"])
+        return Asked(said["seconds"], len(uids), uids=uids, said=said["traces"])
+
+    async def _said(self, **question: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question).encode() + b"\n")
+        await self._process.stdin.drain()
+        line = await self._process.stdout.readline()
+        if not line:
+            sys.exit(f"MLflow's client ended at {question}")
+        return json.loads(line)
+
+
+@asynccontextmanager
+async def tracking(dsn: str) -> AsyncIterator[Tracking]:
+    """MLflow's server on that database, and a client of it."""
+    binaries = environment()
+    with tempfile.TemporaryDirectory() as folder:
+        server, url = await asyncio.to_thread(_served, binaries, dsn, Path(folder))
+        client = await asyncio.create_subprocess_exec(
+            *(str(binaries / "python"), "-P", str(_HERE / "speaking.py"), url),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **_SETTINGS},
+            limit=_LINE,
+        )
+        try:
+            yield Tracking(client)
+        finally:
+            assert client.stdin is not None
+            client.stdin.close()
+            await client.wait()
+            await asyncio.to_thread(server.stop)
+
+
+def _served(binaries: Path, dsn: str, folder: Path) -> tuple[LeashedProcess, str]:
+    port = str(free_port())
+    store = urlsplit(dsn)._replace(scheme="postgresql+psycopg2").geturl()
+    server = LeashedProcess(
+        [
+            *(str(binaries / "mlflow"), "server", "--backend-store-uri", store),
+            *("--artifacts-destination", str(folder / "artifacts")),
+            *("--host", "127.0.0.1", "--port", port, "--workers", "1"),
+        ],
+        log=folder / "mlflow.log",
+        environment={**os.environ, **_SETTINGS},
+        cwd=folder,
+    )
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        if not server.running:
+            raise RuntimeError(f"MLflow's server ended\n{server.last_lines()}")
+        try:
+            return httpx.get(f"{url}/health", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+
+    wait_until(answers, seconds=180, what="MLflow's server")
+    return server, url
