@@ -18,7 +18,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
-	bench-ingest bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
+	bench-ingest bench-peers bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,6 +32,7 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock f
 	$(LOCK) --upgrade -o requirements.lock
 	$(LOCK) --upgrade --extra demo -c requirements.lock -o requirements-demo.lock
 	$(LOCK) --upgrade --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 
 servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
 	@$(BIN)/python -m tests.servers
@@ -78,6 +79,11 @@ bench-ingest: servers ## Measure events per second and CPU per event against pla
 bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferences, or 10m.
 	@$(BIN)/python -m benchmarks.query --size $(or $(SIZE),1m) --runs $(or $(RUNS),50)
 	@$(BIN)/python -m benchmarks.query.report --size $(or $(SIZE),1m)
+
+# What is loaded, and MLflow, are kept in INFERENCE_STORE_BENCH_CACHE.
+bench-peers: servers ## Measure the same questions beside JSONB with GIN, and beside MLflow.
+	@$(BIN)/python -m benchmarks.peers
+	@$(BIN)/python -m benchmarks.peers.report
 
 bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
 	@$(BIN)/python -m benchmarks.retention
