@@ -2,7 +2,7 @@
 
 The manual ("JSON types", "jsonb indexing") advises `jsonb_path_ops` where only `@>`, `@?` and
 `@@` are asked: it is smaller and faster. Such an index finds a value at a path by equality. It
-finds no range and no prefix: of those it can only test documents found otherwise, or all of them.
+finds no range and no prefix: those are tested, in plain operators, in documents found otherwise.
 Newest first comes from the primary key, a uid that begins with its time.
 """
 
@@ -82,9 +82,10 @@ def where(put: Put) -> tuple[str, list[Any]]:
     """The condition in SQL, and its values."""
     contained = orjson.dumps({"model": MODEL, **put.contains}).decode()
     sql, values = "doc @> $1", list[Any]([contained])
-    if put.path is not None:
-        values.append(put.path)
-        sql += f" AND doc @@ ${len(values)}"
+    if put.tested is not None:
+        places = [f"${len(values) + 1 + at}" for at in range(len(put.values))]
+        sql += f" AND {put.tested.format(*places)}"
+        values += put.values
     if put.before is not None:
         values.append(uid_floor(put.before))
         sql += f" AND uid < ${len(values)}"
