@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--jsonb", type=int, default=1_000_000, help="inferences beside JSONB")
     parser.add_argument("--mlflow", type=int, default=100_000, help="inferences beside MLflow")
     parser.add_argument("--runs", type=int, default=50, help="warm runs of each line")
-    parser.add_argument("--seconds", type=float, default=150.0, help="most seconds a line")
+    parser.add_argument("--seconds", type=float, default=240.0, help="most seconds a line")
     arguments = parser.parse_args()
     found = asyncio.run(_Bench(arguments.runs, arguments.seconds).run(arguments))
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
