@@ -16,7 +16,7 @@ from tests.servers.postgres import Postgres
 
 from benchmarks.query.__main__ import machine
 from benchmarks.query.asking import Asker, asking
-from benchmarks.query.dataset import dataset
+from benchmarks.query.dataset import dataset, loaded
 from benchmarks.query.population import MODELS
 from benchmarks.query.restoring import restored
 
@@ -37,6 +37,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50, help="warm runs of each line")
     parser.add_argument("--seconds", type=float, default=240.0, help="most seconds a line")
     arguments = parser.parse_args()
+    for size in (arguments.jsonb, arguments.mlflow):
+        loaded(size)
     found = asyncio.run(_Bench(arguments.runs, arguments.seconds).run(arguments))
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"written to {RESULTS}")

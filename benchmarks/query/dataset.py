@@ -8,7 +8,6 @@ by its own migrations, so that a new one loads nothing anew.
 import os
 import shutil
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -114,9 +113,7 @@ def _load(folder: Path, size: int, partitions: int | None) -> None:
     with KeptPostgres(folder, {**SETTINGS, **_LOADING}) as server:
         dsn = server.create_database(DATABASE)
         migrate(dsn)
-        # A loop of its own: this one may run already.
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(load, dsn, size, partitions=partitions).result()
+        load(dsn, size, partitions=partitions)
         server.execute("CHECKPOINT")
     (folder / _LOADED).touch()
 
