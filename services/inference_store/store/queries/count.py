@@ -1,11 +1,14 @@
 """How many inferences match, partition by partition."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Select, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .bounded import Deadline, OutOfTime, fetch
+from .conditions import OfKey
+from .lacking import JOINING, WORKERS, counts, lacking
 from .leading import Leading, chosen, looked_at, settings_for, together
 from .matching import Query
 from .scope import groups, pieces
@@ -19,17 +22,38 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     matches = 0
     for group in groups(parts):
         for there in together(await looked_at(connection, query, group, deadline)):
-            counts = union_all(*(_counted(query, leading) for leading in there)).subquery()
-            statement = select(func.sum(counts.c.matches))
-            rows = await fetch(connection, statement, deadline, settings=settings_for(there))
-            matches += int(rows[0][0])
+            matches += await _sum(connection, query, there, deadline)
     return matches
 
 
-def _counted(query: Query, leading: Leading) -> Select[Any]:
+async def _sum(
+    connection: AsyncConnection, query: Query, there: Sequence[Leading], deadline: Deadline
+) -> int:
+    counted = union_all(*(part for leading in there for part in _counted(query, leading)))
+    statement = select(func.sum(counted.subquery().c.matches))
+    settings, workers = settings_for(there), WORKERS
+    if any(each.joins for each in there):
+        workers = 0  # each process would have hashes of its own
+    elif _subtracted(query):
+        settings = JOINING
+    rows = await fetch(connection, statement, deadline, workers=workers, settings=settings)
+    return int(rows[0][0])
+
+
+def _subtracted(query: Query) -> OfKey | None:
+    """The one condition, where those that do not satisfy it are counted."""
+    keys = lacking(query)
+    return keys[0] if len(query.conditions) == len(keys) == 1 else None
+
+
+def _counted(query: Query, leading: Leading) -> list[Select[Any]]:
+    """Numbers whose sum is how many match."""
+    key = _subtracted(query)
+    if key is not None:
+        return counts(query, key, leading.scope)
     found, unique = chosen(query, leading)
     rows = (found if unique else found.distinct()).subquery()
-    return select(func.count().label("matches")).select_from(rows)
+    return [select(func.count().label("matches")).select_from(rows)]
 
 
 __all__ = ["OutOfTime", "count"]

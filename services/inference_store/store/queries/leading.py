@@ -3,7 +3,8 @@
 Planners know little of these tables: values of all keys lie in one column. So it is looked what
 there is, up to `FEW` of each list: a partition in which one list is empty is passed over; a short
 list leads, newest uid first, and its inferences are tested one by one; long lists are joined by
-their hashes, which reads each of them once, whatever was estimated.
+their hashes, which reads each of them once, whatever was estimated. A long list alone is left to
+the planner, which may walk until the page is full.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,11 +12,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Select, func, select
+from sqlalchemy import Integer, Select, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .bounded import Deadline, fetch
 from .conditions import Condition, leading
+from .lacking import JOINING, WORKERS, lacking, with_some, without
 from .matching import Query, led, one_by_one
 from .scope import Scope
 
@@ -35,11 +37,13 @@ _HASHES_MB, _LEAST_MB = 256, 4
 @dataclass(frozen=True, slots=True)
 class Leading:
     """A piece of the scope, and how long the list of each leading condition is there, `most` at
-    most; no sizes: there is one at most that leads."""
+    most; no sizes: it was not looked."""
 
     scope: Scope
     sizes: tuple[int, ...] = ()
     most: int = FEW
+    lacking: bool = False
+    """Nothing leads, but what has a key can be taken from all."""
 
     @property
     def shortest(self) -> int | None:
@@ -65,31 +69,52 @@ async def looked_at(
     *,
     share: float = 1.0,
     most: int = FEW,
+    alone: bool = False,
 ) -> list[Leading]:
-    """The pieces of a group in which something may match; lists are counted up to `most`.
+    """The pieces of a group in which something may match; lists are counted up to `most`, one
+    that has no other beside it only if `alone`.
 
     Raises OutOfTime.
     """
     leads, _ = leading(query.conditions)
-    if len(leads) < 2:
+    if not leads and alone and lacking(query):
+        some = await with_some(connection, query, group, deadline, share)
+        return [Leading(scope, lacking=True) for scope in some]
+    if len(leads) < (1 if alone else 2):
         return [Leading(scope) for scope in group]
-    counts = [
-        select(func.count()).select_from(select(uids.subquery().c.uid).limit(most).subquery())
-        for scope in group
-        for condition in leads
-        if (uids := condition.uids(scope)) is not None
-    ]
-    statement = select(*(each.scalar_subquery() for each in counts))
-    what = "see which index leads"
-    [row] = await fetch(connection, statement, deadline, share=share, what=what)
-    sizes = iter(row)
-    found = [Leading(scope, tuple(next(sizes) for _ in leads), most) for scope in group]
+    sizes = await _sizes(connection, leads, group, deadline, share, most)
+    found = [Leading(scope, each, most) for scope, each in zip(group, sizes, strict=True)]
     return [each for each in found if not each.empty]
+
+
+async def _sizes(  # noqa: PLR0917
+    connection: AsyncConnection,
+    leads: Sequence[Condition],
+    group: Sequence[Scope],
+    deadline: Deadline,
+    share: float,
+    most: int,
+) -> list[tuple[int, ...]]:
+    """How long the lists are, piece by piece."""
+    lists = [_list(condition, scope).limit(most) for scope in group for condition in leads]
+    counted = [
+        select(literal(place, Integer).label("place"), func.count().label("size")).select_from(
+            uids.subquery()
+        )
+        for place, uids in enumerate(lists)
+    ]
+    what = "see which index leads"
+    statement = union_all(*counted)
+    rows = await fetch(connection, statement, deadline, share=share, what=what, workers=WORKERS)
+    sizes = [row.size for row in sorted(rows)]
+    return [tuple(sizes[n : n + len(leads)]) for n in range(0, len(sizes), len(leads))]
 
 
 def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
     """The matches of a piece, and whether each is there once."""
-    if not here.sizes:
+    if here.lacking:
+        return without(query, here.scope), True
+    if not here.sizes or (here.shortest is None and not here.joins):
         return led(query, here.scope)
     if here.shortest is not None:
         return _driven(query, here.scope, here.sizes.index(here.shortest))
@@ -98,6 +123,8 @@ def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
 
 def settings_for(looked: Sequence[Leading]) -> Mapping[str, str]:
     """What Postgres is told for a statement over these pieces."""
+    if any(each.lacking for each in looked):
+        return JOINING
     joins = sum(each.joins for each in looked)
     if not joins:
         return {}

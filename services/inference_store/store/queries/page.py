@@ -16,12 +16,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.tables import inference
 
 from .bounded import Deadline, OutOfTime, fetch
+from .lacking import lacking
 from .leading import FEW, Leading, chosen, counted_next, looked_at, settings_for
 from .matching import Query, ordered, walked
 from .scope import HIGHEST, LOWEST, Scope, around, growing, pieces, unbroken
 
 WALK = 4_000
 _LONGEST_WALK = 64
+# So much longer than the first walk is a walk that costs no more than a partition's two lists.
+_LONGEST_DETOUR = 4
 
 
 @dataclass(slots=True)
@@ -89,10 +92,15 @@ async def _walk(
         stride, parts = _split(query, parts, run, end)
         statement = ordered(query, walked(query, stride), found.missing)
         _take(found, query, stride, await fetch(connection, statement, deadline))
-        if query.led:
+        if query.led or (lacking(query) and _too_few(found, length)):
             break
         length = min(2 * length, _LONGEST_WALK * found.walk)
     return parts
+
+
+def _too_few(found: Found, walked: int) -> bool:
+    """Whether so few were met on the way so far that it would be too long a way to a full page."""
+    return found.missing * walked > _LONGEST_DETOUR * found.walk * len(found.uids)
 
 
 async def _end_of_walk(
@@ -159,7 +167,7 @@ async def _follow_group(
     share: float = 1.0,
 ) -> None:
     pieces_left = await looked_at(
-        connection, query, group, deadline, share=share, most=found.counted
+        connection, query, group, deadline, share=share, most=found.counted, alone=True
     )
     found.counted = counted_next(pieces_left)
     rows: Sequence[Any] = ()

@@ -2,6 +2,7 @@
 
 from .compiled import condition_of
 from .condition import EVERYTHING, NOTHING, Condition, Uids
+from .keys import OfKey
 from .logic import All, all_of, leading, tests
 from .names import Names, names_of
 from .spans import Received
@@ -12,6 +13,7 @@ __all__ = [
     "All",
     "Condition",
     "Names",
+    "OfKey",
     "Received",
     "Uids",
     "all_of",

@@ -121,7 +121,7 @@ def _missing(truth: typed.Missing, names: Names, when: bool) -> Condition:
     if isinstance(of, typed.Metadata):
         if of.key is None:
             return EVERYTHING if when else NOTHING
-        return OfKey(of.key, names, valued=True, when=not when)
+        return OfKey(of.key, names, valued=True, when=not when, many=of.many)
     if any(_has_none(leaf, names) for leaf in leaves(of)):
         return EVERYTHING if when else NOTHING
     return Valued(of, not when, names)
@@ -130,7 +130,7 @@ def _missing(truth: typed.Missing, names: Names, when: bool) -> Condition:
 def _sent(truth: typed.Sent, names: Names, when: bool) -> Condition:
     if truth.key is None:
         return NOTHING if when else EVERYTHING
-    return OfKey(truth.key, names, valued=False, when=when)
+    return OfKey(truth.key, names, valued=False, when=when, many="[]" in truth.name)
 
 
 def _located(truth: typed.Located, names: Names, when: bool) -> Condition:

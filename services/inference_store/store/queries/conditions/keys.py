@@ -3,7 +3,19 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import ColumnElement, FromClause, and_, except_, false, func, or_, select, union
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    except_,
+    false,
+    func,
+    or_,
+    select,
+    union,
+    union_all,
+)
 
 from inference_store.store.filters.typed import Array
 from inference_store.store.queries.scope import Scope
@@ -25,6 +37,8 @@ class OfKey:
     names: Names
     valued: bool
     when: bool
+    many: bool = True
+    """Whether an inference may have several rows of it in one table."""
     kind: str = "metadata"
     unique: bool = True
 
@@ -36,7 +50,29 @@ class OfKey:
     def uids(self, scope: Scope) -> Uids | None:
         if not self.when:
             return None
-        return union(*(select(table.c.uid).where(self._here(scope, table)) for table in _SENT))
+        return union(*self.rows(scope))
+
+    def rows(self, scope: Scope) -> list[Select[Any]]:
+        """The inferences that have it, table by table: some in several."""
+        return [select(table.c.uid).where(self._here(scope, table)) for table in _SENT]
+
+    def counted(self, scope: Scope) -> list[tuple[int, Uids]]:
+        """Lists, and whether what is in them counts once more or once less: in sum each inference
+        that has it counts once, though a text that spells a number has rows in two tables."""
+        rows = self.rows(scope)
+        if self.many:
+            return [(1, union(*rows))]
+        again = [self._again(scope, place) for place in range(1, len(_SENT))]
+        return [*((1, each) for each in rows), *((-1, each) for each in again)]
+
+    def _again(self, scope: Scope, place: int) -> Select[Any]:
+        """Those with a row in this table and in one before it."""
+        row, before = _SENT[place].alias(), [table.alias() for table in _SENT[:place]]
+        elsewhere = union_all(
+            *(select(other.c.uid).where(self._here(scope, other)) for other in before)
+        ).subquery()
+        there = exists([elsewhere], elsewhere.c.uid == row.c.uid)
+        return select(row.c.uid).where(self._here(scope, row), there)
 
     def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = [table.alias() for table in _SENT]
