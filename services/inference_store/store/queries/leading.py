@@ -16,7 +16,7 @@ from sqlalchemy import Integer, Select, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .bounded import Deadline, fetch
-from .conditions import Condition, leading
+from .conditions import Comparing, Condition, leading
 from .lacking import JOINING, WORKERS, lacking, with_some, without
 from .matching import Query, led, one_by_one
 from .scope import Scope
@@ -80,7 +80,7 @@ async def looked_at(
     if not leads and alone and lacking(query):
         some = await with_some(connection, query, group, deadline, share)
         return [Leading(scope, lacking=True) for scope in some]
-    if len(leads) < (1 if alone else 2):
+    if len(leads) < 2 and not (alone and leads and _by_value(leads[0])):
         return [Leading(scope) for scope in group]
     sizes = await _sizes(connection, leads, group, deadline, share, most)
     found = [Leading(scope, each, most) for scope, each in zip(group, sizes, strict=True)]
@@ -119,6 +119,11 @@ def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
     if here.shortest is not None:
         return _driven(query, here.scope, here.sizes.index(here.shortest))
     return _joined(query, here.scope)
+
+
+def _by_value(condition: Condition) -> bool:
+    """Whether its list costs little, but is not in the order of a page."""
+    return isinstance(condition, Comparing) and condition.by_value
 
 
 def settings_for(looked: Sequence[Leading]) -> Mapping[str, str]:

@@ -23,6 +23,7 @@ from inference_store.store.queries.ask import query_of
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.conditions import condition_of, names_of
 from inference_store.store.queries.count import count
+from inference_store.store.queries.lacking import lacking
 from inference_store.store.queries.matching import Query, led, walked
 from inference_store.store.queries.page import find
 from inference_store.store.queries.scope import window
@@ -111,7 +112,9 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
 ) -> None:
     connection, model = stored.connection, data.draw(st.sampled_from(stored.models))
     facts = stored.facts[model]
-    truths = [Truths(stored.keys, data.draw).truth(2) for _ in range(2)]
+    made = Truths(stored.keys, data.draw)
+    truths = [made.truth(2), data.draw(st.sampled_from([made.lacking, made.truth]))(2)]
+    truths = truths[data.draw(st.integers(0, 1)) :]
     marked = set(data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=20)))
     expected = set.intersection(*(_expected(facts, truth)[True] for truth in truths)) - marked
     async with connection.begin_nested() as savepoint:
@@ -122,6 +125,7 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
             ]
             await connection.execute(insert(erasing), marks)
         query = await query_of(connection, window(model, None, None), truths)
+        event(f"lists taken from all: {len(lacking(query))}")
         deadline = Deadline.after(60)
         for walk in (3, 4_000):
             page = await find(connection, query, limit=100, deadline=deadline, walk=walk)

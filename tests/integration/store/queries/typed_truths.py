@@ -126,6 +126,7 @@ class Truths:
                 "_located",
                 "_array",
                 "_equals",
+                "_first",
             ]
         made: Truth = getattr(self, self.draw(st.sampled_from(named)))()
         return made
@@ -155,6 +156,15 @@ class Truths:
         value = self._value(kind := self._kind())
         return Or(tuple(Compared("=", value, self._constant(kind)) for _ in range(3)))
 
+    def _first(self) -> Truth:
+        """What is asked of the first prediction's label and of its score: one list in SQL."""
+        label = Constant("string", self.draw(st.sampled_from([*LABELS, "nobody"])))
+        named = Compared("=", Property("top_label", "string"), label)
+        score, low = Property("top_score", "number"), self._constant("number")
+        scored = Compared(self.draw(_ORDERS), score, low)
+        between = Between(score, low, self._constant("number"))
+        return And((self.draw(st.sampled_from([scored, between])), named))
+
     def _between(self) -> Truth:
         kind = self._kind()
         value, low = self._value(kind), self._constant(kind)
@@ -171,6 +181,15 @@ class Truths:
 
     def _missing(self) -> Truth:
         return Missing(self._value(self._kind()))
+
+    def lacking(self, most: int) -> Truth:
+        """So many keys at most that are lacking, or were not sent."""
+        names = [self._name() for _ in range(self.draw(st.integers(1, most)))]
+        missing = [Missing(self._metadata("string", name)) for name in names]
+        unsent = [Not(Sent(name, self.keys.get(name))) for name in names]
+        return And(
+            tuple(self.draw(st.sampled_from(each)) for each in zip(missing, unsent, strict=True))
+        )
 
     def _holds(self) -> Truth:
         return Holds(self._value("bool"))

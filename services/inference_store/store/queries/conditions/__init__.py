@@ -1,5 +1,6 @@
 """Conditions in SQL, and the typed filter made into them."""
 
+from .comparisons import Comparing
 from .compiled import condition_of
 from .condition import EVERYTHING, NOTHING, Condition, Uids
 from .keys import OfKey
@@ -11,6 +12,7 @@ __all__ = [
     "EVERYTHING",
     "NOTHING",
     "All",
+    "Comparing",
     "Condition",
     "Names",
     "OfKey",

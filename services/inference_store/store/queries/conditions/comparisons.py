@@ -120,6 +120,14 @@ class Comparing:
         named = isinstance(first, Property) and first.name in _INDEXED
         return named and all(isinstance(other, Constant) for other in others)
 
+    @property
+    def by_value(self) -> bool:
+        """Whether its list is one stretch of an index, or several, in order of the values."""
+        first, *others = values_in(self.truth)
+        alone = isinstance(first, Metadata) and all(isinstance(each, Constant) for each in others)
+        equal = self.when and isinstance(self.truth, Compared) and self.truth.op == "="
+        return alone and not equal and (self.when or not self.many)
+
     def uids(self, scope: Scope) -> Uids | None:
         if not self._leads:
             return None

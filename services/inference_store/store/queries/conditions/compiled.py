@@ -17,7 +17,7 @@ from .logic import Neither, all_of, either_of
 from .merged import merged
 from .missing import Valued
 from .names import Names, of_label
-from .predictions import Counts, Predicts, TopLabelled, names_labels
+from .predictions import Counts, Predicts, TopLabelled, names_labels, with_scores
 from .spans import of_time, of_uid
 from .values import leaves
 
@@ -46,7 +46,7 @@ def _not(truth: typed.Not, names: Names, when: bool) -> Condition:
 
 def _and(truth: typed.And, names: Names, when: bool) -> Condition:
     parts = [condition_of(part, names, when=when) for part in truth.parts]
-    return all_of(parts) if when else either_of(parts)
+    return all_of(with_scores(parts)) if when else either_of(parts)
 
 
 def _or(truth: typed.Or, names: Names, when: bool) -> Condition:

@@ -1,6 +1,6 @@
 """Predictions: some one that satisfies a condition, how many do, and the label of the first."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, func, select
@@ -11,7 +11,7 @@ from inference_store.store.queries.scope import Scope
 from inference_store.store.tables import inference, prediction
 
 from .combination import Combination
-from .comparisons import Comparing
+from .comparisons import Comparing, values_in
 from .condition import EVERYTHING, Condition, Uids, exists, only_true
 from .names import Names, of_label
 from .sides import COMPARISONS
@@ -100,28 +100,54 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class TopLabelled:
-    """The first prediction's label: found by the predictions of that label."""
+    """The first prediction's label, and perhaps its score: found by the predictions of that label
+    and score."""
 
     compared: Comparing
+    scores: tuple[Comparing, ...] = ()
     kind: str = "property"
     unique: bool = True
     scans: int = 1
 
     def uids(self, scope: Scope) -> Uids:
-        names = self.compared.names
-        some = _rows(_as_label(self.compared.truth), names, scope).where(prediction.c.rank == 1)
-        tests = self.compared.holds(scope, inference.c.uid)
+        names, first = self.compared.names, prediction.c.rank == 1
+        its = [_of_first(each.truth) for each in (self.compared, *self.scores)]
+        some = _rows(typed.And(tuple(its)), names, scope).where(first)
+        tests = self.holds(scope, inference.c.uid)
         return select(inference.c.uid).where(scope.of(inference), inference.c.uid.in_(some), tests)
 
     def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.compared.holds(scope, uid)
+        return and_(*(each.holds(scope, uid) for each in (self.compared, *self.scores)))
 
 
-def _as_label(truth: Any) -> Truth:
-    label = typed.Column("label", "string")
+def with_scores(parts: list[Condition]) -> list[Condition]:
+    """The same conditions, all of which must hold: the first label's has what is asked of the
+    first score, by which the index goes on."""
+    tops = [part for part in parts if isinstance(part, TopLabelled)]
+    scores = [part for part in parts if isinstance(part, Comparing) and _of_top_score(part)]
+    if not (tops and scores):
+        return parts
+    top = replace(tops[0], scores=(*tops[0].scores, *scores))
+    return [top, *(part for part in parts if part is not tops[0] and part not in scores)]
+
+
+def _of_top_score(part: Comparing) -> bool:
+    """Whether the first score is compared with a constant, which is to be so."""
+    if not part.when or not isinstance(part.truth, (typed.Compared, typed.Between)):
+        return False
+    of, *others = values_in(part.truth)
+    constant = all(isinstance(each, typed.Constant) for each in others)
+    return constant and isinstance(of, typed.Property) and of.name == "top_score"
+
+
+def _of_first(truth: Any) -> Truth:
+    """The same of a prediction's own columns."""
+    label, score = typed.Column("label", "string"), typed.Column("score", "number")
     match truth:
-        case typed.Compared(op, _, right):
-            return typed.Compared(op, label, right)
+        case typed.Compared(op, typed.Property(name), right):
+            return typed.Compared(op, label if name == "top_label" else score, right)
+        case typed.Between(_, low, high):
+            return typed.Between(score, low, high)
         case typed.Among(_, items):
             return typed.Among(label, items)
-    raise TypeError(f"{truth} is no comparison of the first label")
+    raise TypeError(f"{truth} is no comparison of the first label or score")
