@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Integer, Select, func, literal, select, union_all
+from sqlalchemy import Integer, Select, column, func, literal, select, union_all
+from sqlalchemy.dialects.postgresql import ARRAY, UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .bounded import Deadline, fetch
@@ -22,6 +23,8 @@ from .matching import Query, led, one_by_one
 from .scope import Scope
 
 FEW = 8_000
+SOME = 3 * FEW
+"""A list of no more is joined with one other, and what both have is tested: mostly it is little."""
 # What a short list cannot have become in the moment since it was counted.
 _GROWN = 4 * FEW
 MOST_JOINED = 2
@@ -42,6 +45,8 @@ class Leading:
     scope: Scope
     sizes: tuple[int, ...] = ()
     most: int = FEW
+    few: int = FEW
+    """A list that is no shorter does not lead alone."""
     lacking: bool = False
     """Nothing leads, but what has a key can be taken from all."""
 
@@ -51,8 +56,15 @@ class Leading:
         return min((size for size in self.sizes if size < self.most), default=None)
 
     @property
+    def pairs(self) -> bool:
+        """Whether its shortest list of three or more is joined with one other."""
+        return len(self.sizes) > 2 and self.few <= (self.shortest or 0)
+
+    @property
     def joins(self) -> int:
         """How many hash joins there are of its lists, where all are long."""
+        if self.pairs:
+            return 1
         return len(self.sizes) - 1 if self.sizes and self.shortest is None else 0
 
     @property
@@ -69,21 +81,28 @@ async def looked_at(
     *,
     share: float = 1.0,
     most: int = FEW,
+    some: int = SOME,
     alone: bool = False,
 ) -> list[Leading]:
-    """The pieces of a group in which something may match; lists are counted up to `most`, one
-    that has no other beside it only if `alone`.
+    """The pieces of a group in which something may match; lists are counted up to `most`; one
+    that has no other beside it only if `alone`, three that are long once more, up to `some`.
 
     Raises OutOfTime.
     """
     leads, _ = leading(query.conditions)
     if not leads and alone and lacking(query):
-        some = await with_some(connection, query, group, deadline, share)
-        return [Leading(scope, lacking=True) for scope in some]
+        left = await with_some(connection, query, group, deadline, share)
+        return [Leading(scope, lacking=True) for scope in left]
     if len(leads) < 2 and not (alone and leads and _by_value(leads[0])):
         return [Leading(scope) for scope in group]
     sizes = await _sizes(connection, leads, group, deadline, share, most)
     found = [Leading(scope, each, most) for scope, each in zip(group, sizes, strict=True)]
+    long = [each.scope for each in found if each.joins > 1]
+    if long and most < some:
+        sizes = await _sizes(connection, leads, long, deadline, share, some)
+        again = [Leading(*each, some, most) for each in zip(long, sizes, strict=True)]
+        by_scope = {each.scope: each for each in again}
+        found = [by_scope.get(each.scope, each) for each in found]
     return [each for each in found if not each.empty]
 
 
@@ -116,6 +135,8 @@ def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
         return without(query, here.scope), True
     if not here.sizes or (here.shortest is None and not here.joins):
         return led(query, here.scope)
+    if here.pairs:
+        return _paired(query, here)
     if here.shortest is not None:
         return _driven(query, here.scope, here.sizes.index(here.shortest))
     return _joined(query, here.scope)
@@ -148,6 +169,8 @@ def together(looked: Sequence[Leading]) -> Iterator[Sequence[Leading]]:
 
 def counted_next(looked: Sequence[Leading]) -> int:
     """Up to how many lists are counted in the next pieces: no further than a short one goes."""
+    if any(each.pairs for each in looked):
+        return SOME
     shortest = [each.shortest for each in looked if each.shortest is not None]
     return min(FEW, 1_000 + 2 * min(shortest)) if shortest else FEW
 
@@ -162,6 +185,27 @@ def _driven(query: Query, scope: Scope, place: int) -> tuple[Select[Any], bool]:
     rows = _list(first, scope).limit(_GROWN).offset(0).subquery()
     others = [each for each in query.conditions if each is not first]
     return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid)), first.unique
+
+
+def _paired(query: Query, here: Leading) -> tuple[Select[Any], bool]:
+    """By the hash of the shortest list, which another is looked up in; then the tests."""
+    leads, _ = leading(query.conditions)
+    shortest = sorted(range(len(leads)), key=here.sizes.__getitem__)[:2]
+    first, second = (leads[place] for place in shortest)
+    short = _short(_list(first, here.scope), "short")
+    other = _list(second, here.scope).offset(0).subquery()
+    both = _short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
+    others = [each for each in query.conditions if each is not first and each is not second]
+    tests = one_by_one(query, others, here.scope, both.c.uid)
+    return select(both.c.uid).where(*tests), first.unique and second.unique
+
+
+def _short(uids: Select[Any], name: str) -> Any:
+    """The same list by way of an array: the planner takes it to be short. So it hashes this one,
+    not the other, and makes tests one by one."""
+    array = func.array(uids.scalar_subquery(), type_=ARRAY(UUID(as_uuid=True)))
+    uid = column("uid", UUID(as_uuid=True))
+    return func.unnest(array).table_valued(uid, name=name).render_derived()
 
 
 def _joined(query: Query, scope: Scope) -> tuple[Select[Any], bool]:

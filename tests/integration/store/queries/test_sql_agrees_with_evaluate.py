@@ -18,15 +18,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
-from inference_store.store.filters.typed import Truth
+from inference_store.store.filters.typed import And, Truth
 from inference_store.store.queries.ask import query_of
-from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.conditions import condition_of, names_of
 from inference_store.store.queries.count import count
 from inference_store.store.queries.lacking import lacking
+from inference_store.store.queries.leading import chosen, looked_at, settings_for
 from inference_store.store.queries.matching import Query, led, walked
 from inference_store.store.queries.page import find
-from inference_store.store.queries.scope import window
+from inference_store.store.queries.scope import groups, pieces, window
 from inference_store.store.tables import erasing, metadata_key
 from tests.integration.store.queries.typed_rows import Maker, facts_of
 from tests.integration.store.queries.typed_truths import Truths
@@ -113,8 +114,12 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
     connection, model = stored.connection, data.draw(st.sampled_from(stored.models))
     facts = stored.facts[model]
     made = Truths(stored.keys, data.draw)
-    truths = [made.truth(2), data.draw(st.sampled_from([made.lacking, made.truth]))(2)]
-    truths = truths[data.draw(st.integers(0, 1)) :]
+    truths = [
+        made.truth(2),
+        And((made.truth(1), made.truth(1))),
+        data.draw(st.sampled_from([made.lacking, made.truth]))(2),
+    ]
+    truths = truths[data.draw(st.integers(0, 2)) :]
     marked = set(data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=20)))
     expected = set.intersection(*(_expected(facts, truth)[True] for truth in truths)) - marked
     async with connection.begin_nested() as savepoint:
@@ -131,4 +136,25 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
             page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
             assert page.uids == sorted(expected, reverse=True)
         assert await count(connection, query, deadline=deadline) == len(expected)
+        assert await _by_long_lists(connection, query, data.draw) == sorted(expected)
         await savepoint.rollback()
+
+
+async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
+    """What is found where lists of a few are taken to be long."""
+    deadline, found = Deadline.after(60), list[UUID]()
+    parts = await pieces(connection, query.scope, newest_first=True)
+    most, some = draw(st.sampled_from([(1, 1), (1, 100), (4, 5)]))
+    for group in [] if query.nothing else groups(parts):
+        looked = await looked_at(
+            connection, query, group, deadline, most=most, some=some, alone=True
+        )
+        for each in looked:
+            event("pairs" if each.pairs else f"joins: {each.joins}")
+            rows, unique = chosen(query, each)
+            statement = rows if unique else rows.distinct()
+            settings = settings_for([each])
+            found += [
+                row[0] for row in await fetch(connection, statement, deadline, settings=settings)
+            ]
+    return sorted(found)
