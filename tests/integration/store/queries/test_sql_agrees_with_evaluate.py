@@ -117,7 +117,7 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
     truths = [
         made.truth(2),
         And((made.truth(1), made.truth(1))),
-        data.draw(st.sampled_from([made.lacking, made.truth]))(2),
+        data.draw(st.sampled_from([made.lacking, made.several, made.truth]))(2),
     ]
     truths = truths[data.draw(st.integers(0, 2)) :]
     marked = set(data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=20)))

@@ -191,6 +191,17 @@ class Truths:
             tuple(self.draw(st.sampled_from(each)) for each in zip(missing, unsent, strict=True))
         )
 
+    def several(self, most: int) -> Truth:
+        """Comparisons that each have a list of their own, mostly long ones."""
+        kinds: tuple[Kind, ...] = ("number", "string", "number")
+        sides = [self._metadata(kind, name) for kind, name in zip(kinds, "nsk", strict=True)]
+        return And(
+            tuple(
+                Compared(self.draw(st.sampled_from(["<>", ">", "<"])), side, self._near(side))
+                for side in (*sides, *sides[:most])
+            )
+        )
+
     def _holds(self) -> Truth:
         return Holds(self._value("bool"))
 
