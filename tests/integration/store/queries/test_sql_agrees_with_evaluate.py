@@ -144,7 +144,7 @@ async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -
     """What is found where lists of a few are taken to be long."""
     deadline, found = Deadline.after(60), list[UUID]()
     parts = await pieces(connection, query.scope, newest_first=True)
-    most, some = draw(st.sampled_from([(1, 1), (1, 100), (4, 5)]))
+    most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
     for group in [] if query.nothing else groups(parts):
         looked = await looked_at(
             connection, query, group, deadline, most=most, some=some, alone=True
