@@ -1,5 +1,7 @@
-"""Exact arithmetic as Postgres' `numeric` has it: digit for digit the same results."""
+"""Arithmetic as Postgres' `numeric` has it, digit for digit the same results, and its doubles."""
 
+import math
+import re
 from collections.abc import Callable, Mapping
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal, Inexact
 from typing import Final
@@ -13,6 +15,15 @@ MOST_SCALE: Final = 16_000
 """Digits after the point; Postgres rounds a product at 16,383."""
 QUOTIENT_SCALE: Final = 1000
 """Digits after the point that a quotient has at most."""
+LEAST_DOUBLE, MOST_DOUBLE = Decimal("1e-300"), Decimal("1e300")
+"""What a power is taken of lies between them, as it is or without its sign, or is zero."""
+MOST_POWER: Final = Decimal(10**9)
+"""An exponent is no larger."""
+MOST_LOGARITHM: Final = 690.0
+"""The natural logarithm of a power, at most: it is a double then."""
+SPELT: Final = r"^-?[0-9]{1,100}(\.[0-9]{1,100})?([eE][+-]?[0-9]{1,2})?$"
+"""Texts that are read as the numbers they spell."""
+_SPELT: Final = re.compile(SPELT.replace("$", r"\Z"))
 _SIGNIFICANT, _GROUP = 16, 4
 # Wide enough for all that the check lets through; a rounded result would be a defect, and raises.
 EXACT: Final = Context(
@@ -63,6 +74,32 @@ def _power(base: Decimal, exponent: Decimal) -> Decimal:
     return result
 
 
+def _double_power(base: Decimal, exponent: Decimal) -> Decimal | None:
+    """Step by step as the SQL has it, so that the doubles agree."""
+    if not exponent:
+        return Decimal(1)
+    if not base:
+        return Decimal(0) if exponent > 0 else None
+    whole = exponent == exponent.to_integral_value()
+    if not _is_double(base, MOST_DOUBLE) or not _is_double(exponent, MOST_POWER):
+        return None
+    if base < 0 and not whole:
+        return None
+    power, of = float(exponent), float(base)
+    if abs(power * math.log(abs(of))) > MOST_LOGARITHM:
+        return None
+    return Decimal(repr(math.pow(of, power)).removesuffix(".0"))
+
+
+def _is_double(number: Decimal, most: Decimal) -> bool:
+    return LEAST_DOUBLE <= abs(number) <= most
+
+
+def spelt(text: str) -> Decimal | None:
+    """The number that a text spells."""
+    return Decimal(text) if _SPELT.match(text) else None
+
+
 def _quotient(left: Decimal, right: Decimal, scale: int, *, rounded: bool) -> Decimal:
     """left / right with so many digits after the point, rounded half away from zero or cut."""
     dividend = _whole(left) * 10 ** (scale + scale_of(right))
@@ -103,4 +140,5 @@ _CALCULATIONS: Final[Mapping[Calculation, Callable[[Decimal, Decimal], Decimal |
     "%": _remainder,
     "div": _cut,
     "^": _power,
+    "power": _double_power,
 }

@@ -1,24 +1,23 @@
-"""The array functions: the values of a name as a set, against a set that is written out."""
+"""The array functions: most of all of a name's values, against a set that is written out."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
-from inference_store.store.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
+from inference_store.store.cql2.tree import Instant, Listed, Named, Operation, Scalar
 from inference_store.store.json_text import is_number
 from inference_store.store.properties import Property as Described
 
-from . import names, operands
+from . import names, operands, sets
 from .checking import Checking
 from .known import KnownKey
 from .mismatches import mismatch
-from .refusals import meaningless, not_kept
+from .refusals import meaningless
+from .sets import Relation
 from .typed import (
     And,
     Array,
-    Compared,
     Constant,
-    Fixed,
     Kind,
     Metadata,
     Not,
@@ -28,7 +27,6 @@ from .typed import (
     Unknown,
 )
 
-Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
 _FLIPPED: Final[Mapping[Relation, Relation]] = {
     "equals": "equals",
     "overlaps": "overlaps",
@@ -42,19 +40,18 @@ def truth_of(node: Operation, checking: Checking) -> Truth:
     operands.refuse_inside(node, checking)
     relation = _relation(node)
     match node.args:
-        case (Named() as of, Listed() as items):
+        case (Named() as of, Listed() as items) if _is_written(items):
             return _of_name(of, relation, items, checking)
-        case (Listed() as items, Named() as of):
+        case (Listed() as items, Named() as of) if _is_written(items):
             return _of_name(of, _FLIPPED[relation], items, checking)
-        case (Listed() as one, Listed() as other):
-            return Fixed(_of_constants(one, relation, other, checking))
-        case (Named() as one, Named() as other) if relation == "overlaps":
-            return _shared(one, other, checking)
-        case (Named(), Named()):
-            message = f"{node.op.upper()} of two names is not kept"
-            raise not_kept(node, checking.source, message, "array-functions")
-    message = f"{node.op.upper()} takes a name and an array that is written out: ('a', 'b')"
+        case (Named() | Listed() as one, Named() | Listed() as other):
+            return sets.truth_of(one, relation, other, checking)
+    message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
     raise meaningless(node, checking.source, message)
+
+
+def _is_written(items: Listed) -> bool:
+    return all(isinstance(each, Scalar | Instant) for each in items.items)
 
 
 def _relation(node: Operation) -> Relation:
@@ -62,25 +59,8 @@ def _relation(node: Operation) -> Relation:
     return relations[node.op.lower()]
 
 
-def _shared(one: Named, other: Named, checking: Checking) -> Truth:
-    """Some value of one equals some value of the other."""
-    both = [elements(each, checking) for each in (one, other)]
-    kind = operands.common(both, checking)
-    left, right = operands.values(both, kind, checking)
-    return Compared("=", left, right)
-
-
-def elements(named: Named, checking: Checking) -> Named:
-    """The name of a JSON array means its elements."""
-    elements = f"{named.name}[]"
-    if checking.known.keys.get(names.key_of(Named(elements))) is None:
-        return named
-    whole = checking.known.keys.get(names.key_of(named))
-    return named if whole is not None and whole.rows else Named(elements, at=named.at)
-
-
 def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -> Truth:
-    of = elements(of, checking)
+    of = sets.elements(of, checking)
     found = names.meaning(of, checking)
     constants = _constants(items, checking)
     kinds = tuple(dict.fromkeys(each.kind for each in constants)) or _any_kind(of, checking)
@@ -88,7 +68,7 @@ def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -
         kind = constant.kind
         if kind not in operands.possible(of, checking):
             raise mismatch([of, item], [operands.possible(of, checking), _one(kind)], checking)
-    _refuse_one_value(of, found, checking)
+    sets.refuse_one_value(of, checking)
     if relation in ("equals", "containedby"):
         # A value of a kind that is not among the constants is none of them.
         kinds += tuple(sorted(operands.possible(of, checking) - {*kinds}))
@@ -96,15 +76,6 @@ def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -
     if len(values) == 1:
         return Array(relation, values[kinds[0]], _of_kind(constants, kinds[0]))
     return _of_several_kinds(relation, values, constants)
-
-
-def _refuse_one_value(of: Named, found: KnownKey | Described, checking: Checking) -> None:
-    """Of a key that nobody has seen it is not known."""
-    if found.many or (isinstance(found, KnownKey) and not found.types):
-        return
-    known = (f'"{of.name}[]"',) if f"{names.key_of(of)}[]" in checking.known.keys else ()
-    message = f"{of.name!r} has one value: compare it by = or IN"
-    raise meaningless(of, checking.source, message, known)
 
 
 def _one(kind: Kind) -> frozenset[Kind]:
@@ -162,27 +133,5 @@ def _definite(part: Array) -> Truth:
 
 
 def _constants(items: Listed, checking: Checking) -> tuple[Constant, ...]:
-    return tuple(_constant(each, checking) for each in items.items)
-
-
-def _constant(item: Node, checking: Checking) -> Constant:
-    if isinstance(item, Scalar | Instant):
-        kinds = operands.possible(item, checking)
-        found = operands.value(item, next(iter(kinds)), checking)
-        assert isinstance(found, Constant)
-        return found
-    message = "an array is of texts, numbers, truth values and instants that are written out"
-    raise meaningless(item, checking.source, message)
-
-
-def _of_constants(one: Listed, relation: Relation, other: Listed, checking: Checking) -> bool:
-    left, right = (frozenset(_constants(each, checking)) for each in (one, other))
-    match relation:
-        case "equals":
-            return left == right
-        case "contains":
-            return left >= right
-        case "containedby":
-            return left <= right
-        case _:
-            return not left.isdisjoint(right)
+    found = (operands.value(each, "string", checking) for each in items.items)
+    return tuple(each for each in found if isinstance(each, Constant))

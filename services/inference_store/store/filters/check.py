@@ -36,8 +36,6 @@ from .typed import (
     Value,
 )
 
-MOST_UNKNOWNS: Final = 2
-"""`IS NULL` of conditions inside each other: each asks twice for what is inside."""
 MOST_CALCULATED, MOST_NAMED = 16, 64
 """What is not written out in the list of an IN, of a calculation and of a name."""
 MOST_MATCHED: Final = 1_000_000
@@ -84,11 +82,6 @@ def truth_of(node: Node, checking: Checking) -> Truth:
     raise meaningless(node, checking.source, message)
 
 
-def is_condition(node: Node) -> bool:
-    """Whether a node is one by its form; a name may be."""
-    return isinstance(node, Operation) and node.op.lower() in _TRUTHS
-
-
 def _bare(named: Named, checking: Checking) -> Truth:
     kinds = operands.possible(named, checking)
     if "bool" not in kinds:
@@ -118,7 +111,7 @@ def _compared(node: Operation, checking: Checking) -> Truth:
 def _decided(node: Operation, checking: Checking) -> Truth | None:
     """A condition that is said to be TRUE or FALSE."""
     for of, said in (node.args, node.args[::-1]):
-        if isinstance(said, Scalar) and isinstance(said.value, bool) and is_condition(of):
+        if isinstance(said, Scalar) and isinstance(said.value, bool) and operands.is_condition(of):
             if node.op not in ("=", "<>"):
                 _refuse_order(node, "bool", checking)
             truth = truth_of(of, checking)
@@ -159,10 +152,10 @@ def _in(node: Operation, checking: Checking) -> Truth:
     for kind, of_kind in left.items():
         among = [settled(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
         parts.append(settled(Or((*among, *others.get(kind, ())))))
-    return parts[0] if len(parts) == 1 else _some_of_kinds(parts)
+    return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
-def _some_of_kinds(parts: Sequence[Truth]) -> Truth:
+def some_of_kinds(parts: Sequence[Truth]) -> Truth:
     """Some part is true; NULL only where all are."""
     nowhere = And(tuple(And((part, Not(part))) for part in parts))
     return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
@@ -201,7 +194,7 @@ def _is_null(node: Operation, checking: Checking) -> Truth:
     [of] = node.args
     if isinstance(of, Named):
         return _missing(of, checking)
-    if is_condition(of):
+    if operands.is_condition(of):
         return _unknown(node, of, checking)
     if not isinstance(of, Operation):
         return Fixed(False)
@@ -212,15 +205,8 @@ def _is_null(node: Operation, checking: Checking) -> Truth:
 
 
 def _unknown(node: Operation, of: Node, checking: Checking) -> Truth:
-    if checking.unknowns == MOST_UNKNOWNS:
-        message = (
-            f"IS NULL of a condition stands inside another at most {MOST_UNKNOWNS} deep: "
-            "split the filter"
-        )
-        raise meaningless(node, checking.source, message)
-    checking.unknowns += 1
-    inner = truth_of(of, checking)
-    checking.unknowns -= 1
+    with checking.asked_twice(node):
+        inner = truth_of(of, checking)
     match inner:
         case Fixed(truth):
             return Fixed(truth is None)

@@ -3,11 +3,16 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from inference_store.store.cql2.tree import Node
 
 from .known import Known, KnownKey, UnknownKeys
+from .refusals import meaningless
 from .typed import Kind, Truth
+
+MOST_TWICE: Final = 2
+"""Conditions inside each other of which each asks twice for what is inside."""
 
 
 @dataclass(slots=True)
@@ -21,8 +26,8 @@ class Checking:
     unknown_keys: UnknownKeys = "refuse"
     inside: bool = False
     """Within `prediction(…)`, where names are columns."""
-    unknowns: int = 0
-    """How many `IS NULL` of a condition stand around."""
+    twice: int = 0
+    """How many conditions stand around that are asked when they are true, and when false."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys that were named."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -39,6 +44,21 @@ class Checking:
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
                 f"as a {kind}, and {others} values are none."
             )
+
+    @contextmanager
+    def asked_twice(self, node: Node) -> Iterator[None]:
+        """The condition within is asked when it is true, and when it is false."""
+        if self.twice == MOST_TWICE:
+            message = (
+                "conditions that are compared, or asked whether they are NULL, stand inside each "
+                f"other at most {MOST_TWICE} deep: split the filter"
+            )
+            raise meaningless(node, self.source, message)
+        self.twice += 1
+        try:
+            yield
+        finally:
+            self.twice -= 1
 
     @contextmanager
     def of_predictions(self) -> Iterator[None]:

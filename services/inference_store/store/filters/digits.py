@@ -43,6 +43,8 @@ def digits(value: Value) -> Digits:
         case Calculated(op="^", left=left, right=Constant(value=Decimal() as exponent)):
             before, after = digits(left)
             return Digits(max(1, before * int(exponent)), after * int(exponent))
+        case Calculated(op="power"):
+            return _DOUBLE
         case Calculated():
             return _DIGITS[value.op](digits(value.left), digits(value.right))
         case _:

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 from inference_store.store.operators import like_expression
 
 from . import geometry, typed
-from .arithmetic import calculate
+from .arithmetic import calculate, spelt
 from .facts import Facts, exact
 from .folding import FOLDINGS
 from .typed import Comparison, Truth
@@ -96,6 +96,22 @@ def _located(truth: typed.Located, facts: Facts, _: Row) -> bool | None:
     return None if facts.location is None else geometry.holds(truth, facts.location)
 
 
+def _sets(truth: typed.Sets, facts: Facts, row: Row) -> bool | None:
+    one, other = (
+        [_of_element(element, facts, row) for element in side] for side in (truth.one, truth.other)
+    )
+    if not all([*one, *other]):
+        return None
+    return ARRAYS[truth.relation](frozenset().union(*one), frozenset().union(*other))
+
+
+def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any]:
+    """By kind: 1 and TRUE are two. A text that spells a number is that number too."""
+    found = [(typed.kind_of(of), each) for of in element for each in values_of(of, facts, row)]
+    numbers = (spelt(each) for kind, each in found if kind == "string")
+    return frozenset([*found, *(("number", each) for each in numbers if each is not None)])
+
+
 def _array(truth: typed.Array, facts: Facts, row: Row) -> bool | None:
     has = frozenset(values_of(truth.of, facts, row))
     items = frozenset(item.value for item in truth.items)
@@ -147,6 +163,7 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Predicted: _predicted,
     typed.Located: _located,
     typed.Array: _array,
+    typed.Sets: _sets,
     typed.Not: _not,
     typed.And: _and,
     typed.Or: _or,
@@ -193,6 +210,11 @@ def _counted(value: typed.Counted, facts: Facts, _: Row) -> Values:
     return (Decimal(sum(matches(value.condition, facts, row) for row in facts.predictions)),)
 
 
+def _truthful(value: typed.Truthful, facts: Facts, row: Row) -> Values:
+    found = evaluate(value.of, facts, row)
+    return () if found is None else (found,)
+
+
 def _distance(value: typed.Distance, facts: Facts, _: Row) -> Values:
     if facts.location is None:
         return ()
@@ -208,4 +230,5 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
     typed.Folded: _folded,
     typed.Counted: _counted,
     typed.Distance: _distance,
+    typed.Truthful: _truthful,
 }

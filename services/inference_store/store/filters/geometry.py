@@ -1,7 +1,7 @@
 """Where a point lies: exactly for areas, in floating point for distances."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 from itertools import pairwise
 from typing import Final, Literal
@@ -38,6 +38,65 @@ def position(area: Area, point: Point) -> Literal["inside", "edge", "outside"]:
             if (start[1] > point[1]) != (end[1] > point[1]) and (turn > 0) == upward:
                 inside = not inside
     return "inside" if inside else "outside"
+
+
+def edges_of(area: Area) -> int:
+    """How many edges an area has."""
+    return sum(1 for _ in _edges(area))
+
+
+def within(points: Sequence[Point], areas: Sequence[Area], others: Sequence[Point]) -> bool:
+    """All points lie in the areas or are one of the others, and not all are on an edge alone."""
+    inside = Located("within", tuple(areas), tuple(others))
+    reached = Located("intersects", tuple(areas), tuple(others))
+    return all(holds(reached, each) for each in points) and any(holds(inside, p) for p in points)
+
+
+def meet(
+    areas: Sequence[Area],
+    points: Sequence[Point],
+    other_areas: Sequence[Area],
+    other_points: Sequence[Point],
+) -> bool:
+    """Whether two geometries have a point in common: of an area the edge belongs to it."""
+    one = Located("intersects", tuple(areas), tuple(points))
+    other = Located("intersects", tuple(other_areas), tuple(other_points))
+    return (
+        any(holds(other, point) for point in points)
+        or any(holds(one, point) for point in other_points)
+        or any(_areas_meet(a, b) for a in areas for b in other_areas)
+    )
+
+
+def _areas_meet(one: Area, other: Area) -> bool:
+    """Edges meet, or a whole ring of one lies inside the other: then any corner of it does."""
+    with localcontext(EXACT):
+        if any(_cross(*a, *b) for a in _edges(one) for b in _edges(other)):
+            return True
+    corners = [
+        (ring[0], b) for a, b in ((one, other), (other, one)) for ring in (a.outer, *a.holes)
+    ]
+    return any(position(area, corner) == "inside" for corner, area in corners)
+
+
+def _cross(start: Point, end: Point, other_start: Point, other_end: Point) -> bool:
+    """Two edges have a point in common."""
+    turns = [_side(start, end, p) for p in (other_start, other_end)]
+    others = [_side(other_start, other_end, p) for p in (start, end)]
+    if turns[0] != turns[1] and others[0] != others[1]:
+        return True
+    return any(
+        turn == 0 and _between(start, end, p)
+        for turn, p in zip(turns, (other_start, other_end), strict=True)
+    ) or any(
+        turn == 0 and _between(other_start, other_end, p)
+        for turn, p in zip(others, (start, end), strict=True)
+    )
+
+
+def _side(start: Point, end: Point, point: Point) -> int:
+    turn = _turn(start, end, point)
+    return (turn > 0) - (turn < 0)
 
 
 def _edges(area: Area) -> Iterator[tuple[Point, Point]]:

@@ -79,7 +79,7 @@ def _shown(node: Node, kinds: frozenset[Kind]) -> str:
             return f"{said} ({text[:80]!r})" if text else said
         case Listed():
             return "a list"
-        case Operation() if not kinds:
+        case Operation() if kinds == {"bool"}:
             return "a condition"
     return said if kinds else "a geometry or an interval"
 

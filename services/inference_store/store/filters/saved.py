@@ -17,7 +17,7 @@ from inference_store.store.json_text import Json, read_exactly, write_json
 from inference_store.store.metadata import TYPE_NAMES, type_named
 from inference_store.store.properties import PROPERTIES
 
-from . import arrays
+from . import sets
 from .check import Checked, check
 from .checking import Checking
 from .known import KINDS, Known, KnownKey
@@ -111,7 +111,7 @@ def _spelt_out(node: Node, checking: Checking, op: str = "") -> Node:
         case Operation() if node.op.lower() not in PREDICTION_FUNCTIONS:
             return replace(node, args=_all(node.args, checking, node.op.lower()))
         case Listed():
-            return replace(node, items=_all(node.items, checking, op))
+            return replace(node, items=_all(node.items, checking, ""))
         case Interval():
             start, end = (_end(each, checking, op) for each in (node.start, node.end))
             return Interval(start, end, at=node.at)
@@ -128,7 +128,7 @@ def _all(nodes: Sequence[Node], checking: Checking, op: str) -> tuple[Node, ...]
 
 def _named(named: Named, checking: Checking, op: str) -> Named:
     if op in ARRAY_FUNCTIONS:
-        named = arrays.elements(named, checking)
+        named = sets.elements(named, checking)
     if named.name in PROPERTIES and op != "sent":
         return replace(named, name=OWN + named.name)
     if named.name.startswith(OWN):

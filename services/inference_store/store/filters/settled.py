@@ -18,6 +18,7 @@ _OVER_VALUES: Final = (
     typed.Holds,
     typed.Calculated,
     typed.Folded,
+    typed.Sets,
 )
 
 

@@ -7,28 +7,57 @@ from typing import Any, Final, cast
 from inference_store.store.cql2 import OPERATIONS
 from inference_store.store.cql2.tree import Geometry, Operation
 
-from . import operands
+from . import geometry, operands
 from .checking import Checking
 from .facts import Point
 from .refusals import meaningless, not_kept
-from .typed import And, Area, Located, Not, Ring, Truth
+from .typed import And, Area, Fixed, Located, Not, Ring, Truth
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
+MOST_PAIRS: Final = 10_000
+"""Edges and points of one geometry times those of another, when both are written out."""
 _BEYOND: Final = Decimal(181)
 """A degree past the antimeridian, where nothing lies: no edge of a box that crosses it."""
 
 
 def truth_of(node: Operation, checking: Checking) -> Truth:
-    """Where the location lies to a geometry. Raises InvalidFilter, NotKept."""
+    """How the location, or a geometry, lies to a geometry. Raises InvalidFilter, NotKept."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
-    geometry, turned = _geometry(node, checking)
-    areas, points = tuple(_areas(geometry, checking)), tuple(_points(geometry, checking))
+    match node.args:
+        case (Geometry() as one, Geometry() as other):
+            return _of_two(node, one, other, checking)
+    if all(operands.is_location(each, checking) for each in node.args):
+        nowhere = Located("intersects")
+        return nowhere if op == "s_disjoint" else Not(nowhere)
+    shape, turned = _geometry(node, checking)
+    areas, points = _shapes(shape, checking)
     if op == "s_within":
         return _is_it(areas, points) if turned else Located("within", areas, points)
     located = Located("intersects", areas, points)
     return Not(located) if op == "s_disjoint" else located
+
+
+def _of_two(node: Operation, one: Geometry, other: Geometry, checking: Checking) -> Fixed:
+    """Two geometries that are written out: decided here."""
+    op, shapes = node.op.lower(), [_shapes(each, checking) for each in (one, other)]
+    (areas, points), (other_areas, other_points) = shapes
+    if op == "s_within":
+        if areas:
+            message = "S_WITHIN of an area that is written out is not kept"
+            raise not_kept(one, checking.source, message, OPERATIONS[op].conformance)
+        return Fixed(geometry.within(points, other_areas, other_points))
+    edges = [sum(map(geometry.edges_of, each[0])) + len(each[1]) for each in shapes]
+    if edges[0] * edges[1] > MOST_PAIRS:
+        message = "two geometries that are written out have too many corners to be compared"
+        raise meaningless(node, checking.source, message)
+    meet = geometry.meet(areas, points, other_areas, other_points)
+    return Fixed(meet is (op == "s_intersects"))
+
+
+def _shapes(of: Geometry, checking: Checking) -> tuple[tuple[Area, ...], tuple[Point, ...]]:
+    return tuple(_areas(of, checking)), tuple(_points(of, checking))
 
 
 def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Truth:
@@ -46,36 +75,34 @@ def _geometry(node: Operation, checking: Checking) -> tuple[Geometry, bool]:
         return other, False
     if isinstance(one, Geometry) and operands.is_location(other, checking):
         return one, True
-    if isinstance(one, Geometry) and isinstance(other, Geometry):
-        conformance = OPERATIONS[node.op.lower()].conformance
-        message = f"{node.op.upper()} of two geometries that are written out is not kept"
-        raise not_kept(node, checking.source, message, conformance)
-    message = f"{node.op.upper()} takes the location and a geometry that is written out"
+    message = (
+        f"{node.op.upper()} takes the location and a geometry that is written out, or two of those"
+    )
     raise meaningless(node, checking.source, message, ("location",))
 
 
-def _parts(geometry: Geometry) -> Iterator[Geometry]:
+def _parts(whole: Geometry) -> Iterator[Geometry]:
     """Single points, boxes and polygons, and whatever is not kept."""
     many: dict[str, Any] = {"MultiPoint": "Point", "MultiPolygon": "Polygon"}
-    for each in geometry.geometries:
+    for each in whole.geometries:
         yield from _parts(each)
-    if geometry.shape in many:
-        for coordinates in cast(Any, geometry.coordinates):
-            yield Geometry(many[geometry.shape], coordinates, at=geometry.at)
-    elif geometry.shape != "GeometryCollection":
-        yield geometry
+    if whole.shape in many:
+        for coordinates in cast(Any, whole.coordinates):
+            yield Geometry(many[whole.shape], coordinates, at=whole.at)
+    elif whole.shape != "GeometryCollection":
+        yield whole
 
 
-def _points(geometry: Geometry, checking: Checking) -> Iterator[Point]:
-    for part in _parts(geometry):
+def _points(whole: Geometry, checking: Checking) -> Iterator[Point]:
+    for part in _parts(whole):
         if part.shape == "Point":
-            yield _point(part.coordinates, checking)
+            yield _point(part.coordinates, part, checking)
 
 
-def _areas(geometry: Geometry, checking: Checking) -> Iterator[Area]:
-    for part in _parts(geometry):
+def _areas(whole: Geometry, checking: Checking) -> Iterator[Area]:
+    for part in _parts(whole):
         if part.shape == "Polygon":
-            rings = [_ring(each, checking) for each in cast(Any, part.coordinates)]
+            rings = [_ring(each, part, checking) for each in cast(Any, part.coordinates)]
             yield Area(rings[0], tuple(rings[1:]))
         elif part.shape == "BBox":
             yield from _boxes(part, checking)
@@ -84,26 +111,27 @@ def _areas(geometry: Geometry, checking: Checking) -> Iterator[Area]:
             raise not_kept(part, checking.source, message, _ALL_LITERALS)
 
 
-def _point(coordinates: Any, checking: Checking) -> Point:
+def _point(coordinates: Any, at: Geometry, checking: Checking) -> Point:
     longitude, latitude = coordinates[:2]
     if abs(latitude) > 90 or abs(longitude) > 180:
-        checking.warn(
+        message = (
             f"({longitude} {latitude}) lies off the map: the longitude comes first, from -180 to "
-            "180, then the latitude, from -90 to 90."
+            "180, then the latitude, from -90 to 90"
         )
+        raise meaningless(at, checking.source, message)
     return longitude, latitude
 
 
-def _ring(corners: Any, checking: Checking) -> Ring:
-    return tuple(_point(each, checking) for each in corners)
+def _ring(corners: Any, at: Geometry, checking: Checking) -> Ring:
+    return tuple(_point(each, at, checking) for each in corners)
 
 
 def _boxes(box: Geometry, checking: Checking) -> Iterator[Area]:
     """One area; two for a box over the antimeridian, of which the west is the greater."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
-    west, south = _point(numbers[:2], checking)
-    east, north = _point(numbers[half : half + 2], checking)
+    west, south = _point(numbers[:2], box, checking)
+    east, north = _point(numbers[half : half + 2], box, checking)
     if west <= east:
         yield _box(west, south, east, north)
     else:

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Comparison: TypeAlias = Literal["=", "<>", "<", "<=", ">", ">="]
-Calculation: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^"]
+Calculation: TypeAlias = Literal["+", "-", "*", "/", "%", "div", "^", "power"]
 Folding: TypeAlias = Literal["casei", "accenti"]
 
 
@@ -59,11 +59,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Calculated:
-    """Exact arithmetic of numbers.
+    """Arithmetic of numbers, exact but for `power`.
 
     `/` has at least 16 significant digits, rounded half away from zero, as Postgres' numeric;
     `div` cuts towards zero and `%` has the dividend's sign; `^` takes a Constant whole exponent
-    from 0 to 16. A division by zero has no result.
+    from 0 to 16. `power` takes any exponent and is the double that comes of two doubles. What is
+    divided by zero, no real number, or too large or small for a double has no result.
     """
 
     op: Calculation
@@ -94,9 +95,28 @@ class Distance:
     latitude: Decimal
 
 
+@dataclass(frozen=True, slots=True)
+class Truthful:
+    """A condition as a value: true, false, or none where it is NULL."""
+
+    of: "Truth"
+
+
 Value: TypeAlias = (
-    Constant | Metadata | Property | Column | Calculated | Folded | Counted | Distance
+    Constant | Metadata | Property | Column | Calculated | Folded | Counted | Distance | Truthful
 )
+
+
+def kind_of(value: Value) -> Kind:
+    """The kind of a value."""
+    match value:
+        case Folded():
+            return "string"
+        case Truthful():
+            return "bool"
+        case Calculated() | Counted() | Distance():
+            return "number"
+    return value.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +238,23 @@ class Array:
     items: tuple[Constant, ...]
 
 
+Element: TypeAlias = tuple[Value, ...]
+"""What one name, or one thing in an array, has: its values, by kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Two sets, each of all that its elements have. NULL where an element has nothing.
+
+    A value is equal to one of its own kind. A text that spells a number is that number too, as
+    in metadata, if it is an ordinary one (`arithmetic.spelt`).
+    """
+
+    relation: Literal["equals", "contains", "containedby", "overlaps"]
+    one: tuple[Element, ...]
+    other: tuple[Element, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Not:
     of: "Truth"
@@ -246,6 +283,7 @@ Truth: TypeAlias = (
     | Predicted
     | Located
     | Array
+    | Sets
     | Not
     | And
     | Or

@@ -1,13 +1,14 @@
 """Typed truths of every sort, near to what the rows hold."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
 
+from inference_store.store.filters.check import some_of_kinds
 from inference_store.store.filters.typed import (
     Among,
     And,
@@ -20,6 +21,7 @@ from inference_store.store.filters.typed import (
     Constant,
     Counted,
     Distance,
+    Element,
     Fixed,
     Folded,
     Holds,
@@ -33,9 +35,12 @@ from inference_store.store.filters.typed import (
     Predicted,
     Property,
     Sent,
+    Sets,
     Truth,
+    Truthful,
     Unknown,
     Value,
+    kind_of,
 )
 from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES
 from tests.integration.store.queries.typed_rows import (
@@ -85,6 +90,9 @@ CONSTANTS: Mapping[Kind, st.SearchStrategy[Constant]] = {
     "timestamp": _INSTANTS.map(lambda each: Constant("timestamp", each)),
 }
 KINDS: tuple[Kind, ...] = ("number", "string", "bool", "timestamp")
+_EXPONENTS = st.sampled_from(
+    ["0", "-0", "2", "0.5", "-1", "-2.5", "17", "1e-301", "1e9", "3.0"]
+).map(lambda each: Constant("number", Decimal(each)))
 _ORDERS = st.sampled_from(["=", "<>", "<", "<=", ">", ">="])
 _COUNTED = st.sampled_from([Decimal(each) for each in ("0", "1", "2", "0.5")]).map(
     lambda each: Constant("number", each)
@@ -98,6 +106,8 @@ class Truths:
     keys: Mapping[str, int]
     draw: Draw
     inside: bool = False
+    twice: int = 0
+    """Conditions around that are values."""
 
     def truth(self, depth: int) -> Truth:
         """A truth of so many levels at most."""
@@ -125,6 +135,8 @@ class Truths:
                 "_predicted",
                 "_located",
                 "_array",
+                "_sets",
+                "_of_several_kinds",
                 "_equals",
                 "_first",
             ]
@@ -149,7 +161,7 @@ class Truths:
             case Distance():
                 metres = st.sampled_from(["0", "1e-9", "55597", "111195.08", "3e6", "-1", "2.1e7"])
                 return Constant("number", Decimal(self.draw(metres)))
-        return self._constant(value.kind if hasattr(value, "kind") else _kind_of(value))
+        return self._constant(kind_of(value))
 
     def _equals(self) -> Truth:
         """Equalities joined by OR: one list in SQL."""
@@ -175,6 +187,14 @@ class Truths:
         kind = self._kind()
         items = tuple(self._constant(kind) for _ in range(self.draw(st.integers(1, 4))))
         return Among(self._value(kind), items)
+
+    def _of_several_kinds(self) -> Truth:
+        """IN with a list of several kinds."""
+        name = self._name()
+        kinds = self.draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=3, unique=True))
+        lists = {kind: (self._constant(kind), self._constant(kind)) for kind in kinds}
+        found = some_of_kinds([Among(self._metadata(k, name), each) for k, each in lists.items()])
+        return Not(found) if self.draw(st.booleans()) else found
 
     def _like(self) -> Truth:
         return Like(self._value("string"), self.draw(_PATTERNS))
@@ -215,7 +235,7 @@ class Truths:
     def _condition(self) -> Truth | None:
         if self.draw(st.integers(0, 7)) == 0:
             return None
-        inside = Truths(self.keys, self.draw, inside=True)
+        inside = replace(self, inside=True)
         rest = inside.truth(2)
         if self.draw(st.booleans()):
             return rest
@@ -257,8 +277,30 @@ class Truths:
             return Array(relation, Property("inference_ids", "string"), tuple(items))
         return Array(relation, of, tuple(items))
 
+    def _sets(self) -> Truth:
+        """Two sets of several elements, of any kinds."""
+        relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
+        one, other = ([self._element() for _ in range(self._upto(2))] for _ in range(2))
+        return Sets(relation, tuple(one), tuple(other))
+
+    def _element(self) -> Element:
+        shape = self._upto(5)
+        if shape == 0:
+            return (self._value(self._kind(), 1),)
+        if shape == 1:
+            return (self._constant(self._kind()),)
+        if shape == 2:
+            return (Property("inference_ids", "string"),)
+        name = self.draw(st.sampled_from(["tags[]", "tags[]", "deep.list[]", "k", "s", "never"]))
+        kinds = self.draw(st.sets(st.sampled_from(KINDS), min_size=1))
+        return tuple(self._metadata(kind, name) for kind in sorted(kinds))
+
+    def _upto(self, most: int) -> int:
+        return int(self.draw(st.integers(0, most)))
+
     def _kind(self) -> Kind:
-        kinds: tuple[Kind, ...] = ("number", "string") if self.inside else KINDS
+        kinds: tuple[Kind, ...] = ("number", "string", "number", "string", "bool")
+        kinds = kinds[: 4 if self.twice == 2 else 5] if self.inside else KINDS
         return self.draw(st.sampled_from(kinds))  # type: ignore[no-any-return]
 
     def _constant(self, kind: Kind) -> Constant:
@@ -275,11 +317,19 @@ class Truths:
         if depth and kind == "string" and shape <= 2:
             how = self.draw(st.sampled_from(["casei", "accenti"]))
             return Folded(how, self._value("string", depth - 1))
+        if kind == "bool" and shape <= 2 and self.twice < 2:
+            return self._truthful()
         if shape == 3 and depth < 2:
             return self._constant(kind)
         return self._column(kind) if self.inside else self._of_inference(kind)
 
+    def _truthful(self) -> Value:
+        within = replace(self, twice=self.twice + 1)
+        return Truthful(within._compared() if self.twice else within.truth(1))
+
     def _column(self, kind: Kind) -> Value:
+        if kind == "bool":
+            return self._truthful()
         names = [name for name, entry in PREDICTION_COLUMNS.items() if entry.kind == kind]
         often = ["score"] * 6 if kind == "number" else ["label"] * 4
         return Column(self.draw(st.sampled_from([*often, *names])), kind)
@@ -302,17 +352,15 @@ class Truths:
         return str(self.draw(st.sampled_from([*KEYS, "never"])))
 
     def _calculated(self, depth: int) -> Value:
-        op = self.draw(st.sampled_from(["+", "-", "*", "/", "%", "div", "^"]))
+        op = self.draw(st.sampled_from(["+", "-", "*", "/", "%", "div", "^", "power"]))
         left = self._value("number", depth - 1)
+        if op == "power" and self.draw(st.booleans()):
+            return Calculated(op, left, self._constant_of(_EXPONENTS))
         if op == "^":
             left = left if not isinstance(left, Calculated) else self._constant("number")
             exponent = Constant("number", Decimal(self.draw(st.integers(0, 3))))
             return Calculated("^", left, exponent)
         return Calculated(op, left, self._value("number", depth - 1))
-
-
-def _kind_of(value: Value) -> Kind:
-    return "string" if isinstance(value, Folded) else "number"
 
 
 def fixed() -> st.SearchStrategy[Truth]:

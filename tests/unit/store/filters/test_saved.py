@@ -32,6 +32,8 @@ _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not 
         '"camera-id" IN (1, frame_number) AND sent(camera_position) AND sent(width)',
         "distance(location, POINT(13.4 52.5)) < 1000.5 AND CASEI(data_source) = CASEI('ß')",
         "dataset_split = 'train'",
+        "A_EQUALS(tags, (frame_number, 'a')) AND A_CONTAINS(tags, \"sizes[]\") IS NOT NULL",
+        "(speed ^ 0.5 = 1) = ok AND S_INTERSECTS(location, location)",
     ],
 )
 def test_what_is_loaded_is_what_was_checked(text: str) -> None:

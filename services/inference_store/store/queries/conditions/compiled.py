@@ -18,6 +18,7 @@ from .merged import merged
 from .missing import Valued
 from .names import Names, of_label
 from .predictions import Counts, Predicts, TopLabelled, names_labels, with_scores
+from .sets import Related
 from .spans import of_time, of_uid
 from .values import leaves
 
@@ -141,6 +142,20 @@ def _array(truth: typed.Array, names: Names, when: bool) -> Condition:
     return NOTHING if _has_none(truth.of, names) else OfSet(truth, when, names)
 
 
+def _sets(truth: typed.Sets, names: Names, when: bool) -> Condition:
+    one, other = (
+        tuple(_there(element, names) for element in side) for side in (truth.one, truth.other)
+    )
+    if not all((*one, *other)):
+        return NOTHING
+    return Related(typed.Sets(truth.relation, one, other), when, names)
+
+
+def _there(element: typed.Element, names: Names) -> typed.Element:
+    """Without values that no inference has."""
+    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves(of)))
+
+
 _MADE: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
     typed.Fixed: _fixed,
     typed.Compared: _comparison,
@@ -154,6 +169,7 @@ _MADE: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
     typed.Predicted: lambda truth, names, when: Predicts(truth.condition, when, names),
     typed.Located: _located,
     typed.Array: _array,
+    typed.Sets: _sets,
     typed.Not: _not,
     typed.And: _and,
     typed.Or: _or,

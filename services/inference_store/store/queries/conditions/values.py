@@ -1,13 +1,10 @@
 """A value of a typed filter as one side of a comparison, with the rows that it needs."""
 
-import operator
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
-from functools import reduce
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Numeric, case, cast, func, select
-from sqlalchemy.dialects.postgresql import array
+from sqlalchemy import ColumnElement, Numeric, case, cast, func, literal, select
 from sqlalchemy.sql import operators
 
 from inference_store.store import properties
@@ -16,6 +13,7 @@ from inference_store.store.filters.typed import Value
 from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES
 from inference_store.store.tables import prediction
 
+from . import powers
 from .combination import Combination
 from .distances import metres
 from .sides import Double, Label, MetadataText, Side, folded, text_of
@@ -78,24 +76,14 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
 
 
 def _calculated(value: typed.Calculated, rows: Combination) -> Side:
-    left = side_of(value.left, rows).sql
+    left, right = (side_of(each, rows).sql for each in (value.left, value.right))
+    if value.op == "power":
+        return Side("number", powers.double(left, right, rows.names), rows.names)
     if value.op == "^":
         assert isinstance(value.right, typed.Constant)
-        return Side("number", _power(left, int(Decimal(str(value.right.value)))), rows.names)
-    sql = _CALCULATIONS[value.op](left, side_of(value.right, rows).sql)
-    return Side("number", sql, rows.names)
-
-
-def _power(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
-    """Multiplied out: `power` rounds. The base is written, and calculated, once."""
-    if exponent == 0:
-        return case((base.is_not(None), cast(1, Numeric)))
-    if exponent == 1:
-        return base
-    once = func.unnest(array([base])).table_valued("x", name="once").render_derived()
-    number: ColumnElement[Any] = cast(once.c.x, Numeric)
-    product = reduce(operator.mul, [number] * exponent)
-    return select(product).correlate_except(once).scalar_subquery()
+        whole = int(Decimal(str(value.right.value)))
+        return Side("number", powers.exact(left, whole), rows.names)
+    return Side("number", _CALCULATIONS[value.op](left, right), rows.names)
 
 
 def _divided(left: ColumnElement[Any], right: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -138,6 +126,17 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
     return Side("number", case((known, cast(matching, Numeric))), rows.names)
 
 
+def _truthful(value: typed.Truthful, rows: Combination) -> Side:
+    from .compiled import condition_of  # noqa: PLC0415  (a condition has values)
+
+    uid = rows.own().c.uid if rows.uid is None else rows.uid
+    true, false = (
+        condition_of(value.of, rows.names, when=when).holds(rows.scope, uid)
+        for when in (True, False)
+    )
+    return Side("bool", case((true, literal(True)), (false, literal(False))), rows.names)
+
+
 def _distance(value: typed.Distance, rows: Combination) -> Side:
     return metres(value, rows)
 
@@ -151,4 +150,5 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Folded: _folded,
     typed.Counted: _counted,
     typed.Distance: _distance,
+    typed.Truthful: _truthful,
 }
