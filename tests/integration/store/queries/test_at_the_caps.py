@@ -23,7 +23,9 @@ from inference_store.store.filters.typed import (
     Or,
     Predicted,
     Property,
+    Sets,
     Truth,
+    Truthful,
     Unknown,
     Value,
 )
@@ -100,6 +102,16 @@ def _many_corners() -> Truth:
     return Located("intersects", (Area((*corners, corners[0])),))
 
 
+def _arrays(n: int) -> Truth:
+    tags = tuple(Metadata("tags[]", -3, kind, True) for kind in ("number", "string"))
+    return Sets("equals", (tags,), ((_TEXT,), (Calculated("+", _KEY, _number(n)),)))
+
+
+def _compared(n: int) -> Truth:
+    below, other = Compared("<", _KEY, _number(n)), Compared("<", _TEXT, Constant("string", "é"))
+    return Compared("=", Truthful(below), Truthful(other))
+
+
 FILTERS: dict[str, Truth] = {
     "one of many": Or(_comparisons()),
     "all of many": And(_comparisons()),
@@ -107,6 +119,8 @@ FILTERS: dict[str, Truth] = {
     "a long list": Or(tuple(Compared("=", _KEY, _number(n)) for n in range(1_000))),
     "patterns": Or(tuple(Like(_TEXT, f"%{n}%") for n in range(300))),
     "predictions": Or(tuple(_predicted(n) for n in range(300))),
+    "arrays": Or(tuple(_arrays(n) for n in range(100))),
+    "conditions compared": And(tuple(_compared(n) for n in range(100))),
     "deep": _deep(),
     "unknown of unknown": _negated(),
     "deep arithmetic": _calculated(),
