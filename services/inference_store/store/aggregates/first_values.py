@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.long_text import prefix_bounds
 from inference_store.store.queries.bounded import Deadline, fetch
+from inference_store.store.queries.leading import Leading
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.operand import one
 from inference_store.store.queries.scope import Scope, around, pieces, unbroken_groups
@@ -68,7 +69,7 @@ def _first(
 
 
 def _of_part(query: Query, scope: Scope, operand: Operand, prefix: str, limit: int) -> Select[Any]:
-    rows = Rows(query, scope, operand)
+    rows = Rows(query, Leading(scope), operand)
     value = rows.measured(operand).c.value
     return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
 

@@ -1,29 +1,28 @@
 """Statements run part by part, and what they say put together: exact, named, bounded."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Select, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.selectable import CompoundSelect
 
-from inference_store.store.queries.bounded import Deadline, fetch
+from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.matching import Query
-from inference_store.store.queries.scope import Scope, around, groups, pieces, unbroken_groups
 from inference_store.store.registrations import Registration
 
 from .budget import Budget
+from .by_index import by_label, by_one_key
+from .by_value import bins_of, ends_of, sketch_of, values_lead
+from .functions import Sum
 from .naming import Naming
-from .operand import Operand
-from .parts import CountedBy, Counts, Key, Sums, Tally, Wanted, by_one_key, counts_of, sums_of
+from .operand import LABEL, Operand
+from .parts import CountedBy, Counts, Key, Sums, Tally, Wanted, counts_of, sums_of, sums_of_bins
+from .reading import NOTHING, Build, Reading
 from .rows import Dimension, InBins, InTime, Value
 
-# Aggregates read much and answer little: two more processes of Postgres may help with one.
-WORKERS: Final = 2
-Part: TypeAlias = Select[Any] | CompoundSelect[Any]
-Build: TypeAlias = Callable[[Query, Scope], Part]
+# What one of the processes may sort in memory: the inferences of one label in one partition.
+_SORTING: Final = {"work_mem": "32MB"}
 Held = TypeVar("Held")
 
 
@@ -60,12 +59,11 @@ class Gathering:
         deadline: Deadline,
         budget: Budget,
     ) -> None:
-        self._connection = connection
         self._targets = targets
         self._dimensions = dimensions
         # A model's id is the same in all its rows: it is put in here.
         self._asked = [each for each in dimensions if not _is_of_model(each)]
-        self._deadline = deadline
+        self._reading = Reading(connection, self._asked, deadline, budget)
         self._budget = budget
         self._naming = Naming(connection, [each.query for each in targets], deadline)
 
@@ -79,23 +77,64 @@ class Gathering:
         return tally
 
     @property
-    def is_by_one_key(self) -> bool:
-        """Whether one side table has all groups."""
+    def is_by_index(self) -> bool:
+        """Whether an index alone has all groups."""
         if len(self._asked) != 1 or isinstance(self._asked[0], InTime):
             return False
-        operand = self._asked[0].operand
+        by = self._asked[0]
         plain = not any(target.query.conditions for target in self._targets)
-        return plain and operand.place == "metadata" and not operand.many
+        one_key = by.operand.place == "metadata" and not by.operand.many
+        return plain and (one_key or by == Value(LABEL))
 
-    async def tally_by_one_key(self) -> Tally:
-        """The inferences of each group, where `is_by_one_key`."""
-        tally = Tally()
-        for key, number in await self._merged(
-            lambda q, s: by_one_key(q, s, self._asked[0]), _counted, "count by one key"
-        ):
+    async def tally_by_index(self) -> Tally:
+        """The inferences of each group, where `is_by_index`."""
+        tally, by = Tally(), self._asked[0]
+        if by == Value(LABEL):
+            found = await self._merged(
+                by_label, _counted, "count by label", as_one=False, settings=_SORTING
+            )
+        else:
+            found = await self._merged(
+                lambda q, here: by_one_key(q, here, by), _counted, "count by one key"
+            )
+        for key, number in found:
             if number > 0:
                 tally.inferences[key] += number
         return tally
+
+    async def sketch(self, operand: Operand, sums: frozenset[Sum]) -> tuple[Sums, Counter[int]]:
+        """How many values there are in each logarithmic bin, and the sums of all: read once.
+
+        Without dimensions."""
+        wanted: Wanted = {operand: sums}
+        whole, bins = Sums(), Counter[int]()
+        lead = all(values_lead(each.query, operand) for each in self._targets)
+        for key, found in await self._merged(
+            _sketching(operand, sums) if lead else _summing_bins(operand, sums),
+            lambda held, row: (held or _Summed()).add(row, wanted),
+            f"sketch values of {operand.place}",
+            also=[None],
+            as_one=not lead,
+        ):
+            bins[key[-1]] = found.inferences
+            part = found.sums[operand]
+            whole.add(part.number, {"low": part.low, "high": part.high, "total": part.total})
+        return whole, bins
+
+    async def ends(self, operand: Operand) -> Sums:
+        """The smallest and the largest value, by the ends of an index, or from the sums of all;
+        `number` says no more than whether there is any. Without dimensions."""
+        wanted: Wanted = {operand: frozenset({"low", "high"})}
+        if operand.place == "inference":
+            return (await self.tally(wanted)).sums[operand].get((), Sums())
+        if not all(values_lead(each.query, operand) for each in self._targets) or any(
+            each.query.marks for each in self._targets
+        ):
+            return (await self.sums(wanted)).get((), Sums())
+        found = await self._merged(
+            lambda _, here: ends_of(here.scope, operand), _widened, "find the ends", as_one=False
+        )
+        return found[0][1] if found else Sums()
 
     async def sums(self, wanted: Wanted) -> dict[Key, Sums]:
         """The sums of one name that is no property. Raises TooManyGroups."""
@@ -107,15 +146,17 @@ class Gathering:
         """How often each value, or bin, is in each group. Raises TooManyGroups."""
         found: Counts = {}
         also = [Value(operand) if value == "value" else None]
-        build = _counting(self._asked, operand, value)
+        lead = value != "value" and not self._asked
+        lead = lead and all(values_lead(each.query, operand) for each in self._targets)
+        build = _binning(operand, value) if lead else _counting(self._asked, operand, value)
         what = f"count values of {operand.place}"
-        for key, number in await self._merged(build, _counted, what, also=also):
+        for key, number in await self._merged(build, _counted, what, also=also, as_one=not lead):
             found.setdefault(key[:-1], Counter())[key[-1]] += number
         return found
 
     async def _summed(self, wanted: Wanted, what: str) -> list[tuple[Key, _Summed]]:
         return await self._merged(
-            lambda q, s: sums_of(q, s, self._asked, wanted),
+            lambda query, here: sums_of(query, here, self._asked, wanted),
             lambda held, row: (held or _Summed()).add(row, wanted),
             what,
         )
@@ -127,8 +168,11 @@ class Gathering:
         what: str,
         *,
         also: Sequence[Dimension | None] = (),
+        as_one: bool = True,
+        settings: Mapping[str, str] = NOTHING,
     ) -> list[tuple[Key, Held]]:
         """What is held of each key, of all parts; `also`: what stands behind the groups in a key.
+        `as_one`: without conditions the partitions of a group are read as one.
 
         A key that many partitions and models have is held once.
         """
@@ -136,7 +180,9 @@ class Gathering:
         behind = [*self._asked, *also]
         for target in self._targets:
             own = tuple(_own(target, each) for each in self._dimensions if _is_of_model(each))
-            async for row in self._of_model(target.query, build, what):
+            async for row in self._reading.rows(
+                target.query, build, what, as_one=as_one, settings=settings
+            ):
                 raw = (own, *row[: len(behind)])
                 there = held.get(raw)
                 if there is None:
@@ -146,36 +192,6 @@ class Gathering:
             if isinstance(dimension, Value):
                 await self._naming.learn(dimension.operand, {raw[place] for raw in held})
         return [(self._key(raw, also), found) for raw, found in held.items()]
-
-    async def _of_model(self, query: Query, build: Build, what: str) -> AsyncIterator[Any]:
-        if query.nothing or query.scope.empty:
-            return
-        parts = await pieces(self._connection, query.scope, newest_first=True)
-        # Without conditions a table's partitions are read as one, by several processes.
-        as_one = not query.conditions
-        for group in unbroken_groups(parts) if as_one else groups(parts):
-            scopes = [around(group)] if as_one else group
-            built = [build(query, scope) for scope in scopes]
-            async for row in self._fetched(built, what):
-                yield row
-
-    async def _fetched(self, built: Sequence[Part], what: str) -> AsyncIterator[Any]:
-        """The rows of several parts; where they are many, of one after the other: what is few
-        groups may be a row in each part. Raises TooManyGroups where one part has too many."""
-        together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
-        most = self._budget.most_of_a_part
-        statement = select(together).limit(most + 1)
-        rows = await fetch(self._connection, statement, self._deadline, workers=WORKERS, what=what)
-        if len(rows) <= most:
-            for row in rows:
-                yield row
-            return
-        if len(built) == 1:
-            raise self._budget.part_too_large()
-        del rows  # not held beside those that come now
-        for part in built:
-            async for row in self._fetched([part], what):
-                yield row
 
     def _key(self, raw: Key, behind: Sequence[Any]) -> Key:
         own, found = iter(raw[0]), iter(raw[1:])
@@ -194,12 +210,30 @@ def _counted(held: int | None, row: Any) -> int:
     return (held or 0) + int(row.n)
 
 
+def _widened(held: Sums | None, row: Any) -> Sums:
+    found = held or Sums()
+    found.add(int(row.low is not None), {"low": row.low, "high": row.high})
+    return found
+
+
 def _own(target: Target, dimension: Any) -> Any:
     return getattr(target.registration, dimension.operand.name)
 
 
 def _counting(asked: Sequence[Dimension], operand: Operand, value: CountedBy) -> Build:
-    return lambda query, scope: counts_of(query, scope, asked, operand, value)
+    return lambda query, here: counts_of(query, here, asked, operand, value)
+
+
+def _binning(operand: Operand, bins: CountedBy) -> Build:
+    return lambda query, here: bins_of(query, here, operand, bins)
+
+
+def _sketching(operand: Operand, sums: frozenset[Sum]) -> Build:
+    return lambda query, here: sketch_of(query, here, operand, sums)
+
+
+def _summing_bins(operand: Operand, sums: frozenset[Sum]) -> Build:
+    return lambda query, here: sums_of_bins(query, here, operand, sums)
 
 
 def _is_of_model(dimension: Dimension) -> bool:

@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rapidfuzz import process
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
 from inference_store.store.key_registry import FROM_TEXT, KeySeen
 from inference_store.store.metadata import TYPE_NAMES, Family, type_named
+from inference_store.store.nearest import nearest
 from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 from inference_store.store.queries.ask import UnknownKeys
 
@@ -88,9 +88,10 @@ class Names:
     async def _unknown(self, connection: AsyncConnection, name: Name, key: str) -> UnknownKey:
         near = await key_registry.nearest(connection, self.models, key)
         names = sorted({*near, *PROPERTIES, "label"})
-        known = [match for match, _, _ in process.extract(key, names, limit=5)]
+        known = nearest(key, names)
         detail = f"There is no property and no metadata key {key!r}."
-        detail += f" The nearest are {', '.join(known)}."
+        if known:
+            detail += f" The nearest are {', '.join(known)}."
         return UnknownKey(detail, faults=[Fault(name.path, "unknown name", known)])
 
 
@@ -117,8 +118,7 @@ def _family_named(name: Name) -> Kind | None:
 def _property(name: Name, text: str, known: Mapping[str, Property]) -> Operand:
     found = known.get(text)
     if found is None:
-        near = [match for match, _, _ in process.extract(text, sorted(known), limit=5)]
-        raise _wrong(name, f"there is no {name.text!r}", near)
+        raise _wrong(name, f"there is no {name.text!r}", nearest(text, sorted(known)))
     if found.kind == "location" or found.sql is None:
         raise _wrong(name, f"nothing is computed of {text!r}", [])
     if name.type is not None:

@@ -11,7 +11,7 @@ from inference_store.store.long_text import WHOLE_BYTES
 from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.operand import many
-from inference_store.store.queries.scope import Scope, around, groups, pieces
+from inference_store.store.queries.scope import Scope, around, pieces, unbroken_groups
 from inference_store.store.tables import label, metadata_string
 
 from .exact import exact
@@ -63,7 +63,8 @@ class Naming:
         for query in self._queries:
             if query.nothing or query.scope.empty or not left:
                 continue
-            for group in groups(await pieces(self._connection, query.scope, newest_first=True)):
+            parts = await pieces(self._connection, query.scope, newest_first=True)
+            for group in unbroken_groups(parts):
                 if left:
                     statement = _whole(around(group), operand, left)
                     rows = await fetch(

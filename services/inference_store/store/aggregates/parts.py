@@ -6,28 +6,15 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    Numeric,
-    Select,
-    Text,
-    cast,
-    func,
-    null,
-    select,
-    union_all,
-)
-from sqlalchemy.sql.selectable import CompoundSelect
+from sqlalchemy import ColumnElement, Numeric, Select, Text, cast, func
 
+from inference_store.store.queries.leading import Leading
 from inference_store.store.queries.matching import Query
-from inference_store.store.queries.scope import Scope, unmarked
-from inference_store.store.tables import inference
 
 from .exact import WIDE, exact
 from .functions import Sum
 from .operand import Operand, raw
-from .rows import Dimension, InTime, Rows, in_bin
+from .rows import Dimension, Rows, in_bin
 from .sketch import bin_of
 
 Key: TypeAlias = tuple[Any, ...]
@@ -75,17 +62,31 @@ class Tally:
 Wanted: TypeAlias = dict[Operand, frozenset[Sum]]
 
 
-def sums_of(query: Query, scope: Scope, groups: Sequence[Dimension], wanted: Wanted) -> Select[Any]:
+def sums_of(
+    query: Query, here: Leading, groups: Sequence[Dimension], wanted: Wanted
+) -> Select[Any]:
     """How many rows a group has, and of each operand, all from one table, its sums."""
     leader = next((each for each in wanted if each.place != "inference"), None)
-    rows = Rows(query, scope, leader)
-    by = [rows.group(each) for each in groups]
+    rows = Rows(query, here, leader)
+    return rows.grouped([rows.group(each) for each in groups], _columns(rows, wanted))
+
+
+def sums_of_bins(
+    query: Query, here: Leading, operand: Operand, sums: frozenset[Sum]
+) -> Select[Any]:
+    """The sums of each logarithmic bin of a name that is no property."""
+    rows = Rows(query, here, operand)
+    own = raw(operand, rows.measured(operand))
+    return rows.grouped([bin_of(own)], _columns(rows, {operand: sums})).where(own.is_not(None))
+
+
+def _columns(rows: Rows, wanted: Wanted) -> list[ColumnElement[Any]]:
     columns: list[ColumnElement[Any]] = [func.count().label("n")]
     for operand, sums in wanted.items():
         row = rows.measured(operand)
         columns.append(func.count(raw(operand, row)))
         columns += [_sum(name, operand, row) for name in sorted(sums)]
-    return rows.grouped(by, columns)
+    return columns
 
 
 def _sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
@@ -111,35 +112,18 @@ def _ordered(operand: Operand, row: Any) -> Any:
 
 
 def counts_of(
-    query: Query, scope: Scope, groups: Sequence[Dimension], operand: Operand, value: CountedBy
+    query: Query, here: Leading, groups: Sequence[Dimension], operand: Operand, value: CountedBy
 ) -> Select[Any]:
     """How often each value (`value`), logarithmic bin (`sketch`) or bin (bounds) is in a group."""
-    rows = Rows(query, scope, operand)
+    rows = Rows(query, here, operand)
     by = [rows.group(each) for each in groups]
     own = raw(operand, rows.measured(operand))
-    shown = own
-    if value == "sketch":
-        shown = bin_of(own)
-    elif not isinstance(value, str):
-        shown = in_bin(operand, own, value)
-    counts = rows.grouped([*by, shown], [func.count().label("n")])
+    counts = rows.grouped([*by, binned(operand, own, value)], [func.count().label("n")])
     return counts.where(own.is_not(None))
 
 
-def by_one_key(query: Query, scope: Scope, dimension: Dimension) -> CompoundSelect[Any]:
-    """Inferences by the values of a single-valued key, from its side table alone.
-
-    Those without it are what is left of all, in the same statement.
-    """
-    assert not isinstance(dimension, InTime)
-    rows = Rows(query, scope, dimension.operand)
-    found = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
-    everything = select(func.count().label("n")).where(scope.of(inference))
-    if query.marks:
-        everything = everything.where(unmarked(scope, inference.c.uid))
-    known = select(func.coalesce(func.sum(found.c.n), 0)).scalar_subquery()
-    nobody = select(
-        null().label("g0"),
-        cast(everything.scalar_subquery() - known, BigInteger()).label("n"),
-    )
-    return union_all(select(found.c.g0, found.c.n), nobody)
+def binned(operand: Operand, value: Any, by: CountedBy) -> Any:
+    """The value itself, or its bin."""
+    if by == "value":
+        return value
+    return bin_of(value) if by == "sketch" else in_bin(operand, value, by)

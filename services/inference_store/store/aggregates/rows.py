@@ -4,9 +4,11 @@ What is measured leads: a side table where it is metadata, so that an index alon
 inferences otherwise. With conditions, the matches lead. Groups are joined to that.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any, TypeAlias
 from uuid import UUID
 
@@ -22,10 +24,12 @@ from sqlalchemy import (
     select,
     true,
 )
+from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
-from inference_store.store.queries.matching import Query, led
-from inference_store.store.queries.operand import many
+from inference_store.store.queries.leading import Leading, chosen
+from inference_store.store.queries.matching import Query
+from inference_store.store.queries.operand import many, one
 from inference_store.store.queries.scope import Scope, unmarked
 from inference_store.store.tables import SIDE_TABLES, inference, prediction
 
@@ -46,6 +50,17 @@ class InTime:
 
     starts: tuple[UUID, ...]
 
+    def around(self, scope: Scope) -> int | None:
+        """The number, from 1, of the one span that holds all of the scope; None: there is none."""
+        place = bisect_right(self.starts, scope.lo)
+        whole = 0 < place < len(self.starts) and scope.hi <= self.starts[place]
+        return place if whole else None
+
+    def cut(self, scope: Scope) -> list[Scope]:
+        """The scope span by span."""
+        spans = (scope.clip(lo, hi) for lo, hi in pairwise(self.starts))
+        return [each for each in spans if not each.empty]
+
 
 @dataclass(frozen=True, slots=True)
 class InBins:
@@ -61,8 +76,8 @@ Dimension: TypeAlias = Value | InTime | InBins
 class Rows:
     """The rows of a scope; what is asked for joins what it needs."""
 
-    def __init__(self, query: Query, scope: Scope, measured: Operand | None) -> None:
-        self._scope = scope
+    def __init__(self, query: Query, here: Leading, measured: Operand | None) -> None:
+        self._here, self._scope = here, here.scope
         self._tests: list[ColumnElement[bool]] = []
         self._inference: FromClause | None = None
         self._measured: FromClause | None = None
@@ -73,7 +88,7 @@ class Rows:
 
     def _start(self, query: Query) -> tuple[FromClause, ColumnElement[Any]]:
         if query.conditions:
-            matches, unique = led(query, self._scope)
+            matches, unique = chosen(query, self._here)
             found = (matches if unique else matches.distinct()).subquery()
             return found, found.c.uid
         start = self._leading()
@@ -133,9 +148,7 @@ class Rows:
     def group(self, dimension: Dimension) -> Any:
         """The value that a dimension groups by."""
         if isinstance(dimension, InTime):
-            return func.width_bucket(
-                self._uid, many(dimension.starts, UUID_TYPE(as_uuid=True))
-            ).label(None)
+            return self._span(dimension)
         operand = dimension.operand
         if operand.place == "label" and self._measured_prediction is not None:
             return raw(LABEL, self._measured_prediction)
@@ -143,6 +156,14 @@ class Rows:
         if isinstance(dimension, InBins):
             return in_bin(operand, raw(operand, row), dimension.bounds)
         return raw(operand, row)
+
+    def _span(self, dimension: InTime) -> Any:
+        """The number of the span: one for all rows, where the scope is within it."""
+        within = dimension.around(self._scope)
+        if within is not None:
+            return one(within, INTEGER()).label(None)
+        starts = many(dimension.starts, UUID_TYPE(as_uuid=True))
+        return func.width_bucket(self._uid, starts).label(None)
 
     @property
     def _measured_prediction(self) -> FromClause | None:

@@ -132,12 +132,7 @@ async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tup
     """Given, or made from the smallest and the largest value of all."""
     if of.bounds is not None:
         return of.bounds
-    ends: frozenset[Sum] = frozenset({"low", "high"})
-    whole = run.gathering([])
-    if operand.place == "inference":
-        found = (await whole.tally({operand: ends})).sums[operand].get((), Sums())
-    else:
-        found = (await whole.sums({operand: ends})).get((), Sums())
+    found = await run.gathering([]).ends(operand)
     if not found.number:
         return ()
     return automatic(found.low, found.high, of.bins)
@@ -153,14 +148,25 @@ async def _tally(run: _Run) -> Tally:
     own = {operand: sums for operand, sums in wanted.items() if operand.place == "inference"}
     gathering = run.gathering()
     tally = await _inferences(run, gathering, own)
+    sketched = set() if run.dimensions else _of_percentiles(run)
     for operand in wanted.keys() - own.keys():
-        tally.sums[operand] = await gathering.sums({operand: wanted[operand]})
+        if operand in sketched:
+            sums, bins = await gathering.sketch(operand, wanted[operand])
+            tally.sums[operand], run.read[operand, "sketch"] = {(): sums}, {(): bins}
+        else:
+            tally.sums[operand] = await gathering.sums({operand: wanted[operand]})
     return tally
 
 
+def _of_percentiles(run: _Run) -> set[Operand]:
+    """Of many values percentiles need bins; and the bins have all sums."""
+    measures = (each for each in run.asked.measures if each.function.needs == "percentiles")
+    return {run.operands[each.name] for each in measures}
+
+
 async def _inferences(run: _Run, gathering: Gathering, own: dict[Operand, frozenset[Sum]]) -> Tally:
-    if gathering.is_by_one_key and not own:
-        return await gathering.tally_by_one_key()
+    if gathering.is_by_index and not own:
+        return await gathering.tally_by_index()
     counted = any(each.function.name == "count" and each.of is None for each in run.asked.measures)
     if not run.dimensions and not own and not counted:
         return Tally()  # nobody asks how many there are

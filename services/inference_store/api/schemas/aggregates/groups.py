@@ -5,11 +5,11 @@ from typing import Annotated, Any, Self, TypeAlias
 from zoneinfo import available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
-from rapidfuzz import process
 
 from inference_store.api.schemas.fields import Body, Flag
 from inference_store.store.aggregates import ByHistogram, ByLabel, ByName, ByTime, Grouping
 from inference_store.store.aggregates.asked import Unit
+from inference_store.store.nearest import nearest
 
 from .named import Bins, Bounds, Named, Of
 
@@ -21,8 +21,9 @@ def _zones() -> frozenset[str]:
 
 def _zone(name: str) -> str:
     if name not in _zones():
-        near = ", ".join(match for match, _, _ in process.extract(name, sorted(_zones()), limit=3))
-        raise ValueError(f"there is no time zone {name!r}; the nearest are {near}")
+        near = ", ".join(nearest(name, sorted(_zones()), limit=3))
+        told = f"; the nearest are {near}" if near else ""
+        raise ValueError(f"there is no time zone {name!r}{told}")
     return name
 
 

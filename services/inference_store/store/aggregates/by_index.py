@@ -1,0 +1,81 @@
+"""Inferences by the groups that an index alone counts. Those without a value are what is left of
+all, in the same statement."""
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    FromClause,
+    Select,
+    cast,
+    func,
+    null,
+    select,
+    union_all,
+)
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from inference_store.store.queries.leading import Leading
+from inference_store.store.queries.matching import Query
+from inference_store.store.queries.scope import Scope, unmarked
+from inference_store.store.tables import inference, prediction
+
+from .rows import Dimension, InTime, Rows
+
+
+def by_one_key(query: Query, here: Leading, dimension: Dimension) -> CompoundSelect[int]:
+    """By the values of a single-valued key, from its side table."""
+    assert not isinstance(dimension, InTime)
+    rows = Rows(query, here, dimension.operand)
+    found = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
+    known = select(func.coalesce(func.sum(found.c.n), 0)).scalar_subquery()
+    nobody = _number(_everybody(query, here.scope).scalar_subquery() - known)
+    return union_all(select(found.c.g0, found.c.n), nobody)
+
+
+def by_label(query: Query, here: Leading) -> CompoundSelect[int]:
+    """By the labels of its predictions, each inference once in each.
+
+    The index has a label's predictions together: they are sorted by inference label by label,
+    which takes half of what hashes of all do.
+    """
+    scope, row = here.scope, prediction.alias()
+    found = (
+        select(row.c.label.label("g0"), func.count(row.c.uid.distinct()).label("n"))
+        .where(*_there(query, scope, row), row.c.label.is_not(None))
+        .group_by(row.c.label)
+    )
+    predicted = select(prediction.c.uid).where(*_there(query, scope, prediction))
+    any_prediction = select(func.count()).select_from(
+        predicted.group_by(prediction.c.uid).subquery()
+    )
+    unlabelled = _unlabelled(query, scope)
+    everybody = _everybody(query, scope).scalar_subquery()
+    nobody = everybody - any_prediction.scalar_subquery() + unlabelled.scalar_subquery()
+    return union_all(found, _number(nobody))
+
+
+def _unlabelled(query: Query, scope: Scope) -> Select[int]:
+    """How many have predictions, none of them with a label."""
+    row, other = prediction.alias(), prediction.alias()
+    labelled = select(other.c.uid).where(
+        scope.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
+    )
+    return select(func.count(row.c.uid.distinct())).where(
+        *_there(query, scope, row), row.c.label.is_(None), ~labelled.exists()
+    )
+
+
+def _everybody(query: Query, scope: Scope) -> Select[int]:
+    return select(func.count()).select_from(inference).where(*_there(query, scope, inference))
+
+
+def _there(query: Query, scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
+    return [scope.of(table), *([unmarked(scope, table.c.uid)] if query.marks else ())]
+
+
+def _number(without: ColumnElement[int]) -> Select[Any]:
+    """The group of those without a value."""
+    nobody: Any = null().label("g0")
+    return select(nobody, cast(without, BigInteger()).label("n"))

@@ -1,0 +1,112 @@
+"""Statements run part by part, over the partitions of a model."""
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import Select, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from inference_store.store.queries.bounded import Deadline, fetch
+from inference_store.store.queries.leading import Leading, looked_at, settings_for, together
+from inference_store.store.queries.matching import Query
+from inference_store.store.queries.scope import (
+    GROUP,
+    Scope,
+    around,
+    groups,
+    pieces,
+    unbroken_groups,
+)
+
+from .budget import Budget
+from .rows import Dimension, InTime
+
+# Aggregates read much and answer little: two more processes of Postgres may help with one.
+WORKERS: Final = 2
+# So many spans of time in a statement are read one by one; of more it is asked row by row in
+# which it lies.
+MOST_SPANS_READ: Final = 4 * GROUP
+Part: TypeAlias = Select[Any] | CompoundSelect[Any]
+Build: TypeAlias = Callable[[Query, Leading], Part]
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class Reading:
+    """The parts of one question, few at once."""
+
+    def __init__(
+        self,
+        connection: AsyncConnection,
+        dimensions: Sequence[Dimension],
+        deadline: Deadline,
+        budget: Budget,
+    ) -> None:
+        self._connection = connection
+        self._dimensions = dimensions
+        self._deadline = deadline
+        self._budget = budget
+
+    async def rows(
+        self,
+        query: Query,
+        build: Build,
+        what: str,
+        *,
+        as_one: bool = True,
+        settings: Mapping[str, str] = NOTHING,
+    ) -> AsyncIterator[Any]:
+        """The rows of all parts. `as_one`: without conditions the partitions of a group are read
+        as one. `settings`: of Postgres, where there are no conditions. Raises TooManyGroups."""
+        if query.nothing or query.scope.empty:
+            return
+        parts = await pieces(self._connection, query.scope, newest_first=True)
+        if not query.conditions:
+            for group in unbroken_groups(parts):
+                here = self._spans(around(group)) if as_one else group
+                built = [build(query, Leading(scope)) for scope in here]
+                async for row in self._fetched(built, what, settings):
+                    yield row
+            return
+        for group in groups(parts):
+            for there in together(await looked_at(self._connection, query, group, self._deadline)):
+                built = [build(query, leading) for leading in there]
+                async for row in self._fetched(built, what, settings_for(there)):
+                    yield row
+
+    def _spans(self, scope: Scope) -> Sequence[Scope]:
+        """What is read at once, by several processes: the spans of time, where they are few, so
+        that nobody asks row by row in which it lies."""
+        in_time = next((each for each in self._dimensions if isinstance(each, InTime)), None)
+        spans = [scope] if in_time is None else in_time.cut(scope)
+        return spans if len(spans) <= MOST_SPANS_READ else [scope]
+
+    async def _fetched(
+        self, built: Sequence[Part], what: str, settings: Mapping[str, str]
+    ) -> AsyncIterator[Any]:
+        """The rows of several parts; where they are many, of one after the other: what is few
+        groups may be a row in each part. Raises TooManyGroups where one part has too many."""
+        if not built:
+            return
+        together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
+        most = self._budget.most_of_a_part
+        rows = await fetch(
+            self._connection,
+            select(together).limit(most + 1),
+            self._deadline,
+            # each process would have the hashes of a join that are meant for one
+            workers=0 if "hash_mem_multiplier" in settings else WORKERS,
+            what=what,
+            settings=settings,
+        )
+        if len(rows) <= most:
+            for row in rows:
+                yield row
+            return
+        if len(built) == 1:
+            raise self._budget.part_too_large()
+        del rows  # not held beside those that come now
+        for part in built:
+            async for row in self._fetched([part], what, settings):
+                yield row
