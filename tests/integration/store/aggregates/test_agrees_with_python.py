@@ -139,12 +139,22 @@ def _measure(data: st.DataObject, place: int) -> tuple[Measure, dict[str, Any]]:
 
 def _question(data: st.DataObject) -> tuple[Question, Any]:
     """What must hold, and the same in Python."""
-    kind = data.draw(st.sampled_from(["all", "all", "key", "prediction", "ok", "window"]))
+    kind = data.draw(st.sampled_from(["all", "all", "key", "both", "prediction", "ok", "window"]))
     event(f"filter: {kind}")
     if kind == "key":
         asked = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
         return Question(metadata=[asked], unknown_keys="empty"), lambda made: any(
             value >= 0 for value in plain.key("n", "number")(made)
+        )
+    if kind == "both":
+        # two indexes lead: one is chosen
+        asked = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
+        return (
+            Question(metadata=[asked], predicted=True, labels=["person"], unknown_keys="empty"),
+            lambda made: (
+                "person" in plain.labels(made)
+                and any(value >= 0 for value in plain.key("n", "number")(made))
+            ),
         )
     if kind == "prediction":
         labels = ["person"]
