@@ -1,5 +1,5 @@
 """Inferences by the groups that an index alone counts. Those without a value are what is left of
-all, in the same statement."""
+all, counted by one statement."""
 
 from typing import Any
 
@@ -34,26 +34,29 @@ def by_one_key(query: Query, here: Leading, dimension: Dimension) -> CompoundSel
     return union_all(select(found.c.g0, found.c.n), nobody)
 
 
-def by_label(query: Query, here: Leading) -> CompoundSelect[int]:
+def by_label(query: Query, here: Leading) -> Select[Any]:
     """By the labels of its predictions, each inference once in each.
 
     The index has a label's predictions together: they are sorted by inference label by label,
     which takes half of what hashes of all do.
     """
     scope, row = here.scope, prediction.alias()
-    found = (
+    return (
         select(row.c.label.label("g0"), func.count(row.c.uid.distinct()).label("n"))
         .where(*_there(query, scope, row), row.c.label.is_not(None))
         .group_by(row.c.label)
     )
-    predicted = select(prediction.c.uid).where(*_there(query, scope, prediction))
-    any_prediction = select(func.count()).select_from(
-        predicted.group_by(prediction.c.uid).subquery()
-    )
-    unlabelled = _unlabelled(query, scope)
+
+
+def without_label(query: Query, here: Leading) -> Select[Any]:
+    """Those of which no prediction has a label: a statement of its own, which leaves the labels to
+    several processes."""
+    scope = here.scope
+    uids = select(prediction.c.uid).where(*_there(query, scope, prediction))
+    predicted = uids.group_by(prediction.c.uid).subquery()
+    some = select(func.count().label("n")).select_from(predicted).scalar_subquery()
     everybody = _everybody(query, scope).scalar_subquery()
-    nobody = everybody - any_prediction.scalar_subquery() + unlabelled.scalar_subquery()
-    return union_all(found, _number(nobody))
+    return _number(everybody - some + _unlabelled(query, scope).scalar_subquery())
 
 
 def _unlabelled(query: Query, scope: Scope) -> Select[int]:
@@ -62,13 +65,17 @@ def _unlabelled(query: Query, scope: Scope) -> Select[int]:
     labelled = select(other.c.uid).where(
         scope.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
     )
-    return select(func.count(row.c.uid.distinct())).where(
+    return select(func.count(row.c.uid.distinct()).label("n")).where(
         *_there(query, scope, row), row.c.label.is_(None), ~labelled.exists()
     )
 
 
 def _everybody(query: Query, scope: Scope) -> Select[int]:
-    return select(func.count()).select_from(inference).where(*_there(query, scope, inference))
+    return (
+        select(func.count().label("n"))
+        .select_from(inference)
+        .where(*_there(query, scope, inference))
+    )
 
 
 def _there(query: Query, scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:

@@ -12,7 +12,7 @@ from inference_store.store.queries.matching import Query
 from inference_store.store.registrations import Registration
 
 from .budget import Budget
-from .by_index import by_label, by_one_key
+from .by_index import by_label, by_one_key, without_label
 from .by_value import bins_of, ends_of, sketch_of, values_lead
 from .functions import Sum
 from .naming import Naming
@@ -90,9 +90,13 @@ class Gathering:
         """The inferences of each group, where `is_by_index`."""
         tally, by = Tally(), self._asked[0]
         if by == Value(LABEL):
-            found = await self._merged(
-                by_label, _counted, "count by label", as_one=False, settings=_SORTING
-            )
+            found = [
+                row
+                for build in (by_label, without_label)
+                for row in await self._merged(
+                    build, _counted, "count by label", as_one=False, settings=_SORTING
+                )
+            ]
         else:
             found = await self._merged(
                 lambda q, here: by_one_key(q, here, by), _counted, "count by one key"
