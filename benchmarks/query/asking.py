@@ -37,6 +37,11 @@ class Asked:
     uids: tuple[str, ...] = ()
     said: Any = None
 
+    @property
+    def refused(self) -> bool:
+        """Whether it answered nothing: a 503, its time was over."""
+        return not self.whole and self.said is None
+
 
 class Asker:
     """One client: questions about the model that has 70 % of all."""

@@ -85,6 +85,8 @@ async def cold(
             *(case.name, "cold", len(times)),
             *(sum(times) / len(times), times[-1], times[-1], times[-1]),
             *(rows, cut),
+            part=sum(not each.whole and not each.refused for each in asked) / len(asked),
+            refused=sum(each.refused for each in asked) / len(asked),
         )
         print(f"{case.name:34} cold {line.median:8.1f} ms", flush=True)
         found.append(line)

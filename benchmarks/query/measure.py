@@ -16,8 +16,9 @@ Ask = Callable[[int], Awaitable[Asked]]
 class Figures:
     """Of one line: milliseconds, over so many runs; `rows` a run, at the median.
 
-    `cut`: the share of runs whose time was over before all was searched. `first`: the slowest of
-    the runs that came before, which found what they needed on the disk.
+    `cut`: the share of runs whose time was over before all was searched: those that answered in
+    `part`, and how far they had come, and those that were `refused` with a 503. `first`: the
+    slowest of the runs that came before, which found what they needed on the disk.
     """
 
     name: str
@@ -29,6 +30,8 @@ class Figures:
     first: float
     rows: float
     cut: float
+    part: float = 0.0
+    refused: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,6 +65,8 @@ async def measured(
         first=1000 * max((each.seconds for each in first), default=0.0),
         rows=median(each.rows for each in found),
         cut=sum(not each.whole for each in found) / len(found),
+        part=sum(not each.whole and not each.refused for each in found) / len(found),
+        refused=sum(each.refused for each in found) / len(found),
     )
 
 

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
+from inference_store.store.errors import Fault, Invalid
 from inference_store.store.metrics import STREAMED, STREAMS
 from inference_store.store.settings import ApiSettings
 
@@ -117,6 +118,9 @@ async def answered(  # noqa: PLR0917
     """A page, or a stream that begins with one: so its refusals are refusals."""
     if not wants_stream(request):
         return Answer((await ask(connection, access, body)).body())
+    if body.explain:
+        message = "a page's: a stream is many of them; ask without it, or for a page"
+        raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
     size, app = _page_size(body), request.app
 
     async def following(cursor: str, limit: int) -> ShownPage:

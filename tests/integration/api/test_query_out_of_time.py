@@ -59,3 +59,24 @@ async def test_nothing_in_time_is_said(make_app: MakeApp, engine: AsyncEngine) -
     ):
         answer = await client.post(_QUERY, json={})
     assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#query-timeout")
+
+
+async def test_a_sorted_page_has_what_has_a_value(make_app: MakeApp, engine: AsyncEngine) -> None:
+    """Time runs out among those without: the cursor goes on with them."""
+    valued = [
+        Made(f"id-{n}", at(n * _DAY), [("n", "int", str(n))] if n < 5 else ()) for n in range(_DAYS)
+    ]
+    await store(engine, *valued)
+    asked = {"sort": "-n", "limit": 1000}
+    async with (
+        client_of(make_app(query_timeout_seconds=4.0)) as client,
+        held(engine, inference, at(_HELD_DAY * _DAY)),
+    ):
+        answer = await client.post(_QUERY, json=asked)
+    assert answer.status_code == 200, answer.text
+    first = answer.json()
+    assert _ids(first) == [f"id-{n}" for n in range(4, -1, -1)]
+    async with client_of(make_app(query_timeout_seconds=60.0)) as patient:
+        rest = (await patient.post(_QUERY, json=asked | {"cursor": first["next"]})).json()
+    assert _ids(rest) == [f"id-{n}" for n in range(_DAYS - 1, 4, -1)]
+    assert rest["next"] is None

@@ -280,3 +280,11 @@ async def test_who_asks_for_lines(
     await store(engine, Made())
     answer = await client.get(_PATH, headers={"Accept": accept})
     assert bool(re.search("ndjson", answer.headers["content-type"])) == lines
+
+
+async def test_a_stream_is_not_explained(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_made(3))
+    answer = await client.post(_QUERY, json={"explain": True}, headers=_LINES)
+    assert answer.status_code == 422
+    [fault] = answer.json()["errors"]
+    assert fault["path"] == "explain"

@@ -163,3 +163,16 @@ async def test_statistics_leave_out_spans_that_are_closed_dropped_or_busy(
     async with engine.connect() as connection:
         names = set((await connection.execute(analysed)).scalars())
     assert names == {sound.name, busy.name}
+
+
+async def test_every_partition_is_vacuumed_before_a_tenth_of_it_is_new(
+    engine: AsyncEngine,
+) -> None:
+    known = await partitions.make_missing(engine, [NOW], target=1000)
+    span = known.find(NOW)
+    assert span is not None
+    told = text("SELECT reloptions FROM pg_class WHERE relname = :name")
+    async with engine.connect() as connection:
+        for name in span.tables:
+            options = await connection.scalar(told, {"name": name})
+            assert "autovacuum_vacuum_insert_scale_factor=0.05" in options, name

@@ -1,6 +1,7 @@
 """Statements run part by part, over the partitions of a model."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -65,14 +66,14 @@ class Reading:
         if not query.conditions:
             for group in unbroken_groups(parts):
                 here = self._spans(around(group)) if as_one else group
-                built = [build(query, Leading(scope)) for scope in here]
-                async for row in self._fetched(built, what, settings):
+                built = [partial(build, query, Leading(scope)) for scope in here]
+                async for row in self._fetched(built, what, settings, large=False):
                     yield row
             return
-        for group in groups(parts):
+        for group in groups(parts, query.group):
             for there in together(await looked_at(self._connection, query, group, self._deadline)):
-                built = [build(query, leading) for leading in there]
-                async for row in self._fetched(built, what, settings_for(there)):
+                built = [partial(build, query, leading) for leading in there]
+                async for row in self._fetched(built, what, settings_for(there), large=query.large):
                     yield row
 
     def _spans(self, scope: Scope) -> Sequence[Scope]:
@@ -83,18 +84,23 @@ class Reading:
         return spans if len(spans) <= MOST_SPANS_READ else [scope]
 
     async def _fetched(
-        self, built: Sequence[Part], what: str, settings: Mapping[str, str]
+        self,
+        built: Sequence[Callable[[], Part]],
+        what: str,
+        settings: Mapping[str, str],
+        *,
+        large: bool,
     ) -> AsyncIterator[Any]:
         """The rows of several parts; where they are many, of one after the other: what is few
         groups may be a row in each part. Raises TooManyGroups where one part has too many."""
         if not built:
             return
-        together = (union_all(*built) if len(built) > 1 else built[0]).subquery()
         most = self._budget.most_of_a_part
         rows = await fetch(
             self._connection,
-            select(together).limit(most + 1),
+            lambda: _together([part() for part in built], most + 1),
             self._deadline,
+            large=large,
             # each process would have the hashes of a join that are meant for one
             workers=0 if "hash_mem_multiplier" in settings else WORKERS,
             what=what,
@@ -108,5 +114,10 @@ class Reading:
             raise self._budget.part_too_large()
         del rows  # not held beside those that come now
         for part in built:
-            async for row in self._fetched([part], what, settings):
+            async for row in self._fetched([part], what, settings, large=large):
                 yield row
+
+
+def _together(parts: Sequence[Part], most: int) -> Select[Any]:
+    rows = (union_all(*parts) if len(parts) > 1 else parts[0]).subquery()
+    return select(rows).limit(most)

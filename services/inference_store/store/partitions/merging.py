@@ -16,7 +16,7 @@ from inference_store.store.database import is_trouble
 from inference_store.store.distribution import is_distributed
 from inference_store.store.tables import PARTITIONED, partition_span
 
-from .making import bounds_of, like
+from .making import bounds_of, like, settings
 from .span import Span, lock_catalogue
 
 _MOST_DAYS = timedelta(days=366)
@@ -85,7 +85,7 @@ def _copies(tables: Sequence[Table], whole: Span, parts: Sequence[Span]) -> Iter
             yield f"LOCK TABLE {table.name}_{part.name} IN SHARE MODE"
     for table in tables:
         new = f"{table.name}_{whole.name}"
-        yield f"CREATE TABLE {new} ({like(table.name)})"
+        yield f"CREATE TABLE {new} ({like(table.name)}) {settings()}"
         for part in parts:
             yield f"INSERT INTO {new} SELECT * FROM {table.name}_{part.name}"
         yield f"ANALYZE {new}"

@@ -5,12 +5,13 @@ partition, each for all models, before the next. A statement looks at so many mo
 partitions at most that planning it is cheap and its locks are few.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Integer, Select, func, literal, select, union_all
+from sqlalchemy import CompoundSelect, Integer, Select, func, literal, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import erasing, inference
@@ -19,7 +20,7 @@ from .bounded import Deadline, OutOfTime, fetch
 from .hit import Hit
 from .matching import Query, counted, led, ordered, walked
 from .page import WALK
-from .scope import GROUP, HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
+from .scope import HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
 
 MODELS = 8
 _FEW_SCANS = 4
@@ -43,9 +44,13 @@ async def spread(
 
 
 def batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
-    """So many models at once; fewer where the conditions take many index scans each."""
-    scans = sum(condition.scans for condition in queries[0].conditions) if queries else 0
-    size = max(1, MODELS * _FEW_SCANS // max(scans, _FEW_SCANS))
+    """So many models at once; fewer where the conditions take many index scans or comparisons."""
+    if not queries:
+        return
+    first = queries[0]
+    scans = sum(condition.scans for condition in first.conditions)
+    size = MODELS * _FEW_SCANS // max(scans, _FEW_SCANS)
+    size = max(1, min(size, first.at_once // first.group))
     for start in range(0, len(queries), size):
         yield queries[start : start + size]
 
@@ -113,14 +118,19 @@ async def count_across(
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return 0
     matches = 0
-    for group in groups(await pieces(connection, queries[0].scope, newest_first=True)):
+    first, what = queries[0], "count the matches"
+    found = await pieces(connection, first.scope, newest_first=True)
+    for group in groups(found, first.group):
         for batch in batches(queries):
-            parts = [counted(query, scope) for query, scope in units(batch, group)]
-            together = union_all(*parts).subquery()
-            statement = select(func.sum(together.c.matches))
-            rows = await fetch(connection, statement, deadline, what="count the matches")
+            statement = partial(_counts, units(batch, group))
+            rows = await fetch(connection, statement, deadline, large=first.large, what=what)
             matches += int(rows[0][0])
     return matches
+
+
+def _counts(asked: Sequence[Unit]) -> Select[Any]:
+    together = union_all(*(counted(query, scope) for query, scope in asked)).subquery()
+    return select(func.sum(together.c.matches))
 
 
 async def _walk(  # noqa: PLR0917
@@ -139,11 +149,9 @@ async def _walk(  # noqa: PLR0917
         stride, parts = await _stride(connection, queries, parts, length, deadline)
         hits: list[Hit] = []
         for batch in batches(queries):
-            tested = [
-                _named(query, ordered(query, walked(query, scope), found.missing))
-                for query, scope in units(batch, [stride])
-            ]
-            hits += await _fetch(connection, tested, deadline, "walk in order of time")
+            asked = [partial(_tested, *unit, found.missing) for unit in units(batch, [stride])]
+            what = "walk in order of time"
+            hits += await _fetch(connection, asked, deadline, what, large=first.large)
         found.take(hits, stride)
         if first.led:
             break
@@ -169,7 +177,7 @@ async def _stride(
         for query, scope in units(batch, [here]):
             uids = select(inference.c.uid).where(scope.of(inference))
             last = uids.order_by(query.order(inference.c.uid)).offset(share - 1).limit(1)
-            lasts.append(_named(query, last))
+            lasts.append(partial(_named, query, last))
         hits = await _fetch(connection, lasts, deadline, "see how far to walk")
         ends += [hit.uid for hit in hits]
     if not ends:
@@ -203,7 +211,7 @@ async def _follow(
             for part in group:
                 if found.missing > 0:
                     await _follow_group(connection, queries, [part], found, deadline)
-        start, size = start + size, min(2 * size, GROUP)
+        start, size = start + size, min(2 * size, queries[0].group)
 
 
 async def _follow_group(
@@ -221,11 +229,11 @@ async def _follow_group(
     for batch in batches(queries):
         parts = []
         for query, scope in units(batch, scopes):
-            matches, unique = led(query, scope)
-            parts.append(_named(query, ordered(query, matches, found.missing, unique=unique)))
+            parts.append(partial(_led, query, scope, found.missing))
         if parts:
-            what = "let an index lead" if queries[0].led else "read in order of time"
-            hits += await _fetch(connection, parts, deadline, what, share=share)
+            first = queries[0]
+            what = "let an index lead" if first.led else "read in order of time"
+            hits += await _fetch(connection, parts, deadline, what, share=share, large=first.large)
         hits.sort(key=lambda hit: hit.uid, reverse=found.newest_first)
         del hits[found.missing :]
         if len(hits) == found.missing:
@@ -233,6 +241,15 @@ async def _follow_group(
             bound = (worst, HIGHEST) if found.newest_first else (LOWEST, worst)
             scopes = [scope.clip(*bound) for scope in group]
     found.take(hits, around(group))
+
+
+def _tested(query: Query, scope: Scope, limit: int) -> Select[Any]:
+    return _named(query, ordered(query, walked(query, scope), limit))
+
+
+def _led(query: Query, scope: Scope, limit: int) -> Select[Any]:
+    matches, unique = led(query, scope)
+    return _named(query, ordered(query, matches, limit, unique=unique))
 
 
 def _named(query: Query, found: Select[Any]) -> Select[Any]:
@@ -243,11 +260,15 @@ def _named(query: Query, found: Select[Any]) -> Select[Any]:
 
 async def _fetch(
     connection: AsyncConnection,
-    parts: Sequence[Select[Any]],
+    parts: Sequence[Callable[[], Select[Any]]],
     deadline: Deadline,
     what: str,
     *,
     share: float = 1.0,
+    large: bool = False,
 ) -> list[Hit]:
-    rows = await fetch(connection, union_all(*parts), deadline, share=share, what=what)
+    def together() -> CompoundSelect[Any]:
+        return union_all(*(part() for part in parts))
+
+    rows = await fetch(connection, together, deadline, large=large, share=share, what=what)
     return [Hit(row.model, row.uid) for row in rows]

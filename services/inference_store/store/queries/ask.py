@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.filters.size import comparisons_in
 from inference_store.store.filters.typed import And, Truth
 from inference_store.store.key_registry import Models
 
@@ -54,7 +55,8 @@ async def query_of(connection: AsyncConnection, scope: Scope, truths: Sequence[T
         elif part != EVERYTHING:
             conditions.append(part)
     marks = await has_marks(connection, scope.model)
-    return Query(scope, tuple(conditions), marks=marks, nothing=found == NOTHING)
+    size = comparisons_in(whole)
+    return Query(scope, tuple(conditions), marks=marks, nothing=found == NOTHING, size=size)
 
 
 __all__ = ["Answerable", "Question", "UnknownKeys", "prepare", "query_of"]

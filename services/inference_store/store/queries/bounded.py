@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from asyncpg.exceptions import QueryCanceledError
-from sqlalchemy import Executable, Row, func, select
+from sqlalchemy import Row, func, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.database import cause_of
 
 from . import explain
+from .building import Building, Built, built
 
 
 class OutOfTime(Exception):
@@ -38,9 +39,10 @@ class Deadline:
 
 async def fetch(
     connection: AsyncConnection,
-    statement: Executable,
+    building: Building,
     deadline: Deadline,
     *,
+    large: bool = False,
     share: float = 1.0,
     what: str = "",
     workers: int = 0,
@@ -48,10 +50,12 @@ async def fetch(
 ) -> list[Row[Any]]:
     """The statement's rows, within a share of the time that is left. Raises OutOfTime.
 
-    `what` it does, for people, where the query is being explained.
+    `large`: it is built and compiled beside the loop. `what` it does, for people, where the
+    query is being explained.
     `settings` of Postgres hold for this statement alone.
     Without parallel workers UNION ALL gives its parts in the order they are written.
     """
+    statement = await _built(connection, building, deadline, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < 1:
         raise OutOfTime
@@ -71,3 +75,18 @@ async def fetch(
         if isinstance(cause_of(exc), QueryCanceledError):
             raise OutOfTime from exc
         raise
+
+
+async def _built(
+    connection: AsyncConnection, building: Building, deadline: Deadline, large: bool
+) -> Built:
+    try:
+        return await built(
+            connection,
+            building,
+            explain.planned(),
+            beside=large,
+            seconds=deadline.left_seconds,
+        )
+    except TimeoutError as exc:
+        raise OutOfTime from exc

@@ -1,6 +1,7 @@
 """How many inferences match, partition by partition."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Select, func, select, union_all
@@ -20,7 +21,7 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
         return 0
     parts = await pieces(connection, query.scope, newest_first=True)
     matches = 0
-    for group in groups(parts):
+    for group in groups(parts, query.group):
         for there in together(await looked_at(connection, query, group, deadline)):
             matches += await _sum(connection, query, there, deadline)
     return matches
@@ -29,15 +30,25 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
 async def _sum(
     connection: AsyncConnection, query: Query, there: Sequence[Leading], deadline: Deadline
 ) -> int:
-    counted = union_all(*(part for leading in there for part in _counted(query, leading)))
-    statement = select(func.sum(counted.subquery().c.matches))
     settings, workers = settings_for(there), WORKERS
     if any(each.joins for each in there):
         workers = 0  # each process would have hashes of its own
     elif _subtracted(query):
         settings = JOINING
-    rows = await fetch(connection, statement, deadline, workers=workers, settings=settings)
+    rows = await fetch(
+        connection,
+        partial(_summed, query, there),
+        deadline,
+        large=query.large,
+        workers=workers,
+        settings=settings,
+    )
     return int(rows[0][0])
+
+
+def _summed(query: Query, there: Sequence[Leading]) -> Select[Any]:
+    counted = union_all(*(part for leading in there for part in _counted(query, leading)))
+    return select(func.sum(counted.subquery().c.matches))
 
 
 def _subtracted(query: Query) -> OfKey | None:

@@ -6,7 +6,7 @@ Of a plan only names of tables and of kinds of node are kept: no value, no condi
 
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -16,6 +16,8 @@ from sqlalchemy import Executable, Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
+
+from .building import Built
 
 # Later steps are not planned once more, and told as one.
 MOST_STEPS = 50
@@ -106,19 +108,23 @@ def say_form(form: str) -> None:
         current.form = form
 
 
-async def watched(
-    connection: AsyncConnection, statement: Executable, what: str
-) -> Sequence[Row[Any]]:
+def planned() -> Callable[[Executable], Executable] | None:
+    """What makes a statement its plan's; None where none is planned once more."""
+    current = _CURRENT.get()
+    return Explain if current is not None and len(current.steps) < MOST_STEPS else None
+
+
+async def watched(connection: AsyncConnection, built: Built, what: str) -> Sequence[Row[Any]]:
     """The statement's rows; planned and noted where the query is being explained."""
     current = _CURRENT.get()
     if current is None:
-        return (await connection.execute(statement)).all()
+        return (await connection.execute(built.statement)).all()
     plan = None
-    if len(current.steps) < MOST_STEPS:
-        plan = plan_of((await connection.execute(Explain(statement))).scalar_one())
+    if built.explained is not None:
+        plan = plan_of((await connection.execute(built.explained)).scalar_one())
     began, found = time.perf_counter(), None
     try:
-        rows = (await connection.execute(statement)).all()
+        rows = (await connection.execute(built.statement)).all()
         found = int(rows[0][0] or 0) if plan is not None and plan.counts else len(rows)
     finally:
         current.add(what, plan, found, time.perf_counter() - began)

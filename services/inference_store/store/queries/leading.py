@@ -15,6 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Integer, Select, column, func, literal, select, union_all
 from sqlalchemy.dialects.postgresql import ARRAY, UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import CompoundSelect
 
 from .bounded import Deadline, fetch
 from .conditions import Comparing, Condition, leading
@@ -95,11 +96,11 @@ async def looked_at(
         return [Leading(scope, lacking=True) for scope in left]
     if len(leads) < 2 and not (alone and leads and _by_value(leads[0])):
         return [Leading(scope) for scope in group]
-    sizes = await _sizes(connection, leads, group, deadline, share, most)
+    sizes = await _sizes(connection, query, group, deadline, share, most)
     found = [Leading(scope, each, most) for scope, each in zip(group, sizes, strict=True)]
     long = [each.scope for each in found if each.joins > 1]
     if long and most < some:
-        sizes = await _sizes(connection, leads, long, deadline, share, some)
+        sizes = await _sizes(connection, query, long, deadline, share, some)
         again = [Leading(*each, some, most) for each in zip(long, sizes, strict=True)]
         by_scope = {each.scope: each for each in again}
         found = [by_scope.get(each.scope, each) for each in found]
@@ -108,25 +109,38 @@ async def looked_at(
 
 async def _sizes(  # noqa: PLR0917
     connection: AsyncConnection,
-    leads: Sequence[Condition],
+    query: Query,
     group: Sequence[Scope],
     deadline: Deadline,
     share: float,
     most: int,
 ) -> list[tuple[int, ...]]:
     """How long the lists are, piece by piece."""
-    lists = [_list(condition, scope).limit(most) for scope in group for condition in leads]
-    counted = [
-        select(literal(place, Integer).label("place"), func.count().label("size")).select_from(
-            uids.subquery()
-        )
-        for place, uids in enumerate(lists)
-    ]
-    what = "see which index leads"
-    statement = union_all(*counted)
-    rows = await fetch(connection, statement, deadline, share=share, what=what, workers=WORKERS)
+    leads, _ = leading(query.conditions)
+    rows = await fetch(
+        connection,
+        lambda: _counted(leads, group, most),
+        deadline,
+        large=query.large,
+        share=share,
+        what="see which index leads",
+        workers=WORKERS,
+    )
     sizes = [row.size for row in sorted(rows)]
     return [tuple(sizes[n : n + len(leads)]) for n in range(0, len(sizes), len(leads))]
+
+
+def _counted(leads: Sequence[Condition], group: Sequence[Scope], most: int) -> CompoundSelect[Any]:
+    """How long each list of each piece is, by its place."""
+    lists = [_list(condition, scope).limit(most) for scope in group for condition in leads]
+    return union_all(
+        *(
+            select(literal(place, Integer).label("place"), func.count().label("size")).select_from(
+                uids.subquery()
+            )
+            for place, uids in enumerate(lists)
+        )
+    )
 
 
 def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:

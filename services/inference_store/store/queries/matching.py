@@ -10,7 +10,11 @@ from sqlalchemy import ColumnElement, Select, case, func, intersect, select
 from inference_store.store.tables import inference
 
 from .conditions import Condition, leading, tests
-from .scope import HIGHEST, LOWEST, Scope, unmarked
+from .scope import GROUP, HIGHEST, LOWEST, Scope, unmarked
+
+# A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
+MOST_COMPARISONS = 100
+_LARGE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +28,28 @@ class Query:
     """Whether any inference is being erased."""
     nothing: bool = False
     """Nothing can match: an unknown key, and the caller asked for an empty answer."""
+    size: int = 0
+    """How many comparisons the conditions are made of."""
 
     @property
     def led(self) -> bool:
         """Whether an index leads to the matches."""
         return any(condition.scans for condition in self.conditions)
+
+    @property
+    def large(self) -> bool:
+        """Whether its statements are made beside the loop, and kept in no cache."""
+        return self.size > _LARGE
+
+    @property
+    def at_once(self) -> int:
+        """Of how many pieces a statement may ask this, one at least."""
+        return max(1, MOST_COMPARISONS // max(1, self.size))
+
+    @property
+    def group(self) -> int:
+        """How many partitions a statement looks at."""
+        return min(GROUP, self.at_once)
 
     @property
     def form(self) -> str:

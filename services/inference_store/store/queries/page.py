@@ -7,6 +7,7 @@ page is full. When time is over the page holds what was found, and says how far 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -90,12 +91,17 @@ async def _walk(
         run = unbroken(parts)
         end = await _end_of_walk(connection, query, around(run), length, deadline)
         stride, parts = _split(query, parts, run, end)
-        statement = ordered(query, walked(query, stride), found.missing)
-        _take(found, query, stride, await fetch(connection, statement, deadline))
+        statement = partial(_strode, query, stride, found.missing)
+        rows = await fetch(connection, statement, deadline, large=query.large)
+        _take(found, query, stride, rows)
         if query.led or (lacking(query) and _too_few(found, length)):
             break
         length = min(2 * length, _LONGEST_WALK * found.walk)
     return parts
+
+
+def _strode(query: Query, stride: Scope, limit: int) -> Select[Any]:
+    return ordered(query, walked(query, stride), limit)
 
 
 def _too_few(found: Found, walked: int) -> bool:
@@ -144,7 +150,7 @@ async def _follow(
     found: Found,
     deadline: Deadline,
 ) -> None:
-    for group in growing(parts):
+    for group in growing(parts, query.group):
         if found.missing <= 0:
             return
         share = 1.0 if len(group) == 1 else 0.5
@@ -196,9 +202,15 @@ async def _read(  # noqa: PLR0917
     deadline: Deadline,
     share: float,
 ) -> Sequence[Any]:
-    statement, settings = _union(query, group, limit), settings_for(group)
-    what = "let an index lead"
-    return await fetch(connection, statement, deadline, share=share, what=what, settings=settings)
+    return await fetch(
+        connection,
+        lambda: _union(query, group, limit),
+        deadline,
+        large=query.large,
+        share=share,
+        what="let an index lead",
+        settings=settings_for(group),
+    )
 
 
 def passed_over(parts: Sequence[int]) -> list[int]:

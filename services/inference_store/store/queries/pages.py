@@ -17,7 +17,7 @@ from .hit import Hit
 from .matching import Query
 from .place import Place
 from .sort import Sort
-from .sorted_page import find_sorted
+from .sorted_page import OnlyWithValue, find_sorted
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,12 @@ async def find_page(
         after = None
         if cursor is not None:
             after = place.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
-        hits = await find_sorted(
-            connection, queries, sort.order, limit=limit + 1, deadline=deadline, after=after
-        )
+        try:
+            hits = await find_sorted(
+                connection, queries, sort.order, limit=limit + 1, deadline=deadline, after=after
+            )
+        except OnlyWithValue as some:
+            return Page(some.hits, cursor_after(sort, fingerprint, some.hits[-1]))
         found = Page(hits)
     if len(found.hits) <= limit:
         return found

@@ -4,17 +4,27 @@ Three ways to find it. *Few*: where an index leads to few matches, they are look
 *Walk*: the order's own index is walked from the page's beginning, and what it names is tested.
 *Sort*: all that an index leads to, or all there is, is sorted. Every partition is asked for its
 first ones, and theirs are merged: what stands behind a full page is asked for no more. Those
-without a value come last, in order of time. There is no part of a page: when time is over before
-the page is full, nothing of it is certain.
+without a value come last, in order of time. There is no part of a page, but for what has a value
+where only those without are left: when time is over before, nothing of it is certain.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Integer, Select, any_, literal, select, union_all
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Integer,
+    Select,
+    any_,
+    literal,
+    select,
+    union_all,
+)
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -32,6 +42,14 @@ FEW = 4_000
 _UNITS = 64
 Uids = Mapping[int, Sequence[UUID]]
 """Matches by model."""
+
+
+class OnlyWithValue(OutOfTime):
+    """Time was over among those without a value; `hits` are all with one that the page has."""
+
+    def __init__(self, hits: Sequence[Hit]) -> None:
+        super().__init__()
+        self.hits = hits
 
 
 @dataclass(slots=True)
@@ -72,7 +90,7 @@ async def find_sorted(
     after: Place | None = None,
     few: int = FEW,
 ) -> list[Hit]:
-    """Up to `limit` hits in that order, beyond `after`. Raises OutOfTime.
+    """Up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
 
     The queries are one question of several models; `few`: matches that are looked up at most.
     """
@@ -87,10 +105,13 @@ async def find_sorted(
         hits = search.hits
     if len(hits) < limit and not order.always:
         among = after.uid if after is not None and after.value is None else None
-        hits = [
-            *hits,
-            *await _without(connection, queries, order, limit - len(hits), deadline, among),
-        ]
+        left = limit - len(hits)
+        try:
+            hits = [*hits, *await _without(connection, queries, order, left, deadline, among)]
+        except OutOfTime:
+            if not hits:
+                raise
+            raise OnlyWithValue(hits) from None
     return hits
 
 
@@ -121,13 +142,11 @@ async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | Non
     left = most + 1
     deadline = Deadline.after(search.deadline.left_seconds * 0.25)
     try:
-        for group in groups(parts):
+        for group in groups(parts, search.first.group):
             for batch in batches(search.queries):
-                lists = [_listed(unit, left) for unit in units(batch, group)]
-                together = union_all(*lists).subquery()
-                statement = select(together.c.model, together.c.uid).limit(left)
-                what = "see whether the matches are few"
-                for row in await fetch(search.connection, statement, deadline, what=what):
+                lists = partial(_lists, units(batch, group), left)
+                what, large = "see whether the matches are few", search.first.large
+                for row in await fetch(search.connection, lists, deadline, large=large, what=what):
                     found.setdefault(row.model, []).append(row.uid)
                     left -= 1
                 if left <= 0:
@@ -135,6 +154,11 @@ async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | Non
     except OutOfTime:
         return None
     return found
+
+
+def _lists(asked: Sequence[Unit], limit: int) -> Select[Any]:
+    together = union_all(*(_listed(unit, limit) for unit in asked)).subquery()
+    return select(together.c.model, together.c.uid).limit(limit)
 
 
 def _listed(unit: Unit, limit: int) -> Select[Any]:
@@ -150,14 +174,19 @@ def _model(query: Query) -> ColumnElement[int]:
 
 async def _look_up(search: _Search, parts: Sequence[Scope], uids: Uids) -> None:
     """The values of these alone, wherever they are."""
-    asked: list[Select[Any]] = []
+    asked: list[Callable[[], Select[Any]]] = []
     for group in groups(parts):
         for query, scope in units(search.queries, group):
             here = [uid for uid in uids.get(query.scope.model, ()) if scope.lo <= uid < scope.hi]
             if here:
                 wanted = many(here, UUID_TYPE(as_uuid=True))
                 asked.append(
-                    _ordered(search, (query, scope), lambda _, uid, w=wanted: uid == any_(w))
+                    partial(
+                        _ordered,
+                        search,
+                        (query, scope),
+                        lambda _, uid, w=wanted: uid == any_(w),
+                    )
                 )
         if len(asked) >= _UNITS or group[-1] is parts[-1]:
             for start in range(0, len(asked), _UNITS):
@@ -181,9 +210,9 @@ async def _merge(
 ) -> None:
     """Ask every partition of every model for its first ones, each batch beyond the others'."""
     deadline = Deadline.after(search.deadline.left_seconds * share)
-    for group in groups(parts):
+    for group in groups(parts, search.first.group):
         for batch in batches(search.queries):
-            asked = [_ordered(search, unit, tested) for unit in units(batch, group)]
+            asked = [partial(_ordered, search, unit, tested) for unit in units(batch, group)]
             await _take(search, asked, what, deadline)
 
 
@@ -201,12 +230,17 @@ def _ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
 
 
 async def _take(
-    search: _Search, asked: Sequence[Select[Any]], what: str, deadline: Deadline | None = None
+    search: _Search,
+    asked: Sequence[Callable[[], Select[Any]]],
+    what: str,
+    deadline: Deadline | None = None,
 ) -> None:
-    parts = [part.subquery() for part in asked]
-    together = union_all(*(select(part.c.model, part.c.uid, part.c.value) for part in parts))
-    limit = deadline or search.deadline
-    rows = await fetch(search.connection, together, limit, what=what)
+    def together() -> CompoundSelect[Any]:
+        parts = [part().subquery() for part in asked]
+        return union_all(*(select(part.c.model, part.c.uid, part.c.value) for part in parts))
+
+    limit, large = deadline or search.deadline, search.first.large
+    rows = await fetch(search.connection, together, limit, large=large, what=what)
     search.take([Hit(row.model, row.uid, _aware(row.value)) for row in rows])
 
 

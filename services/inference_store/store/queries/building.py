@@ -1,0 +1,88 @@
+"""Statements, built and compiled: large ones beside the loop that answers everybody.
+
+A filter of hundreds of comparisons takes the better part of a second to become SQL. One thread
+makes all such statements, one after the other: what is left of the processor is for the others.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias, cast
+
+from sqlalchemy import Executable
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.elements import ClauseElement
+
+Building: TypeAlias = Executable | Callable[[], Executable]
+"""A statement, or what builds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What is executed. `explained`: the same in its other form, where that is asked for."""
+
+    statement: Executable
+    explained: Executable | None
+
+
+async def built(
+    connection: AsyncConnection,
+    building: Building,
+    explain: Callable[[Executable], Executable] | None = None,
+    *,
+    beside: bool,
+    seconds: float,
+) -> Built:
+    """The statement; built `beside` the loop it is compiled as well, and kept in no cache.
+
+    Raises TimeoutError after so many seconds of waiting.
+    """
+    if not beside:
+        return _whole(building, explain)
+    dialect = connection.dialect
+
+    def compiled() -> Built:
+        made = _whole(building, explain)
+        explained = None if made.explained is None else _compiled(made.explained, dialect)
+        return Built(_compiled(made.statement, dialect), explained)
+
+    working = asyncio.get_running_loop().run_in_executor(_thread(), compiled)
+    async with asyncio.timeout(seconds):
+        return await working
+
+
+def _whole(building: Building, explain: Callable[[Executable], Executable] | None) -> Built:
+    statement = building if isinstance(building, Executable) else building()
+    return Built(statement, None if explain is None else explain(statement))
+
+
+class _Compiled(Executable, ClauseElement):
+    """A statement that executes as what it was compiled to."""
+
+    inherit_cache = False
+
+    def __init__(self, found: Any) -> None:
+        self._found = found
+
+    def _compile_w_cache(self, *_: Any, **__: Any) -> Any:
+        return self._found
+
+
+def _compiled(statement: Executable, dialect: Any) -> Executable:
+    # What executing it would call, and the one way to have it done before.
+    return _Compiled(
+        cast(ClauseElement, statement)._compile_w_cache(
+            dialect,
+            compiled_cache=None,
+            column_keys=[],
+            for_executemany=False,
+            schema_translate_map=None,
+        )
+    )
+
+
+@cache
+def _thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="large-statements")
