@@ -1,6 +1,7 @@
 """A metadata blob becomes entries, leaves and presences. Never raises on what strangers wrote."""
 
 from collections.abc import Iterable
+from itertools import groupby
 
 from inference_store.store.json_text import UnreadableJson, encoding_problem
 
@@ -93,10 +94,15 @@ def _add_walked(typed: TypedItems, literal: dict[str, Item]) -> None:
 
 
 def _nearest(found: list[Found], literal: dict[str, Item]) -> list[Leaf | Presence]:
+    """What a name stands for: one value, but for the elements of arrays; of two the last."""
     nearest = dict.fromkeys(literal, 1)
     for segments, row in found:
         nearest[row.name] = min(segments, nearest.get(row.name, segments))
-    return [row for segments, row in found if segments == nearest[row.name]]
+    # rows of one value are next to each other
+    runs = [list(run) for _, run in groupby(found, key=lambda each: (each[1].name, each[0]))]
+    near = [run for run in runs if run[0][0] == nearest[run[0][1].name]]
+    last = {run[0][1].name: run for run in near}
+    return [row for run in near for _, row in run if "[]" in row.name or run is last[row.name]]
 
 
 def _presences(found: list[Leaf | Presence], with_leaf: set[str]) -> Iterable[Presence]:

@@ -46,6 +46,14 @@ def test_elements_of_arrays() -> None:
     assert leaves(one("json", ["a"], "tags")) == [("tags[]", "string", "a")]
 
 
+def test_of_two_paths_that_are_spelled_alike_the_last_is_the_value() -> None:
+    found = one("json", {"a": {"b.c": "1"}, "a.b": {"c": 2}})
+    assert leaves(found) == [("k.a.b.c", "number", 2)]
+    found = read([item("a", "json", {"b.c": 1}), item("a.b", "json", {"c": "2"})])
+    assert leaves(found) == [("a.b.c", "string", "2"), ("a.b.c", "number", 2)]
+    assert presences(one("json", {"a": {"b.c": {"d": 1}}, "a.b": {"c": None}}))["k.a.b.c"]
+
+
 def test_equal_numbers_are_one_leaf_and_true_is_not_1() -> None:
     assert leaves(read_metadata(b'[{"key":"k","type":"json","value":[1,1.0,1e0,true]}]')) == [
         ("k[]", "number", 1),
