@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, select, union_all
@@ -13,7 +14,7 @@ from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.leading import Leading
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.operand import one
-from inference_store.store.queries.scope import Scope, around, pieces, unbroken_groups
+from inference_store.store.queries.scope import Scope, around, groups, pieces, unbroken_groups
 from inference_store.store.tables import SIDE_TABLES
 
 from .budget import Budget
@@ -46,9 +47,15 @@ async def first_values(
         if query.nothing or query.scope.empty:
             continue
         parts = await pieces(connection, query.scope, newest_first=True)
-        for group in unbroken_groups(parts):
-            statement = _first(query, group, operand, prefix, limit + 1)
-            rows = await fetch(connection, statement, deadline, what="read the first values")
+        several = groups(parts, query.group) if query.conditions else unbroken_groups(parts)
+        for group in several:
+            rows = await fetch(
+                connection,
+                partial(_first, query, group, operand, prefix, limit + 1),
+                deadline,
+                large=query.large,
+                what="read the first values",
+            )
             await naming.learn(operand, [row[0] for row in rows])
             for row in rows:
                 value = naming.named(operand, row[0])

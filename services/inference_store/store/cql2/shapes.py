@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 from .caps import POSITIONS
 from .refused import Refused
@@ -52,7 +52,16 @@ def collection(parts: Sequence[Geometry], at: Place) -> Geometry:
         raise Refused("a GEOMETRYCOLLECTION has at least one geometry", at)
     if any(part.shape in {"GeometryCollection", "BBox"} for part in parts):
         raise Refused("a GEOMETRYCOLLECTION holds neither a BBOX nor a collection", at)
+    if sum(map(_positions_in, parts)) > POSITIONS:
+        raise Refused(f"a GEOMETRYCOLLECTION has at most {POSITIONS:,} positions", at)
     return Geometry("GeometryCollection", geometries=tuple(parts), at=at)
+
+
+def _positions_in(part: Geometry) -> int:
+    level: list[Any] = [part.coordinates]
+    for _ in range(LEVELS[part.shape]):
+        level = [each for parts in level for each in parts]
+    return len(level)
 
 
 def _box(raw: Raw, at: Place) -> tuple[Decimal, ...]:

@@ -92,7 +92,7 @@ def _double_power(base: Decimal, exponent: Decimal) -> Decimal | None:
 
 
 def _is_double(number: Decimal, most: Decimal) -> bool:
-    return LEAST_DOUBLE <= abs(number) <= most
+    return LEAST_DOUBLE <= number.copy_abs() <= most
 
 
 def spelt(text: str) -> Decimal | None:

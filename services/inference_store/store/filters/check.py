@@ -13,6 +13,7 @@ from .known import Known, KnownKey, UnknownKeys
 from .mismatches import mismatch
 from .refusals import impossible, meaningless
 from .settled import settled
+from .size import MOST, comparisons_in
 from .typed import (
     Among,
     And,
@@ -64,6 +65,12 @@ def check(
     """
     checking = Checking(known, truth_of, source, unknown_keys)
     truth = truth_of(node, checking)
+    if comparisons_in(truth) > MOST:
+        message = (
+            f"the filter asks more than {MOST:,} comparisons: what is compared as a condition is"
+            " asked several times, in an IN once for each item; split it"
+        )
+        raise meaningless(node, source, message)
     return Checked(truth, tuple(checking.warnings), dict(checking.keys))
 
 

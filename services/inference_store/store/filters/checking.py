@@ -11,6 +11,8 @@ from .known import Known, KnownKey, UnknownKeys
 from .refusals import meaningless
 from .typed import Kind, Truth
 
+MOST_PAIRS: Final = 10_000
+"""Edges and points of geometries times those of others, where both are written out: of a filter."""
 MOST_TWICE: Final = 2
 """Conditions inside each other of which each asks twice for what is inside."""
 
@@ -28,6 +30,8 @@ class Checking:
     """Within `prediction(…)`, where names are columns."""
     twice: int = 0
     """How many conditions stand around that are asked when they are true, and when false."""
+    pairs: int = 0
+    """How many edges and points were held against each other."""
     keys: dict[str, KnownKey] = field(default_factory=dict)
     """The keys that were named."""
     warnings: dict[str, None] = field(default_factory=dict)
@@ -44,6 +48,13 @@ class Checking:
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
                 f"as a {kind}, and {others} values are none."
             )
+
+    def hold(self, pairs: int, node: Node) -> None:
+        """So many edges and points against each other. Raises InvalidFilter for too many."""
+        self.pairs += pairs
+        if self.pairs > MOST_PAIRS:
+            message = "geometries that are written out have too many corners to be compared"
+            raise meaningless(node, self.source, message)
 
     @contextmanager
     def asked_twice(self, node: Node) -> Iterator[None]:

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 from itertools import product
 from typing import Final, Literal, TypeAlias
 
-from inference_store.store.cql2.tree import Geometry, Interval, Listed, Named, Node
+from inference_store.store.cql2.tree import Geometry, Interval, Listed, Named, Node, Scalar
 from inference_store.store.properties import Property as Described
 
 from . import names, operands
@@ -120,7 +120,10 @@ def _others(array: Named | Listed) -> frozenset[Hashable]:
 
 def _canonical(item: Node) -> Hashable:
     """Equal for equal ones; of an array order and repetition do not count."""
-    return frozenset(map(_canonical, item.items)) if isinstance(item, Listed) else item
+    if isinstance(item, Listed):
+        return frozenset(map(_canonical, item.items))
+    # to Python TRUE equals 1
+    return (isinstance(item.value, bool), item) if isinstance(item, Scalar) else item
 
 
 def _with_others(

@@ -15,8 +15,6 @@ from .typed import And, Area, Fixed, Located, Not, Ring, Truth
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
-MOST_PAIRS: Final = 10_000
-"""Edges and points of one geometry times those of another, when both are written out."""
 _BEYOND: Final = Decimal(181)
 """A degree past the antimeridian, where nothing lies: no edge of a box that crosses it."""
 
@@ -43,15 +41,13 @@ def _of_two(node: Operation, one: Geometry, other: Geometry, checking: Checking)
     """Two geometries that are written out: decided here."""
     op, shapes = node.op.lower(), [_shapes(each, checking) for each in (one, other)]
     (areas, points), (other_areas, other_points) = shapes
+    one_size, other_size = (sum(map(geometry.edges_of, a)) + len(p) for a, p in shapes)
+    checking.hold(one_size * other_size, node)
     if op == "s_within":
         if areas:
             message = "S_WITHIN of an area that is written out is not kept"
             raise not_kept(one, checking.source, message, OPERATIONS[op].conformance)
         return Fixed(geometry.within(points, other_areas, other_points))
-    edges = [sum(map(geometry.edges_of, each[0])) + len(each[1]) for each in shapes]
-    if edges[0] * edges[1] > MOST_PAIRS:
-        message = "two geometries that are written out have too many corners to be compared"
-        raise meaningless(node, checking.source, message)
     meet = geometry.meet(areas, points, other_areas, other_points)
     return Fixed(meet is (op == "s_intersects"))
 

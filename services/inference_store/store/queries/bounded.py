@@ -55,7 +55,7 @@ async def fetch(
     `settings` of Postgres hold for this statement alone.
     Without parallel workers UNION ALL gives its parts in the order they are written.
     """
-    statement = await _built(connection, building, deadline, large)
+    statement = await _built(connection, building, deadline.left_seconds * share, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < 1:
         raise OutOfTime
@@ -78,7 +78,7 @@ async def fetch(
 
 
 async def _built(
-    connection: AsyncConnection, building: Building, deadline: Deadline, large: bool
+    connection: AsyncConnection, building: Building, seconds: float, large: bool
 ) -> Built:
     try:
         return await built(
@@ -86,7 +86,7 @@ async def _built(
             building,
             explain.planned(),
             beside=large,
-            seconds=deadline.left_seconds,
+            seconds=seconds,
         )
     except TimeoutError as exc:
         raise OutOfTime from exc

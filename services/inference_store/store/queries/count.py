@@ -43,7 +43,8 @@ async def _sum(
         workers=workers,
         settings=settings,
     )
-    return int(rows[0][0])
+    # never less than none: of a span that is being dropped the parents go first
+    return max(0, int(rows[0][0]))
 
 
 def _summed(query: Query, there: Sequence[Leading]) -> Select[Any]:

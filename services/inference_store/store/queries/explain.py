@@ -125,7 +125,8 @@ async def watched(connection: AsyncConnection, built: Built, what: str) -> Seque
     began, found = time.perf_counter(), None
     try:
         rows = (await connection.execute(built.statement)).all()
-        found = int(rows[0][0] or 0) if plan is not None and plan.counts else len(rows)
+        one = plan is not None and plan.counts and len(rows) == 1
+        found = int(rows[0][-1] or 0) if one else len(rows)
     finally:
         current.add(what, plan, found, time.perf_counter() - began)
     return rows
@@ -159,7 +160,7 @@ class Plan:
 def plan_of(found: Any) -> Plan:
     """What is told of EXPLAIN's JSON, which the driver has read."""
     root = found[0]["Plan"]
-    counts = root["Node Type"] == "Aggregate"
+    counts = root["Node Type"] == "Aggregate" and root.get("Strategy") == "Plain"
     nodes = list(_nodes(root))
     named = [
         (node["Node Type"], node["Relation Name"]) for node in nodes if "Relation Name" in node

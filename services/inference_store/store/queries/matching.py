@@ -14,7 +14,7 @@ from .scope import GROUP, HIGHEST, LOWEST, Scope, unmarked
 
 # A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
-_LARGE = 20
+_LARGE = 50
 
 
 @dataclass(frozen=True, slots=True)

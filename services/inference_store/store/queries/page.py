@@ -94,7 +94,9 @@ async def _walk(
         statement = partial(_strode, query, stride, found.missing)
         rows = await fetch(connection, statement, deadline, large=query.large)
         _take(found, query, stride, rows)
-        if query.led or (lacking(query) and _too_few(found, length)):
+        # of another condition as well it is not known which is rare: the walk keeps what it did
+        alone = 0 < len(lacking(query)) == len(query.conditions)
+        if query.led or (alone and _too_few(found, length)):
             break
         length = min(2 * length, _LONGEST_WALK * found.walk)
     return parts

@@ -14,6 +14,7 @@ from inference_store.store.queries import lookup
 from inference_store.store.queries.ask import Question, prepare
 from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.queries.count import count
+from inference_store.store.queries.explain import recording
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.page import find
 from inference_store.store.tables import erasing, inference
@@ -90,6 +91,21 @@ async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[U
         if len(page.uids) < 7:
             return found
         query = query.after(page.uids[-1])
+
+
+@pytest.mark.parametrize(("key", "number"), [("n", 0), ("rare", 58)])
+async def test_what_lacks_a_key_is_explained(engine: AsyncEngine, key: str, number: int) -> None:
+    model = await store(engine, *_made())
+    question = Question(metadata=[_asked(key, "missing", None)])
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, question)).query
+        with recording(True) as said:
+            found = await find(connection, query, limit=100, deadline=Deadline.after(60), walk=3)
+            assert await count(connection, query, deadline=Deadline.after(60)) == number
+    assert len(found.uids) == number
+    assert said is not None
+    told = sum(step.actual_rows or 0 for step in said.steps if "count" not in step.what)
+    assert told >= number
 
 
 async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:

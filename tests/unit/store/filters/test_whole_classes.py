@@ -34,6 +34,7 @@ _BERLIN = {"longitude": 13.4, "latitude": 52.5}
         ("1e-301", "2", None),
         ("2", "1e10", None),
         ("2", "1e-301", None),
+        ("1" + "0" * 299 + "1", "0.5", None),
     ],
 )
 def test_a_power_of_any_exponent(base: str, exponent: str, expected: str | None) -> None:
@@ -173,8 +174,38 @@ def test_the_location_and_itself() -> None:
 def test_geometries_of_too_many_corners() -> None:
     ring = ", ".join(f"{n / 100} {n % 2}" for n in range(150))
     area = f"POLYGON(({ring}, 0 0))"
+    points = "MULTIPOINT(" + ", ".join(f"{n / 100} 0.5" for n in range(150)) + ")"
+    for text in (f"S_INTERSECTS({area}, {area})", f"S_WITHIN({points}, {area})"):
+        with pytest.raises(InvalidFilter, match="too many corners"):
+            checked(text)
+
+
+def test_many_pairs_of_geometries_have_one_measure() -> None:
+    ring = ", ".join(f"{n / 100} {n % 2}" for n in range(30))
+    area = f"POLYGON(({ring}, 0 0))"
+    assert asked(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 11)) is True
     with pytest.raises(InvalidFilter, match="too many corners"):
-        checked(f"S_INTERSECTS({area}, {area})")
+        checked(" AND ".join([f"S_INTERSECTS({area}, {area})"] * 12))
+
+
+def test_a_collection_has_no_more_positions_than_a_geometry() -> None:
+    points = "MULTIPOINT(" + ", ".join(f"{n / 10} 1" for n in range(600)) + ")"
+    checked(f"S_INTERSECTS(location, GEOMETRYCOLLECTION({points}))")
+    with pytest.raises(InvalidFilter, match="1,000 positions"):
+        checked(f"S_INTERSECTS(location, GEOMETRYCOLLECTION({points}, {points}))")
+
+
+def test_what_is_asked_again_and_again_is_counted() -> None:
+    many = " OR ".join(f"frame_number = {n}" for n in range(400))
+    conditions = ", ".join(f"(speed = {n})" for n in range(16))
+    checked(f"({many}) IN (day, FALSE)")
+    with pytest.raises(InvalidFilter, match="more than 5,000 comparisons"):
+        checked(f"(({many}) IN ({conditions})) IN ({conditions})")
+
+
+def test_one_and_true_are_two_elements() -> None:
+    assert asked("A_EQUALS(((1), (2)), ((TRUE), (2)))") is False
+    assert asked("A_EQUALS(((1), (2)), ((2), (1)))") is True
 
 
 @pytest.mark.parametrize(
