@@ -160,7 +160,7 @@ class Plan:
 def plan_of(found: Any) -> Plan:
     """What is told of EXPLAIN's JSON, which the driver has read."""
     root = found[0]["Plan"]
-    counts = root["Node Type"] == "Aggregate" and root.get("Strategy") == "Plain"
+    counts = root["Node Type"] == "Aggregate" and root.get("Strategy", "Plain") == "Plain"
     nodes = list(_nodes(root))
     named = [
         (node["Node Type"], node["Relation Name"]) for node in nodes if "Relation Name" in node
