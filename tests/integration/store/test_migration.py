@@ -56,6 +56,43 @@ async def test_the_sidecars_column_reaches_partitions_that_are_there(
     postgres_server.drop_database(name)
 
 
+async def test_the_index_of_outcomes_reaches_partitions_that_are_there(
+    postgres_server: Postgres,
+) -> None:
+    """Also where an attempt before was cut off: while it built a part, or before it attached it."""
+    name = unique()
+    dsn = postgres_server.create_database(name)
+    await asyncio.to_thread(upgrade, dsn, "0004")
+    engine = create_engine(dsn)
+    days = [START + timedelta(days=day) for day in range(3)]
+    made = await partitions.make_missing(engine, days, target=5_000_000)
+    cut_off, unattached, _ = [f"inference_{made.find(day).name}" for day in days]  # type: ignore[union-attr]
+    columns = "(model, uid) INCLUDE (ok, top_label, top_score, prediction_count)"
+    async with engine.begin() as connection:
+        await connection.execute(
+            text(f"CREATE INDEX inference_outcome_idx ON ONLY inference {columns}")
+        )
+        for partition in (cut_off, unattached):
+            index = f"{partition}_inference_outcome_idx"
+            await connection.execute(text(f"CREATE INDEX {index} ON {partition} {columns}"))
+        invalid = text(
+            "UPDATE pg_index SET indisvalid = false"
+            f" WHERE indexrelid = '{cut_off}_inference_outcome_idx'::regclass"
+        )
+        await connection.execute(invalid)
+    await asyncio.to_thread(upgrade, dsn)
+    await partitions.make_missing(engine, [days[-1] + timedelta(days=1)], target=5_000_000)
+    query = text(
+        "SELECT count(*), bool_and(indisvalid) FROM pg_index"
+        " LEFT JOIN pg_inherits ON inhrelid = indexrelid"
+        " WHERE 'inference_outcome_idx'::regclass IN (inhparent, indexrelid)"
+    )
+    async with engine.connect() as connection:
+        assert (await connection.execute(query)).one() == (5, True)
+    await engine.dispose()
+    postgres_server.drop_database(name)
+
+
 async def test_text_is_ordered_by_code_points(engine: AsyncEngine) -> None:
     query = text(
         "SELECT count(*) FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"

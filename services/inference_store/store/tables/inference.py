@@ -82,6 +82,13 @@ inference = Table(
         "uid",
         postgresql_where=text("data_hash IS NOT NULL"),
     ),
+    # what came of each, for counts and groups that need no row
+    Index(
+        "inference_outcome_idx",
+        "model",
+        "uid",
+        postgresql_include=["ok", "top_label", "top_score", "prediction_count"],
+    ),
     # what the deletion of inputs has still to look at, however late it arrived
     Index(
         "inference_input_kept_idx",
