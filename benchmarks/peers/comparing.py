@@ -2,14 +2,16 @@
 
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from benchmarks.query.asking import Asked, Asker
 from benchmarks.query.measure import Figures, measured
 
 from .questions import Put, Question
 
+Ask: TypeAlias = Callable[[Any], Awaitable[Asked]]
 # So many times the answers are held against each other before the clock is looked at.
 _HELD = 3
 
@@ -26,15 +28,19 @@ async def compared(
     question: Question, asker: Asker, peer: Peer, *, kind: str, runs: int, seconds: float
 ) -> dict[str, Any]:
     """Figures of both, over the same values. Ends the run where they answer differently."""
-    ours: Callable[[Put], Awaitable[Asked]] = lambda put: getattr(asker, kind)(put.body)  # noqa: E731
-    theirs: Callable[[Put], Awaitable[Asked]] = getattr(peer, kind)
+    of_body: Ask = getattr(asker, kind)
+
+    async def ours(put: Put) -> Asked:
+        return await of_body(put.body)
+
+    theirs: Ask = getattr(peer, kind)
     await _agree(question, ours, theirs)
     lines = {}
     for who, ask in (("ours", ours), ("theirs", theirs)):
         line = await measured(
             question.name,
             kind,
-            lambda n, ask=ask: ask(put_of(question, n)),  # type: ignore[misc]
+            partial(_asked, ask, question),
             runs=runs,
             seconds=seconds,
         )
@@ -43,16 +49,16 @@ async def compared(
     return lines
 
 
+async def _asked(ask: Ask, question: Question, number: int) -> Asked:
+    return await ask(put_of(question, number))
+
+
 def put_of(question: Question, number: int) -> Put:
     """The values of a run, the same for everybody."""
     return question.make(Random(f"{question.name} {number}"))
 
 
-async def _agree(
-    question: Question,
-    ours: Callable[[Put], Awaitable[Asked]],
-    theirs: Callable[[Put], Awaitable[Asked]],
-) -> None:
+async def _agree(question: Question, ours: Ask, theirs: Ask) -> None:
     for number in range(_HELD):
         put = put_of(question, number)
         one, other = await ours(put), await theirs(put)

@@ -32,7 +32,6 @@ _LACKING = text(
 
 
 def upgrade() -> None:
-    op.execute(text("SET LOCAL lock_timeout = '5s'"))
     op.execute(text(f"CREATE INDEX IF NOT EXISTS {_INDEX} ON ONLY inference {_COLUMNS}"))
     context = op.get_context()
     if context.as_sql:

@@ -1,8 +1,7 @@
 """The comparison asks everybody the same: peers answer what we answer, from the same inferences."""
 
 import json
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
 
@@ -23,27 +22,12 @@ from benchmarks.peers.questions import (
 )
 from benchmarks.peers.traces import TABLES, Trace, traces, uid_of
 from benchmarks.query.asking import Asked, Asker, asking
-from benchmarks.query.dataset import scratch
 from benchmarks.query.population import END
 
-from tests.servers.missing import demand
-from tests.servers.postgres import PostgresServer, find_postgres
+from .loaded import Loaded
 
 SIZE = 600
 DRAWS = 3
-
-
-@dataclass(frozen=True)
-class Loaded:
-    server: PostgresServer
-    dsn: str
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Loaded]:
-    demand("postgres", find_postgres)
-    with scratch(SIZE) as (server, dsn):
-        yield Loaded(server, dsn)
 
 
 async def _fill(dsn: str) -> None:

@@ -1,8 +1,6 @@
 """The benchmark of questions is right about what it measures: rows, answers, and its report."""
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -10,30 +8,17 @@ import pytest
 from benchmarks.query import matrix, plan, report
 from benchmarks.query.asking import asking
 from benchmarks.query.bodies import CASES, Case, metadata
-from benchmarks.query.dataset import scratch
 from benchmarks.query.described import described
 from benchmarks.query.feeding import feeding
 from benchmarks.query.plot import plotted
 from benchmarks.query.population import MODELS, RARE_LABEL, Chunk
 from benchmarks.query.restoring import restored
 
-from tests.servers.missing import demand
-from tests.servers.postgres import Postgres, PostgresServer, find_postgres
+from tests.servers.postgres import Postgres
+
+from .loaded import Loaded
 
 SIZE = 3_000
-
-
-@dataclass(frozen=True)
-class Loaded:
-    server: PostgresServer
-    dsn: str
-
-
-@pytest.fixture(scope="module")
-def loaded() -> Iterator[Loaded]:
-    demand("postgres", find_postgres)
-    with scratch(SIZE) as (server, dsn):
-        yield Loaded(server, dsn)
 
 
 def _chunks() -> list[Chunk]:
