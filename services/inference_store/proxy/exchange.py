@@ -1,0 +1,64 @@
+"""One call as it went through the proxy: what was asked, what was answered, and when.
+
+Everything is kept as it came: bodies are the bytes on the wire without their transfer coding, but
+with their content coding (a gzipped body is still gzipped); over gRPC, messages without their five
+bytes of framing and uncompressed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, TypeAlias
+
+Transport: TypeAlias = Literal["rest", "grpc"]
+Headers: TypeAlias = Sequence[tuple[str, str]]
+"""Names in lower case, in the order they came; a name may repeat. Bytes over 127 as latin-1."""
+
+
+def header(headers: Headers, name: str) -> str | None:
+    """The first header of a name, given in lower case."""
+    return next((value for key, value in headers if key == name), None)
+
+
+@dataclass(slots=True, kw_only=True)
+class Body:
+    """A body or a stream: its parts in order. One part where it is no stream; none: empty.
+
+    `whole` is False where parts are missing: it was over a cap, or broke off (`size` counts on).
+    """
+
+    parts: Sequence[bytes] = field(default=(), repr=False)
+    size: int = 0
+    whole: bool = True
+
+    @property
+    def bytes(self) -> bytes:
+        """All parts, one after the other."""
+        return self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """One call. Times are UTC; None: it did not come to that."""
+
+    transport: Transport
+    method: str
+    """GET, POST, …; over gRPC the full name, `/inference.GRPCInferenceService/ModelInfer`."""
+    path: str
+    """As it was sent, percent-escapes and all, without the query; over gRPC the same as `method`."""
+    query: str = ""
+    request_headers: Headers = ()
+    request: Body = field(default_factory=Body)
+    response_headers: Headers = ()
+    response: Body = field(default_factory=Body)
+    response_trailers: Headers = ()
+    http_status: int | None = None
+    grpc_code: int | None = None
+    error: str | None = None
+    """Why the exchange failed, where the answer does not say it: a timeout, a caller gone."""
+    received_at: datetime
+    forwarded_at: datetime | None = None
+    responded_at: datetime | None = None
+    """When the answer's first byte was there."""
+    finished_at: datetime | None = None
+    """When its last byte was there."""

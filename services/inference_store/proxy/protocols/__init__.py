@@ -1,0 +1,1 @@
+"""The protocols that the proxy captures: one table."""
