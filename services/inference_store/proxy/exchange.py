@@ -45,7 +45,7 @@ class Exchange:
     method: str
     """GET, POST, …; over gRPC the full name, `/inference.GRPCInferenceService/ModelInfer`."""
     path: str
-    """As it was sent, percent-escapes and all, without the query; over gRPC the same as `method`."""
+    """As it was sent, percent-escapes and all, without the query; over gRPC as `method`."""
     query: str = ""
     request_headers: Headers = ()
     request: Body = field(default_factory=Body)
