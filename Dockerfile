@@ -5,18 +5,18 @@ ARG BASE=docker.io/library/python:3.11.13-slim-bookworm
 FROM ${BASE} AS build
 WORKDIR /build
 COPY requirements.lock requirements-demo.lock ./
-# setuptools builds our own wheel; its hashes are in the lock that has it.
-RUN sed -n '/^setuptools==/,/[^\\]$/p' requirements-demo.lock >build.lock && \
+# These two build our own wheel; their hashes are in the lock that has them.
+RUN sed -nE '/^(grpcio-tools|setuptools)==/,/[^\\]$/p' requirements-demo.lock >build.lock && \
     python3 -m venv /opt/inference-store && \
     /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
         --no-compile --only-binary :all: --require-hashes -r requirements.lock -r build.lock
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY services services
 COPY migrations services/inference_store/migrations
 # Bytecode is made here, and believed whatever its file's time: nothing writes at run time.
 RUN /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
         --no-compile --no-deps --no-build-isolation . && \
-    /opt/inference-store/bin/pip uninstall --quiet --yes setuptools pip && \
+    /opt/inference-store/bin/pip uninstall --quiet --yes grpcio-tools setuptools pip && \
     rm -f /opt/inference-store/bin/[Aa]ctivate* && \
     python3 -m compileall -q --invalidation-mode unchecked-hash /opt/inference-store/lib
 

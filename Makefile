@@ -4,8 +4,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest
-# A stamp carries the checksum of what was installed: another lock is another stamp.
-checksum = $(firstword $(shell cat $(1) pyproject.toml | cksum))
+# A stamp carries the checksum of what was installed: another lock, or other messages to compile, is
+# another stamp.
+BUILT_FROM := pyproject.toml setup.py $(wildcard services/inference_store/proxy/protocols/messages/*.proto)
+checksum = $(firstword $(shell cat $(1) $(BUILT_FROM) | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)

@@ -39,6 +39,8 @@ HOMES = {
     "skimage": {"local/demo"},
     "sklearn": {"local/demo"},
     "prometheus_client": {"store"},
+    "google": {"proxy/protocols/messages"},
+    "grpc": {"proxy/grpc"},
 }
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
