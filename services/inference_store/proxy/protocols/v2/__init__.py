@@ -1,0 +1,1 @@
+"""The Open Inference Protocol (V2) over REST, and the tensors that both transports share."""
