@@ -1,10 +1,19 @@
 """What an exchange was about, from its tensors: the same for REST and gRPC."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
+from inference_store.store.json_text import UnreadableJson, read_json
+from inference_store.store.task_types import task_type_of
 
-from .tensors import InferRequest, InferResponse
+from .datum import Datum, arguments_of, datum_of
+from .splitting import Share, split
+from .tensors import InferRequest, InferResponse, Parameters
+from .writing import Written, envelope_json, joined
+
+_MOST_PROMPTS: Final = 64 * 1024
+"""Bytes of `prompts` that are kept as standard metadata."""
 
 
 def reading_of(
@@ -12,15 +21,91 @@ def reading_of(
     response: InferResponse | None,
     model: Model,
     *,
-    split: bool = True,
-    whole: bytes | None = None,
-    problems: Sequence[str] = (),
+    stream: bool = False,
+    request_bytes: bytes | None = None,
+    response_bytes: bytes | None = None,
+    problems: Sequence[str | None] = (),
 ) -> Reading:
     """The reading of one request and its answer.
 
-    `request` None: it could not be read, and `whole`, its bytes, is the datum. `response` None:
-    there is none (the call failed: by its status), or it could not be read. `split` False: one
-    inference, whatever the request holds (streams). `problems`: sentences on what was not read
-    before this. A stream of answers: `merged` makes them one.
+    `request` None: it could not be read, and `request_bytes` are the datum. `response` None: there
+    is none (the call failed: by its status), or it could not be read, and `response_bytes` are the
+    answer. `stream`: one inference, whatever the request holds; the answers of a stream are made
+    one by `merged`. `problems`: what was not read before this; None and repeated ones are let go.
     """
-    raise NotImplementedError
+    asked = request or InferRequest()
+    divided = split(asked, response, Model() if stream else model)
+    vision = task_type_of(model.task_type).vision
+    inferences, found = [], [*problems, divided.problem]
+    for share in divided.shares:
+        data = Datum(request_bytes) if request is None else datum_of(share.inputs, vision=vision)
+        answer = _answer(share, response, response_bytes, alone=len(divided.shares) == 1)
+        inferences.append(_inference(asked, share, data, answer))
+        found += [data.problem, answer.problem if answer else None]
+    return Reading(
+        inferences=inferences,
+        model=(response.model if response else None) or asked.model or None,
+        version=(response.version if response else None) or asked.version or None,
+        request_id=asked.id or None,
+        response_id=response.id or None if response else None,
+        action=_action(asked),
+        ok=False if response is not None and response.error is not None else None,
+        error=response.error if response else None,
+        standard=_standard(asked, alone=len(inferences) == 1),
+        problem=joined(found),
+    )
+
+
+def _inference(
+    request: InferRequest, share: Share, data: Datum, answer: Written | None
+) -> Inference:
+    holders = (request.parameters, *(each.parameters for each in share.inputs))
+    envelopes = [each["metadata"] for each in holders if each.get("metadata", b"null") != b"null"]
+    return Inference(
+        data=data.data,
+        data_content_type=data.content_type,
+        response=answer.text if answer else None,
+        metadata=envelopes,
+    )
+
+
+def _answer(
+    share: Share, response: InferResponse | None, whole: bytes | None, *, alone: bool
+) -> Written | None:
+    """The answer as it came where it is about this inference alone, or cannot be divided."""
+    if response is None:
+        return Written(whole) if whole else None
+    if response.text is not None and (alone or share.outputs is None):
+        return Written(response.text)
+    members = {"model_name": response.model, "model_version": response.version, "id": response.id}
+    if response.error is not None:
+        members["error"] = response.error
+    outputs = response.outputs if share.outputs is None else share.outputs
+    return envelope_json(members, response.parameters, "outputs", outputs)
+
+
+def _holders(request: InferRequest) -> list[Parameters]:
+    return [request.parameters, *(each.parameters for each in request.inputs)]
+
+
+def _action(request: InferRequest) -> str | None:
+    """The first `action` that is a text: the request's, then its inputs'."""
+    found = [_value(each["action"]) for each in _holders(request) if "action" in each]
+    return next((each for each in found if type(each) is str), None)
+
+
+def _standard(request: InferRequest, *, alone: bool) -> Mapping[str, Any]:
+    """The first `prompts`, and the named arguments of one inference."""
+    found: dict[str, Any] = {}
+    prompts = next((each["prompts"] for each in _holders(request) if "prompts" in each), b"")
+    if prompts and len(prompts) <= _MOST_PROMPTS:
+        found["prompts"] = _value(prompts)
+    arguments = arguments_of(request.inputs) if alone else {}
+    return found | ({"arguments": arguments} if arguments else {})
+
+
+def _value(text: bytes) -> Any:
+    try:
+        return read_json(text)
+    except UnreadableJson:  # not in a part of what was read
+        return None

@@ -29,6 +29,8 @@ CODES: Final[Mapping[str, str]] = {
 }
 """The struct code of each datatype of a fixed size. The thirteenth is BYTES."""
 BYTES: Final = "BYTES"
+MOST_ELEMENTS: Final = 1 << 20
+"""Of a tensor that is looked into, or written as JSON; a larger one stays raw bytes."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -102,11 +104,17 @@ def parameter_text(value: bool | int | float | str) -> bytes:
     return json.dumps(value).encode()
 
 
+def size_of(datatype: str) -> int | None:
+    """Bytes of an element; None of BYTES and unknown datatypes."""
+    code = CODES.get(datatype)
+    return None if code is None else struct.calcsize(f"<{code}")
+
+
 def bytes_elements(raw: bytes) -> list[bytes] | None:
-    """The elements of a raw BYTES tensor; None where the lengths do not add up."""
+    """The elements of a raw BYTES tensor; None where the lengths do not add up, or of too many."""
     found, at = [], 0
     while at < len(raw):
-        if len(raw) - at < _LENGTH.size:
+        if len(raw) - at < _LENGTH.size or len(found) == MOST_ELEMENTS:
             return None
         (length,) = _LENGTH.unpack_from(raw, at)
         at += _LENGTH.size + length
@@ -116,14 +124,19 @@ def bytes_elements(raw: bytes) -> list[bytes] | None:
     return found
 
 
+def elements_at_most(datatype: str, raw: bytes) -> int:
+    """How many elements raw bytes can hold."""
+    return len(raw) // (_LENGTH.size if datatype == BYTES else size_of(datatype) or 1)
+
+
 def decoded(datatype: str, raw: bytes) -> Sequence[Value] | None:
     """The elements of a raw tensor; None where the datatype is unknown or the bytes do not fit."""
     if datatype == BYTES:
         return bytes_elements(raw)
-    code = CODES.get(datatype)
-    if code is None or len(raw) % struct.calcsize(code):
+    size = size_of(datatype)
+    if size is None or len(raw) % size:
         return None
-    return struct.unpack(f"<{len(raw) // struct.calcsize(code)}{code}", raw)
+    return struct.unpack(f"<{len(raw) // size}{CODES[datatype]}", raw)
 
 
 def encoded(datatype: str, values: Sequence[Value]) -> bytes | None:

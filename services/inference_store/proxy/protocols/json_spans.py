@@ -1,0 +1,102 @@
+"""Where the values of a JSON text stand, in bytes: to take or cut them out as they were written.
+
+The text must be JSON, as `json_text.read_json` reads it, in UTF-8: what is wrong in it is not
+noticed here. Nothing is decoded but names; nesting of any depth costs no stack.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from inference_store.store.json_text import UnreadableJson, read_json
+
+_MARK: Final = b"\xef\xbb\xbf"
+_BLANK: Final = re.compile(rb"[ \t\r\n]*+")
+_STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_SCALAR: Final = re.compile(rb'[^ \t\r\n,:"\[\]{}]*+')
+# Up to the next bracket outside strings; lists without strings or brackets inside are jumped over.
+_BRACKET: Final = re.compile(
+    rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+"|\[[^"\[\]{}]*+\])*+([\[\]{}])', re.DOTALL
+)
+
+
+class Span(NamedTuple):
+    """Where a value begins and ends."""
+
+    start: int
+    end: int
+
+
+class Member(NamedTuple):
+    """A member of an object."""
+
+    name: str
+    whole: Span
+    """From its name's first quote to its value's end."""
+    value: Span
+
+
+def root(text: bytes) -> Span:
+    """The value that the whole text is."""
+    return _value(text, _skip(text, len(_MARK) if text.startswith(_MARK) else 0))
+
+
+def members(text: bytes, span: Span) -> Iterator[Member]:
+    """Each member of an object in order, repeated names and all; none of anything else."""
+    if text[span.start : span.start + 1] != b"{":
+        return
+    at = _skip(text, span.start + 1)
+    while at < span.end - 1:
+        name = _value(text, at)
+        value = _value(text, _skip(text, _skip(text, name.end) + 1))
+        yield Member(_name(text[name.start : name.end]), Span(at, value.end), value)
+        at = _skip(text, _skip(text, value.end) + 1)
+
+
+def items(text: bytes, span: Span) -> Iterator[Span]:
+    """Each element of a list; none of anything else."""
+    if text[span.start : span.start + 1] != b"[":
+        return
+    at = _skip(text, span.start + 1)
+    while at < span.end - 1:
+        value = _value(text, at)
+        yield value
+        at = _skip(text, _skip(text, value.end) + 1)
+
+
+def by_name(text: bytes, span: Span) -> dict[str, Span]:
+    """The members' values; of a name that comes twice the last."""
+    return {member.name: member.value for member in members(text, span)}
+
+
+def _name(text: bytes) -> str:
+    try:
+        return str(read_json(text))
+    except UnreadableJson:  # not in what is JSON
+        return text.decode("latin-1")
+
+
+def _skip(text: bytes, at: int) -> int:
+    found = _BLANK.match(text, at)
+    return found.end() if found else at
+
+
+def _value(text: bytes, at: int) -> Span:
+    """The value that begins there; never empty, so that every walk ends."""
+    first = text[at : at + 1]
+    if first in (b"{", b"["):
+        return Span(at, _closed(text, at))
+    found = (_STRING if first == b'"' else _SCALAR).match(text, at)
+    return Span(at, max(found.end() if found else len(text), at + 1))
+
+
+def _closed(text: bytes, start: int) -> int:
+    """Where the brackets opened at `start` are closed again."""
+    depth, at = 1, start + 1
+    while depth:
+        found = _BRACKET.match(text, at)
+        if found is None:
+            return len(text)
+        at = found.end()
+        depth += 1 if found[1] in b"[{" else -1
+    return at

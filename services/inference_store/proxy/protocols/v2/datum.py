@@ -1,0 +1,167 @@
+"""The datum of an inference: an image's or a text's bytes, or the tensors' as they came.
+
+| inputs | datum |
+|---|---|
+| one, BYTES, one element | the element: decoded where it is base64, else its text |
+| one, BYTES, several elements | their JSON text |
+| one, numeric | its bytes as they came: JSON text, or raw |
+| several, one of them BYTES with one element | that one; the others are `arguments` |
+| several, any others | V2's JSON of all |
+
+An element is base64 where the input's `content_type` says so, and in vision wherever it decodes
+strictly; a `data:` URL says so itself.
+"""
+
+import re
+from base64 import b64decode
+from binascii import Error
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from inference_store.store.json_text import UnreadableJson, read_json
+
+from .elements import bytes_values
+from .tensors import BYTES, CODES, Tensor, parameter_text
+from .writing import Written, data_json, envelope_json
+
+_DATA_URL: Final = re.compile(rb"data:([^;,]{0,100})[^,]{0,200};base64,")
+_LINE_ENDS: Final = b"\r\n"
+_IMAGES: Final = (
+    *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"),
+    b"\0\0\0\x0cjP  ",
+)
+_WEBP: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)", re.DOTALL)
+_TEXT: Final = "text/plain; charset=utf-8"
+_JSON: Final = "application/json"
+_MOST_ARGUMENT: Final = 4096
+"""Bytes of JSON of an argument that is kept as standard metadata."""
+_MOST_ARGUMENTS: Final = 64
+_MOST_DIMENSIONS: Final = 8
+
+
+class Datum(NamedTuple):
+    """A datum's bytes, and their type where it is known."""
+
+    data: bytes | None
+    content_type: str | None = None
+    problem: str | None = None
+
+
+def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
+    """The datum of one inference's inputs; None where they hold no data at all."""
+    if len(inputs) == 1:
+        return _of_one(inputs[0], vision)
+    main = _main(inputs)
+    if main is not None:
+        return _of_one(main, vision)
+    return _json_of(envelope_json({}, {}, "inputs", inputs)) if inputs else Datum(None)
+
+
+def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
+    """The named arguments beside the datum; a list of one element is that element.
+
+    Those that are large are left out: the request itself is kept. JSON values, in which a number
+    that only stays exact as text is a `json_text.Number`.
+    """
+    main = _main(inputs) if len(inputs) > 1 else None
+    if main is None:
+        return {}
+    others = [each for each in inputs if each is not main][:_MOST_ARGUMENTS]
+    found = {each.name: _argument(each) for each in others}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def image_in(tensor: Tensor) -> bool:
+    """Its only element is an image, by its first bytes."""
+    elements = bytes_values(tensor)
+    if elements is None or len(elements) != 1:
+        return False
+    data = _of_one(tensor, True).data or b""
+    return data.startswith(_IMAGES) or _WEBP.match(data) is not None
+
+
+def single(tensor: Tensor, element: Any) -> Tensor:
+    """The tensor with this element of `bytes_values` alone."""
+    if tensor.data is not None:
+        return replace(tensor, shape=(1,), data=b"[" + element + b"]")
+    return replace(tensor, shape=(1,), raw=None, values=[element])
+
+
+def _main(inputs: Sequence[Tensor]) -> Tensor | None:
+    """The only BYTES input, where it has one element."""
+    texts = [each for each in inputs if each.datatype == BYTES]
+    if len(texts) != 1:
+        return None
+    elements = bytes_values(texts[0])
+    return texts[0] if elements is not None and len(elements) == 1 else None
+
+
+def _of_one(tensor: Tensor, vision: bool) -> Datum:
+    if tensor.datatype == BYTES:
+        elements = bytes_values(tensor)
+        if elements is not None and len(elements) == 1:
+            text, is_text = _element(tensor, elements[0])
+            return _decoded(text, is_text, vision or _says_base64(tensor))
+    if tensor.data is not None:
+        return Datum(tensor.data, _type(_JSON, tensor))
+    if tensor.raw is not None:
+        return Datum(tensor.raw, _type("application/octet-stream", tensor))
+    if tensor.values is None:
+        return Datum(None, problem=f"input {tensor.name[:80]!r} has no data")
+    data = data_json(tensor)
+    if data is not None:
+        return Datum(data, _type(_JSON, tensor))
+    return _json_of(envelope_json({}, {}, "inputs", [tensor]))
+
+
+def _json_of(written: Written) -> Datum:
+    return Datum(written.text, _JSON, written.problem)
+
+
+def _element(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
+    """The bytes of an element, and whether it is text: any JSON that is no string stays JSON."""
+    if tensor.data is None:
+        return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)
+    try:
+        value = read_json(element)
+    except UnreadableJson:  # not in a part of what was read
+        return element, True
+    return (value.encode("utf-8", "surrogatepass"), True) if type(value) is str else (element, True)
+
+
+def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
+    url = _DATA_URL.match(element)
+    coded = element[url.end() :] if url else element if may_be_base64 else b""
+    try:
+        data = b64decode(coded.translate(None, _LINE_ENDS), validate=True)
+    except (Error, ValueError):
+        data = b""
+    if data:
+        return Datum(data, url[1].decode("latin-1") or None if url else None)
+    return Datum(element, _TEXT if is_text else None)
+
+
+def _says_base64(tensor: Tensor) -> bool:
+    return tensor.parameters.get("content_type") == b'"base64"'
+
+
+def _type(name: str, tensor: Tensor) -> str | None:
+    """What bytes of a tensor are: their datatype and shape as parameters of a media type."""
+    if tensor.datatype != BYTES and tensor.datatype not in CODES:
+        return name if name == _JSON else None
+    dimensions = "x".join(map(str, tensor.shape[:_MOST_DIMENSIONS]))
+    return f"{name}; datatype={tensor.datatype}" + (f"; shape={dimensions}" if dimensions else "")
+
+
+def _argument(tensor: Tensor) -> Any:
+    if len(tensor.raw or b"") > _MOST_ARGUMENT or len(tensor.values or ()) > _MOST_ARGUMENT:
+        return None
+    data = data_json(tensor)
+    if data is None or len(data) > _MOST_ARGUMENT:
+        return None
+    try:
+        value = read_json(data)
+    except UnreadableJson:
+        return None
+    return value[0] if isinstance(value, list) and len(value) == 1 else value

@@ -1,0 +1,31 @@
+"""The paths of V2's calls."""
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+from inference_store.proxy.protocols.protocol import Call, Kind, Protocol
+
+_CALLS: Final[dict[str, Kind]] = {
+    "infer": "infer",
+    "generate": "infer",
+    "infer_stream": "stream",
+    "generate_stream": "stream",
+}
+_PATH: Final = re.compile(
+    rf"/v2/models/([^/]+)(?:/versions/([^/]+))?/({'|'.join(_CALLS)})/?", re.ASCII
+)
+
+
+def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
+    """A call of `_CALLS`; None of health, metadata, the repository and everything else."""
+    found = _PATH.fullmatch(path) if method == "POST" else None
+    if found is None:
+        return None
+    model, version, call = found.groups()
+    return Call(protocol, _CALLS[call], unquote(model), unquote(version) if version else None)
+
+
+def is_flat(path: str) -> bool:
+    """The call is `generate` or its stream: bodies may be `{"text_input": …}`."""
+    return path.rstrip("/").rpartition("/")[2].startswith("generate")

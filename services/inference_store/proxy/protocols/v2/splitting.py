@@ -1,0 +1,142 @@
+"""How many inferences a request is: one function, by the task type.
+
+| task type | the request | inferences |
+|---|---|---|
+| any, `model.batched` | all tensors have N along their first dimension | N |
+| vision | N inputs of one datatype | one each |
+| vision | an input of N BYTES elements | one an element |
+| unknown | N inputs of one image each, N outputs | one each |
+| any other | named arguments | one |
+
+Outputs go with them: one an input (by name where the names are the same, else in order), or each
+output by its first dimension. Where the answer fits neither it stays whole, and so the request: a
+prediction given to the wrong datum is worse than none. Where there is no answer (an error, or one
+that could not be read), the request is split all the same.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from inference_store.proxy.protocols.protocol import Model
+from inference_store.store.task_types import task_type_of
+
+from .datum import image_in, single
+from .elements import bytes_values, divided, first_dimension
+from .tensors import BYTES, InferRequest, InferResponse, Tensor
+
+MOST_INFERENCES: Final = 1024
+"""Of one request; one of more is kept as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One inference's part of a request and of its answer."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor] | None
+    """None: there is no answer that could be split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """All shares, at least one, and why there are not more, where there should be."""
+
+    shares: Sequence[Share]
+    problem: str | None = None
+
+
+def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
+    """The inferences of a request. An answer that is an error counts as none."""
+    outputs = None if response is None or response.error is not None else response.outputs
+    whole = Split([Share(request.inputs, outputs)])
+    try:
+        inputs = _divided_inputs(request.inputs, outputs, model)
+    except _TooMany as exc:
+        return replace(whole, problem=f"{exc} inputs are kept as one inference")
+    if not inputs or len(inputs) == 1:
+        return whole
+    if outputs is None:
+        return Split([Share(each, None) for each in inputs])
+    parts = _divided_outputs(outputs, inputs)
+    if parts is None:
+        said = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
+        return replace(whole, problem=said)
+    return Split([Share(*each) for each in zip(inputs, parts, strict=True)])
+
+
+def _divided_inputs(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
+) -> list[Sequence[Tensor]] | None:
+    """The inputs of each inference; None: they are one's."""
+    task_type = task_type_of(model.task_type)
+    if model.batched and (batch := _batch(inputs)) is not None:
+        return batch
+    if task_type.vision:
+        return _vision(inputs)
+    if task_type.read is None and outputs is not None and len(inputs) == len(outputs):
+        alike = all(each.datatype == BYTES and image_in(each) for each in inputs)
+        return [[each] for each in inputs] if alike else None
+    return None
+
+
+def _batch(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+    """By the first dimension, where all inputs have the same."""
+    counts = {first_dimension(each) for each in inputs}
+    count = counts.pop() if len(counts) == 1 else None
+    if not count:
+        return None
+    _expect_few(count)
+    return _turned([divided(each, count) for each in inputs])
+
+
+def _vision(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
+    """Each input, each element of it; inputs of several datatypes are arguments of one."""
+    if len({each.datatype for each in inputs}) != 1:
+        return None
+    if inputs[0].datatype != BYTES:
+        _expect_few(len(inputs))
+        return [[each] for each in inputs]
+    found: list[Sequence[Tensor]] = []
+    for each in inputs:
+        elements = bytes_values(each)
+        if elements is None or len(elements) < 2:
+            found.append([each])
+        else:
+            _expect_few(len(elements))
+            found += [[single(each, element)] for element in elements]
+    _expect_few(len(found))
+    return found
+
+
+class _TooMany(Exception):
+    """So many."""
+
+
+def _expect_few(count: int) -> None:
+    if count > MOST_INFERENCES:
+        raise _TooMany(count)
+
+
+def _divided_outputs(
+    outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]]
+) -> list[Sequence[Tensor]] | None:
+    """The outputs of each inference; None where they do not match."""
+    count = len(inputs)
+    by_dimension = _turned([divided(each, count) for each in outputs])
+    if len(outputs) != count:
+        return by_dimension
+    names = [each[0].name for each in inputs]
+    by_name = {each.name: each for each in outputs}
+    if len(by_name) == count and by_name.keys() == set(names):
+        return [[by_name[name]] for name in names]
+    alike = len(set(names)) == 1 and by_dimension is not None
+    return by_dimension if alike else [[each] for each in outputs]
+
+
+def _turned(divided_tensors: Sequence[list[Tensor] | None]) -> list[Sequence[Tensor]] | None:
+    """From tensors of inferences to inferences of tensors; None where one did not divide."""
+    found = [each for each in divided_tensors if each is not None]
+    if len(found) < len(divided_tensors) or not found:
+        return None
+    return [list(each) for each in zip(*found, strict=True)]
