@@ -1,1 +1,44 @@
-"""The protocols that the proxy captures: one table."""
+"""Protocols: one entry each, in the order in which they are asked whether a call is theirs."""
+
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from inference_store.proxy.exchange import Transport
+
+from .chariot_v2 import CHARIOT_V2
+from .kserve_v1 import KSERVE_V1
+from .openai import OPENAI
+from .protocol import Call, Inference, Model, Protocol, Reading
+from .raw import RAW, RAW_GRPC
+from .v2 import V2_REST
+
+
+def _table(*entries: Protocol) -> Mapping[str, Protocol]:
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+PROTOCOLS: Final = _table(V2_REST, CHARIOT_V2, KSERVE_V1, OPENAI, RAW, RAW_GRPC)
+"""By name. Those that take every call come last."""
+
+
+def recognised(names: Collection[str], transport: Transport, method: str, path: str) -> Call | None:
+    """The call to be captured, by the first protocol of these names that knows it; None: it passes
+    through. `method` and `path` as in `Exchange`."""
+    for name, protocol in PROTOCOLS.items():
+        if name in names and protocol.transport == transport:
+            call = protocol.recognise(protocol, method, path)
+            if call is not None:
+                return call
+    return None
+
+
+__all__ = [
+    "PROTOCOLS",
+    "Call",
+    "Inference",
+    "Model",
+    "Protocol",
+    "Reading",
+    "recognised",
+]

@@ -67,6 +67,8 @@ class Reading:
     request_id: str | None = None
     response_id: str | None = None
     action: str | None = None
+    task_type: str | None = None
+    """What the answers are by themselves; it counts where the configuration names none."""
     ok: bool | None = None
     """False where the answer says in-band that it failed; None: by its status."""
     error: str | None = None

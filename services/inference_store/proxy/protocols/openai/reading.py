@@ -1,0 +1,80 @@
+"""An exchange of chat or completions, read: text in, text out."""
+
+from typing import Any, Final
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.answers import as_it_came, failure, in_v2, output
+from inference_store.proxy.protocols.documents import read_document
+from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
+from inference_store.store.task_types import task_type_of
+
+from .answer import Answered, answered
+from .request import Asked, asked
+
+_IMAGES: Final = "image_text_to_text"
+_TEXTS: Final = "text_generation"
+
+
+def read(exchange: Exchange, _call: Call, model: Model) -> Reading:
+    """One inference; one a prompt where there is a list of prompts and answers to each."""
+    question = asked(read_document(exchange.request, exchange.request_headers, "the request"))
+    answer = answered(exchange)
+    task_type = _IMAGES if question.is_image else _TEXTS
+    ok, error = failure(exchange, answer.document)
+    with_prompt = task_type_of(model.task_type or task_type).name == _IMAGES
+    return Reading(
+        inferences=_inferences(question, answer, with_prompt),
+        model=question.model or answer.said("model"),
+        response_id=answer.said("id"),
+        action="chat" if "/chat/" in exchange.path else "completion",
+        task_type=task_type,
+        ok=ok,
+        error=error,
+        standard=_standard(question, answer),
+        problem="; ".join(filter(None, (question.problem, answer.problem))) or None,
+    )
+
+
+def _standard(question: Asked, answer: Answered) -> dict[str, Any]:
+    found: dict[str, Any] = {"stream": question.stream, **answer.standard()}
+    if question.attached and question.prompt:
+        found["prompts"] = [question.prompt]
+    return found
+
+
+def _inferences(question: Asked, answer: Answered, with_prompt: bool) -> list[Inference]:
+    envelopes = [question.metadata] if question.metadata else []
+    each, left = divmod(len(answer.choices), len(question.data))
+    if len(question.data) > 1 and not left:
+        responses = [
+            _response(question, answer, with_prompt, slice(first * each, (first + 1) * each))
+            for first in range(len(question.data))
+        ]
+        return [
+            Inference(data=data, data_content_type=kind, response=response, metadata=envelopes)
+            for (data, kind), response in zip(question.data, responses, strict=True)
+        ]
+    data, kind = question.together
+    response = _response(question, answer, with_prompt, slice(None))
+    return [Inference(data=data, data_content_type=kind, response=response, metadata=envelopes)]
+
+
+def _response(question: Asked, answer: Answered, with_prompt: bool, which: slice) -> bytes | None:
+    """The choices about one datum; with all that was answered, where that is about it alone."""
+    if not answer.choices and "answer" in answer.kept:
+        return as_it_came(answer.document)
+    elements = [
+        _element(question, text, said, with_prompt)
+        for text, said in zip(answer.texts[which], answer.choices[which], strict=True)
+    ]
+    whole = answer.kept if which == slice(None) else {}
+    named = {"model_name": question.model or answer.said("model"), "id": answer.said("id")}
+    return in_v2([output("choices", elements)], **named, **whole)
+
+
+def _element(
+    question: Asked, text: str | None, said: dict[str, Any], with_prompt: bool
+) -> dict[str, Any]:
+    if with_prompt:
+        return {"prompt": question.prompt, "answer": text, **said}
+    return {"generated_text": text, **said}
