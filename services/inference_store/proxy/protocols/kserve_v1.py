@@ -17,6 +17,7 @@ from .answers import as_it_came, failure, in_v2, output
 from .base64_text import from_base64, from_data_url
 from .documents import JSON, Document, data_of, read_document
 from .protocol import Call, Inference, Model, Protocol, Reading
+from .v2.splitting import MOST_INFERENCES
 
 _PATH: Final = re.compile(
     r"/v1/models/([^/]+?)(?:/versions/([^/:]+?))?(?::|%3[Aa])(?:predict|explain)/?"
@@ -68,8 +69,10 @@ def _list(document: Document, names: tuple[str, ...]) -> list[Json]:
 def _data(
     request: Document, instances: list[Json], *, vision: bool
 ) -> tuple[list[tuple[bytes, str | None]], str | None]:
-    if instances:
+    if 0 < len(instances) <= MOST_INFERENCES:
         return [_datum(instance, vision) for instance in instances], None
+    if instances:
+        return [(request.raw, JSON)], f"{len(instances)} instances are kept as one inference"
     problem = request.problem or "the request has no list `instances`: its body is the datum"
     return [(request.raw, None if request.problem else JSON)], problem
 

@@ -190,3 +190,10 @@ def test_without_metadata_nothing_is_rewritten(body: bytes) -> None:
     assert stripped(body, [("content-type", "application/json")]) is None
     assert stripped(body, [("content-type", "image/png")]) is None
     assert stripped(body, [("content-encoding", "br")]) is None
+
+
+def test_very_many_lines_are_one_inference() -> None:
+    request, answers = lines(*[asked("YQ==")] * 1025), lines(*[OUTPUT] * 1025)
+    found = read(exchange("/infer", request, answers, sent=LINES, answered=LINES))
+    assert len(found.inferences) == 1
+    assert "1025 lines, over 1024" in (found.problem or "")

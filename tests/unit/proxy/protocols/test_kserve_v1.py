@@ -129,3 +129,10 @@ def test_an_answer_that_is_no_json_is_kept_in_a_document() -> None:
     assert len(found.inferences) == 2
     assert orjson.loads(found.inferences[0].response or b"") == {"body": {"b64": "//48aHRtbD4="}}
     assert "the answer is not JSON" in (found.problem or "")
+
+
+def test_very_many_instances_are_one_inference() -> None:
+    many = list(range(1025))
+    found = read(exchange(PATH, {"instances": many}, {"predictions": many}))
+    assert len(found.inferences) == 1
+    assert "1025 instances" in (found.problem or "")

@@ -12,6 +12,10 @@ _JOINED: Final = ("content", "refusal", "reasoning_content", "reasoning")
 _MOST_TOOL_CALLS: Final = 1024
 
 
+class _Pieces(list[str]):
+    """A text that comes in pieces: joined once, as there can be very many."""
+
+
 @dataclass(slots=True)
 class Joined:
     """A stream, read."""
@@ -33,7 +37,7 @@ def joined(stream: Document) -> Joined:
             found.done = True
         else:
             _add(parsed(data, f"chunk {position}"), found, choices)
-    found.document["choices"] = [choices[index] for index in sorted(choices)]
+    found.document["choices"] = [_whole(choices[index]) for index in sorted(choices)]
     if not found.done and not _finished(choices) and "error" not in found.document:
         found.problems.append(f"the stream broke off after {len(found.chunks)} chunks")
     return found
@@ -63,7 +67,7 @@ def _join(part: dict[str, Json], choices: dict[int, dict[str, Any]]) -> None:
     if part.get("finish_reason") is not None:
         choice["finish_reason"] = part["finish_reason"]
     if type(part.get("text")) is str:
-        choice["text"] = choice.get("text", "") + part["text"]
+        choice.setdefault("text", _Pieces()).append(part["text"])
     delta = part.get("delta")
     if isinstance(delta, dict):
         _join_message(delta, choice.setdefault("message", {"role": None, "content": None}))
@@ -74,7 +78,9 @@ def _join_message(delta: dict[str, Json], message: dict[str, Any]) -> None:
         message["role"] = delta["role"]
     for name in _JOINED:
         if type(delta.get(name)) is str:
-            message[name] = (message.get(name) or "") + delta[name]
+            if message.get(name) is None:
+                message[name] = _Pieces()
+            message[name].append(delta[name])
     calls = delta.get("tool_calls")
     for call in calls if isinstance(calls, list) else []:
         if isinstance(call, dict):
@@ -86,14 +92,23 @@ def _join_call(part: dict[str, Json], calls: list[dict[str, Any]]) -> None:
     index = part.get("index")
     index = index if type(index) is int and 0 <= index < _MOST_TOOL_CALLS else len(calls)
     while len(calls) <= index:
-        calls.append({"function": {"name": "", "arguments": ""}})
+        calls.append({"function": {"name": _Pieces(), "arguments": _Pieces()}})
     call = calls[index]
     call.update({name: part[name] for name in ("id", "type") if type(part.get(name)) is str})
     function = part.get("function")
     for name in ("name", "arguments"):
         piece = function.get(name) if isinstance(function, dict) else None
         if type(piece) is str:
-            call["function"][name] += piece
+            call["function"][name].append(piece)
+
+
+def _whole(value: Any) -> Any:
+    """The same with its pieces joined."""
+    if isinstance(value, _Pieces):
+        return "".join(value)
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
 
 
 def _finished(choices: dict[int, dict[str, Any]]) -> bool:

@@ -6,6 +6,7 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.answers import as_it_came, failure, in_v2, output
 from inference_store.proxy.protocols.documents import read_document
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
+from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 from inference_store.store.task_types import task_type_of
 
 from .answer import Answered, answered
@@ -45,7 +46,7 @@ def _standard(question: Asked, answer: Answered) -> dict[str, Any]:
 def _inferences(question: Asked, answer: Answered, with_prompt: bool) -> list[Inference]:
     envelopes = [question.metadata] if question.metadata else []
     each, left = divmod(len(answer.choices), len(question.data))
-    if len(question.data) > 1 and not left:
+    if 1 < len(question.data) <= MOST_INFERENCES and not left:
         responses = [
             _response(question, answer, with_prompt, slice(first * each, (first + 1) * each))
             for first in range(len(question.data))
