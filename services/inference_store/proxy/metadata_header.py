@@ -8,9 +8,12 @@ from typing import Final
 
 from inference_store.store.json_text import UnreadableJson, read_json, write_json
 
+from .base64_text import from_base64
 from .exchange import Headers
 
 METADATA_HEADER: Final = "inference-store-metadata"
+BINARY_HEADER: Final = "inference-store-metadata-bin"
+"""The same over gRPC, whose other metadata is ASCII alone: UTF-8, in base64 on the wire."""
 
 
 def from_header(headers: Headers) -> bytes | None:
@@ -19,11 +22,18 @@ def from_header(headers: Headers) -> bytes | None:
     Several headers are one list of envelopes; by key, the last wins. What is not JSON is given on
     as a JSON string: the ingester keeps it, and says what is wrong with it.
     """
-    values = [value for name, value in headers if name == METADATA_HEADER and value.strip()]
-    envelopes = [_envelope(utf8(value)) for value in values]
+    values = (_value(name, value) for name, value in headers)
+    envelopes = [_envelope(value) for value in values if value.strip()]
     if len(envelopes) < 2:
         return envelopes[0] if envelopes else None
     return b"[" + b",".join(envelopes) + b"]"
+
+
+def _value(name: str, value: str) -> bytes:
+    if name == BINARY_HEADER:
+        found = from_base64(value)
+        return utf8(value if found is None else found.decode("latin-1"))
+    return utf8(value) if name == METADATA_HEADER else b""
 
 
 def utf8(value: str) -> bytes:

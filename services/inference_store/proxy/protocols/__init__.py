@@ -8,6 +8,7 @@ from inference_store.proxy.exchange import Transport
 
 from .chariot_v2 import CHARIOT_V2
 from .kserve_v1 import KSERVE_V1
+from .omi import OMI
 from .openai import OPENAI
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .raw import RAW, RAW_GRPC
@@ -18,7 +19,7 @@ def _table(*entries: Protocol) -> Mapping[str, Protocol]:
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
-PROTOCOLS: Final = _table(V2_REST, CHARIOT_V2, KSERVE_V1, OPENAI, RAW, RAW_GRPC)
+PROTOCOLS: Final = _table(V2_REST, CHARIOT_V2, KSERVE_V1, OPENAI, OMI, RAW, RAW_GRPC)
 """By name. Those that take every call come last."""
 
 

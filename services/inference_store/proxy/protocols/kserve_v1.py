@@ -9,12 +9,12 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.proxy.exchange import Exchange
 from inference_store.store.json_text import Json
 from inference_store.store.task_types import task_type_of
 
 from .answers import as_it_came, failure, in_v2, output
-from .base64_text import from_base64, from_data_url
 from .documents import JSON, Document, data_of, read_document
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .v2.splitting import MOST_INFERENCES

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.metadata_header import utf8
-from inference_store.proxy.protocols.base64_text import from_base64, from_data_url
 from inference_store.proxy.protocols.documents import (
     Document,
     data_of,

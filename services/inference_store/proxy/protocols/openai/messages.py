@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from inference_store.proxy.protocols.base64_text import from_base64, from_data_url
+from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.store.json_text import Json, write_json
 
 _URLS: Final = ("image_url", "audio_url", "video_url")
