@@ -12,12 +12,21 @@ from typing import Any
 
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClassesForFiles
 
 
 def message(name: str) -> Any:
     """The class of a message by its full name, like `inference.ModelInferRequest`, `RunRequest`."""
     return _classes()[name]
+
+
+def parsed(name: str, written: bytes) -> Any | None:
+    """A message read; None where the bytes are no such message."""
+    try:
+        return message(name).FromString(written)
+    except DecodeError:
+        return None
 
 
 @cache

@@ -25,7 +25,7 @@ from .elements import bytes_values
 from .tensors import BYTES, CODES, Tensor, parameter_text
 from .writing import Written, data_json, envelope_json
 
-_DATA_URL: Final = re.compile(rb"data:([^;,]{0,100})[^,]{0,200};base64,")
+_DATA_URL: Final = re.compile(rb"data:([\w.+-]{1,60}/[\w.+-]{1,60})?(?:;[^,]{0,200})?;base64,")
 _LINE_ENDS: Final = b"\r\n"
 _IMAGES: Final = (
     *(b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a", b"BM", b"II*\0", b"MM\0*"),
@@ -138,7 +138,7 @@ def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
     except (Error, ValueError):
         data = b""
     if data:
-        return Datum(data, url[1].decode("latin-1") or None if url else None)
+        return Datum(data, url[1].decode() if url and url[1] else None)
     return Datum(element, _TEXT if is_text else None)
 
 

@@ -27,7 +27,7 @@ def texts(data: bytes) -> list[bytes]:
         return [found]
     inside = found[1:-1]
     if _NESTED.search(inside) is None:  # many times faster, for what may be a million numbers
-        return inside.split(b",") if inside.strip() else []
+        return [each.strip() for each in inside.split(b",")] if inside.strip() else []
     return [data[start:end] for start, end in json_spans.items(data, root)]
 
 

@@ -112,7 +112,8 @@ def size_of(datatype: str) -> int | None:
 
 def bytes_elements(raw: bytes) -> list[bytes] | None:
     """The elements of a raw BYTES tensor; None where the lengths do not add up, or of too many."""
-    found, at = [], 0
+    found: list[bytes] = []
+    at = 0
     while at < len(raw):
         if len(raw) - at < _LENGTH.size or len(found) == MOST_ELEMENTS:
             return None

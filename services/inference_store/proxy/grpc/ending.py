@@ -1,0 +1,57 @@
+"""How a call ends: the upstream's status as it is, ours where the upstream was never asked."""
+
+from typing import Any, TypeAlias
+
+import grpc
+from grpc import StatusCode
+
+from .metadata import kept, passed
+from .onward import Onward
+from .seen import Seen
+
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+UpstreamCall: TypeAlias = Any
+"""A call of grpc.aio, of either arity."""
+
+
+async def end(call: UpstreamCall, context: Context, seen: Seen | None) -> None:
+    """Give the caller the status, the message and the trailers of a call that is over."""
+    code, details = await call.code(), await call.details()
+    trailers = await call.trailing_metadata()
+    if trailing := passed(trailers):
+        context.set_trailing_metadata(trailing)
+    if code is not StatusCode.OK:
+        context.set_code(code)
+    if details:
+        context.set_details(details)
+    if seen:
+        seen.exchange.response_headers = kept(await call.initial_metadata())
+        seen.exchange.response_trailers = kept(trailers)
+        seen.ended(number(code), details)
+
+
+def cut_off(context: Context, seen: Seen | None) -> None:
+    """Note that the caller is gone: by its deadline, or because it had enough."""
+    if seen is None:
+        return
+    remaining = context.time_remaining()
+    if remaining is not None and remaining <= 0:
+        seen.ended(number(StatusCode.DEADLINE_EXCEEDED), "the caller's deadline passed")
+    else:
+        seen.ended(number(StatusCode.CANCELLED), "the caller was gone before the answer's end")
+
+
+def refused(context: Context, onward: Onward | None) -> None:
+    """Say why a call does not go on."""
+    if onward is None:
+        context.set_code(StatusCode.NOT_FOUND)
+        context.set_details("no upstream of this proxy serves that model")
+    else:
+        context.set_code(StatusCode.PERMISSION_DENIED)
+        context.set_details("Shutdown is not passed on: the proxy's configuration can allow it")
+
+
+def number(code: StatusCode) -> int:
+    """The code on the wire."""
+    value: int = code.value[0]
+    return value

@@ -1,0 +1,103 @@
+"""Bytes of calls, passed on both ways without being decoded.
+
+The caller's answer waits for nothing of ours: what is captured is handed over when the call is
+over, its status sent.
+"""
+
+import asyncio
+from typing import Any, cast
+
+import grpc
+from grpc import StatusCode
+
+from . import shutdown
+from .ending import Context, UpstreamCall, cut_off, end, refused
+from .metadata import passed
+from .methods import SHUTDOWN, Method, names
+from .onward import Onward, Route
+from .seen import Captures, Seen
+from .streams import exchanged
+
+
+class Forwarding:
+    """The behaviour of every method."""
+
+    def __init__(self, route: Route, captures: Captures, *, by_model: bool) -> None:
+        self._route = route
+        self._captures = captures
+        self._by_model = by_model
+
+    async def unary(self, path: str, method: Method, request: bytes, context: Context) -> bytes:
+        """One message each way."""
+        onward = self._route(path, *names(method, request))
+        if onward is None or (path == SHUTDOWN and not onward.allow_shutdown):
+            refused(context, onward)
+            return b""
+        seen = self._seen(path, onward, context, len(request))
+        if seen:
+            seen.asked(request, reserved=True)
+        may_drop = path == SHUTDOWN and await shutdown.reached(onward.channel)
+        ask: Any = onward.channel.unary_unary(path)
+        call: UpstreamCall = ask(request, **_options(onward, context))
+        try:
+            answer: bytes = await call
+        except grpc.aio.AioRpcError as exc:
+            if may_drop and shutdown.dropped(exc.code()):
+                return shutdown.answer()
+            answer = b""
+        except asyncio.CancelledError:
+            cut_off(context, seen)
+            raise
+        await _finish(call, context, seen, answer)
+        return answer
+
+    async def stream(self, path: str, method: Method, _: Any, context: Context) -> None:
+        """Any number of messages each way."""
+        first = await context.read() if self._by_model and method.model else None
+        named = names(method, first) if isinstance(first, bytes) else (None, None)
+        onward = self._route(path, *named)
+        if onward is None:
+            refused(context, onward)
+            return
+        seen = self._seen(path, onward, context, 0)
+        call: UpstreamCall = onward.channel.stream_stream(path)(**_options(onward, context))
+        try:
+            await exchanged(first, context, call, seen)
+        except asyncio.CancelledError:
+            cut_off(context, seen)
+            raise
+        except grpc.aio.BaseError:  # nobody is there to write to
+            cut_off(context, seen)
+            return
+        await end(call, context, seen)
+
+    def _seen(self, path: str, onward: Onward, context: Context, size: int) -> Seen | None:
+        """Where the call is captured, what is kept of it; handed over when the call is over."""
+        if onward.call is None:
+            return None
+        ticket = self._captures.begin(size)
+        if ticket is None:
+            return None
+        seen = Seen(ticket, onward.call, onward.rules, onward.model)
+        seen.began(path, context.invocation_metadata())
+        context.add_done_callback(cast(Any, seen.hand_over))
+        return seen
+
+
+async def _finish(call: UpstreamCall, context: Context, seen: Seen | None, answer: bytes) -> None:
+    """After one message's answer: metadata and status."""
+    if seen and await call.code() is StatusCode.OK:
+        seen.answered(answer)
+    if initial := passed(await call.initial_metadata()):
+        await context.send_initial_metadata(initial)
+    await end(call, context, seen)
+
+
+def _options(onward: Onward, context: Context) -> dict[str, Any]:
+    """What goes with a request: its metadata, and the time that is left for it."""
+    left = context.time_remaining()
+    limits = [limit for limit in (left, onward.timeout_seconds) if limit is not None]
+    return {
+        "metadata": passed(context.invocation_metadata()),
+        "timeout": min(limits, default=None),
+    }

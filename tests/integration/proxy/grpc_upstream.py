@@ -1,0 +1,183 @@
+"""A model server over gRPC that knows bytes only, and what a caller sees of a call to it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import grpc
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.grpc import Onward, channel, server
+from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.rules import Rules
+
+V2 = "/inference.GRPCInferenceService/"
+INFER, STREAM = V2 + "ModelInfer", V2 + "ModelStreamInfer"
+UNLIMITED = (("grpc.max_receive_message_length", -1),)
+Behaviour = Callable[[Any], Any]
+
+
+class Upstream(grpc.GenericRpcHandler):
+    """Behaviours by path; what it was asked is kept. Each is given the context alone."""
+
+    def __init__(self) -> None:
+        self.behaviours: dict[str, Behaviour] = {}
+        self.metadata: list[tuple[tuple[str, str | bytes], ...]] = []
+        self.cancelled = asyncio.Event()
+        self.left: float | None = None
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        behaviour = self.behaviours.get(details.method)
+        if behaviour is None:
+            return None
+        return grpc.stream_stream_rpc_method_handler(partial(self._behave, behaviour))
+
+    async def _behave(self, behaviour: Behaviour, _: Any, context: Any) -> None:
+        self.metadata.append(tuple(context.invocation_metadata()))
+        self.left = context.time_remaining()
+        try:
+            await behaviour(context)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+@dataclass
+class Seen:
+    """What a caller sees."""
+
+    messages: list[bytes] = field(default_factory=list)
+    code: grpc.StatusCode | None = None
+    details: str | None = None
+    initial: tuple[tuple[str, str | bytes], ...] = ()
+    trailing: tuple[tuple[str, str | bytes], ...] = ()
+
+
+async def unary(on: grpc.aio.Channel, path: str, message: bytes, **options: Any) -> Seen:
+    call = on.unary_unary(path)(message, **options)
+    seen = Seen()
+    with suppress(grpc.aio.AioRpcError):
+        seen.messages.append(await call)
+    return await _ended(call, seen)
+
+
+async def stream(to: str, path: str, messages: Sequence[bytes], **options: Any) -> Seen:
+    """By the client without asyncio: the other one loses an early status (grpc/grpc#36066)."""
+    return await asyncio.to_thread(_stream, to, path, messages, options)
+
+
+def _stream(to: str, path: str, messages: Sequence[bytes], options: dict[str, Any]) -> Seen:
+    seen = Seen()
+    with grpc.insecure_channel(to, options=UNLIMITED) as on:
+        call = on.stream_stream(path)(iter(messages), **options)
+        with suppress(grpc.RpcError):
+            seen.messages.extend(call)
+        seen.code, seen.details = call.code(), call.details()
+        seen.initial = tuple(map(tuple, call.initial_metadata()))
+        seen.trailing = tuple(map(tuple, call.trailing_metadata() or ()))
+    return seen
+
+
+async def _ended(call: Any, seen: Seen) -> Seen:
+    seen.code, seen.details = await call.code(), await call.details()
+    seen.initial = tuple(await call.initial_metadata())
+    seen.trailing = tuple(await call.trailing_metadata() or ())
+    return seen
+
+
+class Ticket:
+    def __init__(self, captures: "Captures", size: int) -> None:
+        self.captures, self.room = captures, captures.room - size
+
+    def more(self, size: int) -> bool:
+        self.room -= size
+        return self.room >= 0
+
+    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
+        self.captures.finished.append((exchange, call, rules, model))
+        self.captures.handed_over.put_nowait(exchange)
+
+
+class Captures:
+    """Gives places as long as there is room, and keeps what is handed over."""
+
+    def __init__(self, room: int = 1 << 30) -> None:
+        self.room = room
+        self.begun = 0
+        self.handed_over: asyncio.Queue[Exchange] = asyncio.Queue()
+        self.finished: list[tuple[Exchange, Call, Rules, str]] = []
+
+    def begin(self, size: int) -> Ticket | None:
+        if size > self.room:
+            return None
+        self.begun += 1
+        return Ticket(self, size)
+
+    async def exchange(self) -> Exchange:
+        """The next that is handed over."""
+        async with asyncio.timeout(5):
+            return await self.handed_over.get()
+
+
+def captured(path: str) -> Call | None:
+    """Infer and streams are captured here."""
+    protocol = Protocol(
+        name="v2-grpc", title="", transport="grpc", recognise=lambda *_: None, read=_no_reading
+    )
+    return Call(protocol, "infer") if path in {INFER, STREAM} else None
+
+
+def _no_reading(*_: Any) -> Any:
+    raise AssertionError("nothing is read while a call passes")
+
+
+@dataclass
+class Line:
+    """An upstream, the proxy before it, and a channel to each."""
+
+    upstream: Upstream
+    captures: Captures
+    direct: grpc.aio.Channel
+    proxied: grpc.aio.Channel
+    asked: list[tuple[str, str | None, str | None]]
+    onward: dict[str, Any]
+    """What the way on is to have beside the channel."""
+    upstream_server: grpc.aio.Server
+    at: tuple[str, str]
+    """The addresses of upstream and proxy."""
+
+
+@asynccontextmanager
+async def line(*, by_model: bool = False, **limits: Any) -> AsyncIterator[Line]:
+    """Everything started, on free ports."""
+    upstream, captures = Upstream(), Captures()
+    behind = grpc.aio.server(handlers=(upstream,), options=UNLIMITED)
+    behind_port = behind.add_insecure_port("127.0.0.1:0")
+    await behind.start()
+    to_upstream = channel(f"127.0.0.1:{behind_port}")
+    asked: list[tuple[str, str | None, str | None]] = []
+    options: dict[str, Any] = {}
+
+    def route(path: str, model: str | None, version: str | None) -> Onward | None:
+        asked.append((path, model, version))
+        if model == "nobodys":
+            return None
+        return Onward(channel=to_upstream, call=captured(path), model=model or "default", **options)
+
+    before = server(route, captures, by_model=by_model, **limits)
+    port = before.add_insecure_port("127.0.0.1:0")
+    await before.start()
+    at = (f"127.0.0.1:{behind_port}", f"127.0.0.1:{port}")
+    try:
+        async with (
+            grpc.aio.insecure_channel(at[0], options=UNLIMITED) as direct,
+            grpc.aio.insecure_channel(at[1], options=UNLIMITED) as proxied,
+        ):
+            yield Line(upstream, captures, direct, proxied, asked, options, behind, at)
+    finally:
+        await before.stop(None)
+        await to_upstream.close()
+        await behind.stop(None)

@@ -1,0 +1,154 @@
+"""Every datatype, as raw bytes, as typed values and as JSON."""
+
+import json
+import math
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.proxy.protocols.v2.tensors import (
+    CODES,
+    MOST_ELEMENTS,
+    InferResponse,
+    Tensor,
+    bytes_elements,
+    decoded,
+    encoded,
+    merged,
+    parameter_text,
+)
+from inference_store.proxy.protocols.v2.writing import envelope_json, tensor_json
+
+from .calls import prefixed
+
+_SIGNED = {"INT8": 8, "INT16": 16, "INT32": 32, "INT64": 64}
+_UNSIGNED = {"UINT8": 8, "UINT16": 16, "UINT32": 32, "UINT64": 64}
+_FLOATS = {"FP16": 16, "FP32": 32, "FP64": 64}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "BOOL": st.booleans(),
+    "BYTES": st.binary(max_size=12),
+    **{name: st.integers(-(1 << b - 1), (1 << b - 1) - 1) for name, b in _SIGNED.items()},
+    **{name: st.integers(0, (1 << b) - 1) for name, b in _UNSIGNED.items()},
+    **{name: st.floats(width=bits) for name, bits in _FLOATS.items()},  # type: ignore[arg-type]
+}
+
+
+def test_there_are_thirteen() -> None:
+    assert VALUES.keys() == CODES.keys() | {"BYTES"}
+    assert len(VALUES) == 13
+
+
+def same(one: Any, other: Any) -> bool:
+    """The same value; NaN is NaN."""
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+@pytest.mark.parametrize("datatype", sorted(VALUES))
+@given(data=st.data())
+def test_raw_bytes_become_the_same_values_and_json(datatype: str, data: st.DataObject) -> None:
+    values = data.draw(st.lists(VALUES[datatype], max_size=6))
+    raw = encoded(datatype, values)
+    assert raw is not None
+    found = decoded(datatype, raw)
+    assert found is not None
+    assert all(map(same, found, values))
+    assert len(found) == len(values)
+    by_raw = tensor_json(Tensor(name="x", datatype=datatype, raw=raw))
+    assert by_raw == tensor_json(Tensor(name="x", datatype=datatype, values=values))
+    assert by_raw.problem is None
+    if datatype != "BYTES":
+        assert all(map(same, json.loads(by_raw.text)["data"], values))
+
+
+def test_json_text_is_written_as_it_came() -> None:
+    data = b"[[1.0, 12345678901234567890123], [1e400, -0.10000]]"
+    tensor = Tensor(name="x", datatype="FP64", shape=(2, -1), data=data)
+    said = b'{"name":"x","shape":[2, -1],"datatype":"FP64","data":' + data + b"}"
+    assert tensor_json(tensor) == (said, None)
+
+
+def test_every_single_of_32_bits_is_told_exactly() -> None:
+    written = tensor_json(Tensor(datatype="FP32", raw=struct.pack("<f", 0.1)))
+    assert json.loads(written.text)["data"] == [struct.unpack("<f", struct.pack("<f", 0.1))[0]]
+
+
+def test_infinities_and_nan_are_not_made_null() -> None:
+    raw = struct.pack("<3f", math.inf, -math.inf, math.nan)
+    assert b"[Infinity, -Infinity, NaN]" in tensor_json(Tensor(datatype="FP32", raw=raw)).text
+
+
+def test_text_elements_are_strings() -> None:
+    written = tensor_json(Tensor(datatype="BYTES", raw=prefixed(b"cat", "Kätzchen".encode())))
+    assert json.loads(written.text)["data"] == ["cat", "Kätzchen"]
+
+
+def test_elements_that_are_no_text_are_base64_and_say_so() -> None:
+    tensor = Tensor(
+        datatype="BYTES", values=[b"cat", b"\xff"], parameters={"binary_data_size": b"12"}
+    )
+    written = json.loads(tensor_json(tensor).text)
+    assert written["data"] == ["Y2F0", "/w=="]
+    assert written["parameters"] == {"content_type": "base64"}
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        Tensor(name="x", datatype="BF16", raw=b"\x80\x3f"),
+        Tensor(name="x", datatype="FP32", raw=b"\x80\x3f"),
+        Tensor(name="x", datatype="BYTES", raw=b"\x80\x3f"),
+        Tensor(name="x", datatype="INT8", raw=b"\1" * (MOST_ELEMENTS + 1)),
+    ],
+    ids=["unknown datatype", "half an element", "half a length", "too many"],
+)
+def test_what_is_no_json_is_kept_as_base64(tensor: Tensor) -> None:
+    written = tensor_json(tensor)
+    assert "data_base64" in json.loads(written.text)
+    assert "data" not in json.loads(written.text)
+    assert written.problem is not None
+    assert "'x'" in written.problem
+
+
+def test_too_many_values_are_packed() -> None:
+    written = tensor_json(Tensor(datatype="INT8", values=[1] * (MOST_ELEMENTS + 1)))
+    assert "data_base64" in json.loads(written.text)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\1", b"\1\0\0\0", b"\2\0\0\0a", b"\xff\xff\xff\xffabc", prefixed(b"a") + b"\0"]
+)
+def test_lengths_that_do_not_add_up(raw: bytes) -> None:
+    assert bytes_elements(raw) is None
+
+
+def test_elements_hold_anything() -> None:
+    elements = [b"", b"\0\0\0\0", b"\xff" * 300]
+    assert bytes_elements(prefixed(*elements)) == elements
+
+
+@given(datatype=st.sampled_from([*VALUES, "BF16", ""]), raw=st.binary(max_size=40))
+def test_any_bytes_become_json(datatype: str, raw: bytes) -> None:
+    written = tensor_json(Tensor(datatype=datatype, raw=raw))
+    assert json.loads(written.text).keys() & {"data", "data_base64"}
+
+
+@given(value=st.one_of(st.text(), st.booleans(), st.integers(), st.floats(allow_nan=False)))
+def test_a_parameter_is_json(value: Any) -> None:
+    assert json.loads(parameter_text(value)) == value
+
+
+def test_a_stream_becomes_one_answer() -> None:
+    one = InferResponse(model="m", id="1", outputs=[Tensor(name="a")], parameters={"k": b"1"})
+    two = InferResponse(model="n", outputs=[Tensor(name="b")], parameters={"k": b"2"}, error="late")
+    found = merged([one, two])
+    assert [output.name for output in found.outputs] == ["a", "b"]
+    assert (found.model, found.id, found.error) == ("m", "1", "late")
+    assert found.parameters == {"k": b"2"}
+
+
+def test_an_envelope_leaves_out_what_is_not_known() -> None:
+    written = envelope_json({"model_name": "m", "id": None}, {"p": b"1e400"}, "outputs", [])
+    assert written == (b'{"model_name":"m","parameters":{"p":1e400},"outputs":[]}', None)
