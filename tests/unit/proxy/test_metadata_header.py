@@ -1,6 +1,7 @@
 """The header's text becomes an envelope that the ingester reads, whatever it holds."""
 
 import json
+from base64 import b64encode
 
 import pytest
 from hypothesis import given
@@ -58,3 +59,9 @@ def test_any_text_becomes_json(values: list[str]) -> None:
     found = from_header([(NAME, value) for value in values])
     if found is not None:
         json.loads(found)
+
+
+def test_over_grpc_it_may_be_binary() -> None:
+    raw = '[{"key": "city", "type": "str", "value": "Zürich"}]'.encode()
+    text = b64encode(raw).rstrip(b"=").decode()
+    assert keys(from_header([(f"{NAME}-bin", text)])) == {"city": "Zürich"}

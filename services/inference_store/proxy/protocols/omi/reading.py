@@ -3,12 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from google.protobuf.message import DecodeError
-
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.answers import in_v2
 from inference_store.proxy.protocols.documents import text_or_base64, written
-from inference_store.proxy.protocols.messages import message
+from inference_store.proxy.protocols.messages import parsed
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 
@@ -54,10 +52,8 @@ def _parsed(name: str, body: Body, what: str) -> tuple[Any, str | None]:
     if not body.whole:
         kept = sum(map(len, body.parts))
         return None, f"of {what}'s {body.size} bytes only the first {kept} are there"
-    try:
-        return message(name).FromString(body.bytes), None
-    except DecodeError as exc:
-        return None, f"{what} is no {name}: {exc}"
+    found = parsed(name, body.bytes)
+    return found, None if found is not None else f"{what} is no {name}"
 
 
 def _failure(answer: Any) -> str:
