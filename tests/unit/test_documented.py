@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.store import errors
 from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.aggregates import AGGREGATES
@@ -89,6 +90,11 @@ def test_every_aggregate_is_documented() -> None:
 def test_every_task_type_is_documented() -> None:
     for name in TASK_TYPES:
         assert f"`{name}`" in EXTEND
+
+
+def test_every_protocol_is_documented() -> None:
+    for name in PROTOCOLS:
+        assert f"| `{name}` |" in EXTEND
 
 
 @pytest.mark.parametrize("right", Right)
