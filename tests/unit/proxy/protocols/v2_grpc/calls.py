@@ -1,0 +1,63 @@
+"""Exchanges of V2 over gRPC, as clients and model servers write them."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols.messages import message
+from inference_store.proxy.protocols.protocol import Call, Model, Reading
+from inference_store.proxy.protocols.v2_grpc import V2_GRPC
+
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+JPEG = b"\xff\xd8\xff\xe0 a photograph \xff\xd9"
+Request = message("inference.ModelInferRequest")
+Response = message("inference.ModelInferResponse")
+StreamResponse = message("inference.ModelStreamInferResponse")
+
+
+def request(*images: bytes, name: str = "digits", **members: Any) -> Any:
+    """A request with an image an input, in typed contents."""
+    made = Request(model_name=name, **members)
+    for position, image in enumerate(images):
+        tensor = made.inputs.add(name=f"image-{position}", datatype="BYTES", shape=[1])
+        tensor.contents.bytes_contents.append(image)
+    return made
+
+
+def response(*texts: str, name: str = "digits", **members: Any) -> Any:
+    """An answer with a text an output, in typed contents."""
+    made = Response(model_name=name, **members)
+    for position, text in enumerate(texts):
+        tensor = made.outputs.add(name=f"output-{position}", datatype="BYTES", shape=[1])
+        tensor.contents.bytes_contents.append(text.encode())
+    return made
+
+
+def body(messages: Sequence[Any], *, whole: bool = True) -> Body:
+    parts = [each if isinstance(each, bytes) else each.SerializeToString() for each in messages]
+    return Body(parts=parts, size=sum(map(len, parts)), whole=whole)
+
+
+def reading(
+    requests: Sequence[Any],
+    responses: Sequence[Any] = (),
+    *,
+    path: str = INFER,
+    model: Model | None = None,
+    grpc_code: int = 0,
+    whole: bool = True,
+) -> Reading:
+    exchange = Exchange(
+        transport="grpc",
+        method=path,
+        path=path,
+        request=body(requests, whole=whole),
+        response=body(responses, whole=whole),
+        grpc_code=grpc_code,
+        received_at=datetime(2026, 11, 1, tzinfo=UTC),
+    )
+    call = V2_GRPC.recognise(V2_GRPC, path, path)
+    assert isinstance(call, Call)
+    return V2_GRPC.read(exchange, call, model or Model())
