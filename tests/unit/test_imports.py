@@ -40,7 +40,7 @@ HOMES = {
     "sklearn": {"local/demo"},
     "prometheus_client": {"store"},
     "google": {"proxy/protocols/messages"},
-    "grpc": {"proxy/grpc"},
+    "grpc": {"proxy/grpc", "proxy/omi_bridge"},
 }
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (

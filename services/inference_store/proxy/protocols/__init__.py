@@ -13,13 +13,14 @@ from .openai import OPENAI
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .raw import RAW, RAW_GRPC
 from .v2 import V2_REST
+from .v2_grpc import V2_GRPC
 
 
 def _table(*entries: Protocol) -> Mapping[str, Protocol]:
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
-PROTOCOLS: Final = _table(V2_REST, CHARIOT_V2, KSERVE_V1, OPENAI, OMI, RAW, RAW_GRPC)
+PROTOCOLS: Final = _table(V2_REST, V2_GRPC, CHARIOT_V2, KSERVE_V1, OPENAI, OMI, RAW, RAW_GRPC)
 """By name. Those that take every call come last."""
 
 

@@ -1,0 +1,96 @@
+"""V2 over gRPC in front of a container."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
+
+import grpc
+from grpc import StatusCode
+
+from inference_store.proxy.protocols.messages import message, parsed
+from inference_store.proxy.protocols.v2_grpc.decoding import request_in
+
+from . import answering
+from .container import Container, ContainerFailed
+
+_SERVICE: Final = "inference.GRPCInferenceService"
+_CODES: Final = {
+    400: StatusCode.INVALID_ARGUMENT,
+    422: StatusCode.INVALID_ARGUMENT,
+    501: StatusCode.UNIMPLEMENTED,
+    503: StatusCode.UNAVAILABLE,
+    504: StatusCode.DEADLINE_EXCEEDED,
+}
+_Answer: TypeAlias = Callable[[Container, bytes], Awaitable[Any]]
+Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
+
+
+def handlers(container: Container) -> grpc.GenericRpcHandler:
+    """All methods that the bridge answers."""
+    named = {name: _handler(container, answer) for name, answer in _METHODS.items()}
+    return grpc.method_handlers_generic_handler(_SERVICE, named)
+
+
+def _handler(container: Container, answer: _Answer) -> Any:
+    async def answered(request: bytes, context: Context) -> bytes:
+        try:
+            written: bytes = (await answer(container, request)).SerializeToString()
+        except ContainerFailed as exc:
+            context.set_code(_CODES.get(exc.status, StatusCode.INTERNAL))
+            context.set_details(str(exc))
+            return b""
+        return written
+
+    return grpc.unary_unary_rpc_method_handler(answered)
+
+
+async def _live(_container: Container, _request: bytes) -> Any:
+    return message("inference.ServerLiveResponse")(live=True)
+
+
+async def _ready(container: Container, _request: bytes) -> Any:
+    return message("inference.ServerReadyResponse")(ready=await container.is_there())
+
+
+async def _model_ready(container: Container, _request: bytes) -> Any:
+    return message("inference.ModelReadyResponse")(ready=await container.is_there())
+
+
+async def _server_metadata(_container: Container, _request: bytes) -> Any:
+    return message("inference.ServerMetadataResponse")(**answering.server_metadata())
+
+
+async def _model_metadata(container: Container, request: bytes) -> Any:
+    asked = parsed("inference.ModelMetadataRequest", request)
+    if asked is None:
+        raise ContainerFailed(400, "the request is no ModelMetadataRequest")
+    said = answering.model_metadata(await container.about(), asked.name)
+    return message("inference.ModelMetadataResponse")(**said)
+
+
+async def _infer(container: Container, request: bytes) -> Any:
+    decoded = request_in(request)
+    if decoded.request is None:
+        raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
+    answer = await answering.infer(container, decoded.request, decoded.request.model or "")
+    outputs = [
+        {
+            "name": each.name,
+            "datatype": each.datatype,
+            "shape": each.shape,
+            "contents": {"bytes_contents": each.values},
+        }
+        for each in answer.outputs
+    ]
+    return message("inference.ModelInferResponse")(
+        model_name=answer.model, model_version=answer.version, id=answer.id, outputs=outputs
+    )
+
+
+_METHODS: Final[Mapping[str, _Answer]] = {
+    "ServerLive": _live,
+    "ServerReady": _ready,
+    "ModelReady": _model_ready,
+    "ServerMetadata": _server_metadata,
+    "ModelMetadata": _model_metadata,
+    "ModelInfer": _infer,
+}

@@ -1,0 +1,31 @@
+"""What a Status says, also one that says little."""
+
+import pytest
+
+from inference_store.proxy.omi_bridge.about import about_of, seconds_of
+from inference_store.proxy.protocols.messages import message
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("60s", 60.0),
+        ("1.5m", 90.0),
+        ("500ms", 0.5),
+        ("2 h", 7200.0),
+        ("30", 30.0),
+        ("10 seconds", 10.0),
+        ("5 minutes", 300.0),
+        ("", None),
+        ("0s", None),
+        ("soon", None),
+        ("-3s", None),
+    ],
+)
+def test_durations_as_containers_write_them(text: str, seconds: float | None) -> None:
+    assert seconds_of(text) == seconds
+
+
+def test_an_empty_status_is_a_model_of_one_item_at_a_time() -> None:
+    about = about_of(message("StatusResponse")())
+    assert (about.batch_size, about.run_seconds, list(about.inputs)) == (1, None, [])
