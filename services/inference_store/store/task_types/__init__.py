@@ -1,6 +1,7 @@
 """Task types: how a model's answer becomes predictions."""
 
 from .mapping import Activation, BoxFormat, OutputMapping, Units
+from .modzy import predictions_in
 from .prediction import Prediction, PredictionCaps, Predictions
 from .response import read_predictions
 from .table import TASK_TYPES, TaskType, task_type_of
@@ -15,6 +16,7 @@ __all__ = [
     "Predictions",
     "TaskType",
     "Units",
+    "predictions_in",
     "read_predictions",
     "task_type_of",
 ]

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 from inference_store.store.json_text import Json, UnreadableJson, read_json, write_json
 
+from .modzy import predictions_in
 from .reading import UnreadableResponse, is_numeric
 
 _LAYERS: Final = 4
@@ -37,14 +38,15 @@ def outputs_of(document: Json) -> list[Output]:
     if "error" in document:
         shown = write_json(document["error"])[:200]
         raise UnreadableResponse("response_error", f"the answer is an error: {ascii(shown)[1:-1]}")
-    return [Output(0, None, [document])]
+    return [Output(0, None, document if "result" in document else [document])]
 
 
 def elements(data: Json, names: Collection[str], layers: int = _LAYERS) -> Iterator[Json]:
     """The elements of an output: nested lists flattened, JSON strings decoded.
 
     A string is decoded only when it holds objects with one of `names` (any object when there are
-    no names): a text that happens to be JSON stays a text.
+    no names): a text that happens to be JSON stays a text. Where the elements have labels, Modzy's
+    result format is opened too.
     """
     if layers and isinstance(data, list):
         for element in data:
@@ -59,7 +61,8 @@ def elements(data: Json, names: Collection[str], layers: int = _LAYERS) -> Itera
         else:
             yield from elements(decoded, names, layers - 1)
     else:
-        yield data
+        found = predictions_in(data) if layers and "label" in names else None
+        yield from [data] if found is None else found[1]
 
 
 def numbers(data: Json) -> list[Json]:
@@ -127,6 +130,8 @@ def _decoded(text: str, names: Collection[str]) -> Json:
         document = read_json(text)
     except UnreadableJson:
         return None
+    if "label" in names and (found := predictions_in(document)) is not None:
+        return found[1]
     first = document
     for _ in range(_LAYERS):
         if isinstance(first, list) and first:

@@ -13,6 +13,7 @@ from grpc import StatusCode
 
 from inference_store.proxy.omi_bridge import Bridge, Container
 from inference_store.proxy.protocols.messages import message
+from inference_store.store.task_types import read_predictions, task_type_of
 
 from .omi import Omi, bridged
 
@@ -108,6 +109,17 @@ async def test_metadata_are_the_statuss() -> None:
         "input.txt",
         [-1],
     )
+
+
+async def test_the_ingester_reads_the_predictions_of_what_the_bridge_answers() -> None:
+    result = {"result": {"classPredictions": [{"class": "cat", "score": 0.75}]}}
+    omi = Omi(result={"modelType": "imageClassification", **result})
+    async with bridged(omi) as bridge:
+        _, answer = await post(bridge, asked("a"))
+    found = read_predictions(
+        orjson.dumps(answer), task_type=task_type_of("image_classification")
+    ).items
+    assert [(row.label, row.score) for row in found or ()] == [("cat", 0.75)]
 
 
 async def test_explain_is_a_parameter() -> None:

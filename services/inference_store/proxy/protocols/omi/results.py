@@ -8,11 +8,10 @@ from typing import Any, Final
 from inference_store.proxy.protocols.answers import in_v2, output
 from inference_store.proxy.protocols.documents import text_or_base64, written
 from inference_store.store.json_text import Json, UnreadableJson, read_json
+from inference_store.store.task_types import predictions_in
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"
-_LISTS: Final = ("classPredictions", "detections")
-_BOX: Final = {"xMin": "xmin", "xMax": "xmax", "yMin": "ymin", "yMax": "ymax"}
 _TASK_TYPES: Final = MappingProxyType(
     {
         "imageClassification": "image_classification",
@@ -85,11 +84,10 @@ def _main(files: Mapping[str, Json]) -> str | None:
 
 def _elements(content: Json) -> tuple[list[Json], str | None]:
     """The predictions as the task types read them, and what the format calls them."""
+    found = predictions_in(content)
+    if found is not None:
+        return found[1], found[0]
     result = _in(content, "result")
-    for name in _LISTS:
-        found = result.get(name) if isinstance(result, dict) else None
-        if isinstance(found, list):
-            return [_element(each) for each in found], name
     return [content if result is None else result], None
 
 
@@ -100,13 +98,3 @@ def _in(content: Json, name: str) -> Any:
     data = content.get("data")
     inner = data.get(name) if isinstance(data, dict) else None
     return content.get(name, inner)
-
-
-def _element(prediction: Json) -> Json:
-    """`{class, score}` as `{label, score}`; a box's sides in the names that detections have."""
-    if not isinstance(prediction, dict) or "class" not in prediction:
-        return prediction
-    return {
-        "label" if name == "class" else _BOX.get(name, name): value
-        for name, value in prediction.items()
-    }
