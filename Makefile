@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest
 # A stamp carries the checksum of what was installed: another lock, or other messages to compile, is
 # another stamp.
-BUILT_FROM := pyproject.toml setup.py $(wildcard services/inference_store/proxy/protocols/messages/*.proto)
+BUILT_FROM := pyproject.toml setup.py $(wildcard services/inference_store/grpc_messages/*.proto)
 checksum = $(firstword $(shell cat $(1) $(BUILT_FROM) | cksum))
 DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
@@ -19,7 +19,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers lint format types test unit integration e2e faults \
+.PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e faults \
 	bench-ingest bench-peers bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
 
 help: ## Print every target and what it does.
@@ -35,9 +35,14 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock f
 	$(LOCK) --upgrade --extra demo -c requirements.lock -o requirements-demo.lock
 	$(LOCK) --upgrade --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
+	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
+	$(LOCK:pyproject.toml=tests/upstreams/triton.in) --no-deps --upgrade -o tests/upstreams/triton.lock
 
 servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
 	@$(BIN)/python -m tests.servers
+
+upstreams: $(DEV_STAMP) ## Make the model servers and clients that the proxy's tests stand before (once).
+	@$(BIN)/python -m tests.upstreams
 
 lint: $(DEV_STAMP) ## Check style and format.
 	@$(BIN)/ruff check .
@@ -50,12 +55,13 @@ format: $(DEV_STAMP) ## Format the code and mend what can be mended.
 types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p inference_store
 	@$(BIN)/mypy -p tests.servers
+	@$(BIN)/mypy -p tests.upstreams
 	@$(BIN)/mypy -p security
 	@$(BIN)/mypy -p tests.chart
 	@$(BIN)/mypy helm/describe.py
 
 # The last two wait more than they compute: side by side, and one after the other on the screen.
-test: lint types unit servers ## Run every check and test but faults and chart-e2e.
+test: lint types unit servers upstreams ## Run every check and test but faults and chart-e2e.
 	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
 	$(PYTEST) tests/e2e >"$$said" 2>&1 & e2e=$$!; \
 	$(PYTEST) tests/integration; integration=$$?; \
@@ -64,7 +70,7 @@ test: lint types unit servers ## Run every check and test but faults and chart-e
 unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
 	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
 
-integration: servers ## Run the tests of the parts on real servers.
+integration: servers upstreams ## Run the tests of the parts on real servers.
 	@$(PYTEST) tests/integration
 
 e2e: servers ## Run the tests of the whole line on real servers.

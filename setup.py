@@ -6,7 +6,7 @@ from typing import ClassVar
 from setuptools import Command, setup
 from setuptools.command.build import build
 
-MESSAGES = Path("services/inference_store/proxy/protocols/messages")
+MESSAGES = Path("services/inference_store/grpc_messages")
 
 
 class CompileMessages(Command):

@@ -4,4 +4,5 @@ pytest_plugins = [
     "tests.servers.plugin",
     "tests.servers.fixtures",
     "tests.servers.secured_fixtures",
+    "tests.upstreams.fixtures",
 ]

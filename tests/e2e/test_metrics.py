@@ -19,6 +19,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.metrics import METRICS, Entry
+from inference_store.store.producer_reports import ProducerReport, encode
 from tests.polling import until
 from tests.producer import START, Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -77,6 +78,10 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "ingester_flagged_total": has("metadata_unreadable"),
     "ingester_partitions_assigned": above_zero,
     "ingester_retried_total": has("stored"),
+    "ingester_reports_total": has("kept", "broken"),
+    "books_producers": has("running"),
+    # It must be zero: tests/integration/store/test_producer_books.py has one that is open.
+    "books_open_producers": lambda found: found != {},
     "books_events": has("stored", "duplicate", "dead"),
     # It must be zero: tests/integration/store/test_figures.py breaks the books by hand.
     "books_open_partitions": lambda found: found != {},
@@ -212,7 +217,8 @@ async def test_every_metric_moves_when_the_thing_happens(
 ) -> None:
     bucket = minio_server.create_bucket(unique(), object_lock=True)
     environment = service_environment(
-        KAFKA_TOPIC=topic(2), S3_BUCKET=bucket, API_PORT=str(free_port()),
+        KAFKA_TOPIC=topic(2), KAFKA_REPORTS_TOPIC=topic(1), S3_BUCKET=bucket,
+        API_PORT=str(free_port()),
         INGESTER_PARKED_FIRST_SECONDS="0.5", INGESTER_PARKED_LONGEST_SECONDS="1",
         INGESTER_RETRY_SECONDS="0.2", INGESTER_POLL_SECONDS="0.1", QUERY_TIMEOUT_SECONDS="2",
         POSTGRES_READ_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
@@ -226,6 +232,7 @@ async def test_every_metric_moves_when_the_thing_happens(
         await connection.execute(text(f"INSERT INTO audit (at, actor, action) SELECT {long_ago}"))
     async with running(environment, tmp_path) as store:
         await _ingest(store)
+        await _report(store, environment)
         await _ask(store, engine)
         await _stand(store, engine)
         await _lose_postgres(store, postgres_server, database)
@@ -253,6 +260,16 @@ async def _ingest(store: Store) -> None:
     )
     await store.producer.put(late, "response")
     await store.until_moved("ingester_retried_total", "partitions_ahead_seconds")
+
+
+async def _report(store: Store, environment: dict[str, str]) -> None:
+    now = datetime.now(UTC)
+    said = ProducerReport(producer="p", reporter="p", number=1, booted_at=now, reported_at=now)
+    async with Producer(
+        environment, environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"]
+    ) as reporter:
+        await reporter.publish_all([encode(said), b"no report"])
+        await store.until_moved("ingester_reports_total", "books_producers")
 
 
 async def _ask(store: Store, engine: AsyncEngine) -> None:

@@ -17,10 +17,10 @@ FINDERS: Mapping[str, Callable[[], Path]] = {
 }
 
 
-def main() -> int:
+def have(finders: Mapping[str, Callable[[], Path]]) -> int:
     """Say where each server lies. 1 if one is missing where all are required, else 0."""
     missing = 0
-    for name, find in FINDERS.items():
+    for name, find in finders.items():
         started = time.monotonic()
         try:
             print(f"{name}: {find()} ({time.monotonic() - started:.0f} s)", flush=True)
@@ -31,4 +31,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(have(FINDERS))

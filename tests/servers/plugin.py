@@ -4,6 +4,10 @@ import os
 
 import pytest
 
+from tests.upstreams.asking import find_curl
+from tests.upstreams.environment import find_upstreams
+from tests.upstreams.triton import find_triton
+
 from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
 from .minio import find_minio
@@ -15,6 +19,9 @@ _MARKS = {
     "real_kafka": ("kafka", find_kafka, TEST_KAFKA),
     "real_minio": ("minio", find_minio, TEST_S3),
     "small_disk": ("small disk", find_small_disk, ""),
+    "real_upstreams": ("upstreams", find_upstreams, ""),
+    "real_triton": ("triton", find_triton, ""),
+    "real_curl": ("curl", find_curl, ""),
 }
 
 

@@ -9,12 +9,13 @@ from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.store import errors
 from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.aggregates import AGGREGATES
-from inference_store.store.books import Outcome
+from inference_store.store.books import STATES, Outcome
 from inference_store.store.doctor import CHECKS
 from inference_store.store.errors import StoreError
 from inference_store.store.events import DEAD_LETTER_REASONS
 from inference_store.store.metrics import METRICS
 from inference_store.store.operators import OPERATORS
+from inference_store.store.producer_reports import DROP_REASONS
 from inference_store.store.rights import RIGHTS, ROLES, Right, Role
 from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
 from inference_store.store.task_types import TASK_TYPES
@@ -22,6 +23,7 @@ from inference_store.store.task_types import TASK_TYPES
 ROOT = Path(__file__).parents[2]
 OPERATE = (ROOT / "docs" / "operate.md").read_text()
 QUERY = (ROOT / "docs" / "query.md").read_text()
+PRODUCE = (ROOT / "docs" / "produce.md").read_text()
 EXTEND = (ROOT / "docs" / "extend.md").read_text()
 ACCESS = (ROOT / "docs" / "access.md").read_text()
 ERRORS = (ROOT / "docs" / "errors.md").read_text()
@@ -74,6 +76,16 @@ def test_every_dead_letter_reason_is_documented() -> None:
 def test_every_outcome_is_documented() -> None:
     for outcome in Outcome:
         assert f"`{outcome.value}`" in OPERATE
+
+
+def test_every_reason_for_a_drop_is_documented() -> None:
+    for reason, sentence in DROP_REASONS.items():
+        assert f"| `{reason}` | {sentence} |" in PRODUCE
+
+
+def test_every_state_of_a_producer_is_documented() -> None:
+    for state in STATES:
+        assert f"| `{state}` |" in OPERATE
 
 
 def test_every_operator_is_documented() -> None:

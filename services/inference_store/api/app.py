@@ -24,6 +24,7 @@ from .routes import (
     across,
     aggregates,
     audit,
+    books,
     dead_letters,
     inferences,
     keys,
@@ -76,6 +77,7 @@ def create_app(
         metadata,
         retention,
         dead_letters,
+        books,
         keys,
         audit,
     ):

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-_API_PORT = 8080
-_PORT_SETTING = "INFERENCE_STORE_API_PORT"
+_PORTS = {"INFERENCE_STORE_API_PORT": 8080, "INFERENCE_STORE_PROXY_PORT": 8090}
+"""Setting to the port that is wished for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 1
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, _interrupt)
-    port = int(os.environ.get(_PORT_SETTING) or first_free(_API_PORT))
+    api, proxy = (int(os.environ.get(name) or first_free(port)) for name, port in _PORTS.items())
     folder = LocalFolder(arguments.folder.resolve() / NAME)
     try:
-        tell(folder, port, Screen(), once=arguments.once)
+        tell(folder, Screen(), api_port=api, proxy_port=proxy, once=arguments.once)
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running, the data stays")
     except LocalStackError as error:

@@ -15,6 +15,7 @@ COMMANDS = {
     "distribute": "Spread the tables over the nodes of a Citus cluster.",
     "ingester": "Index what arrives on Kafka.",
     "api": "Answer questions over HTTP.",
+    "proxy": "Stand before a model server, and capture what goes through.",
     "retention": "Delete by policy, on a schedule.",
     "doctor": "Say what is wrong with what the services need, and what to do.",
     "keys": "Make, list, rotate and revoke API keys.",

@@ -23,6 +23,7 @@ from .limit import DeadLetterLimit
 from .line import Line
 from .patience import SERVERS, Patience, Stopped
 from .reading import Reader
+from .reports import OUTCOMES, Reports
 from .retry import Retries
 from .watch import Watch
 from .write import Writer
@@ -100,6 +101,7 @@ class _Ingester:
         settings = self._settings
         metrics.from_zero(metrics.DEAD_LETTERS, DEAD_LETTER_REASONS)
         metrics.from_zero(metrics.TROUBLE, SERVERS)
+        metrics.from_zero(metrics.REPORTS, OUTCOMES)
         await self._admin.start(
             settings.ingester_admin_host, settings.ingester_admin_port, settings
         )
@@ -150,6 +152,7 @@ class _Ingester:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(line.run())
             tasks.create_task(retries.run())
+            tasks.create_task(Reports(settings, self._engine, self._stop).run())
             tasks.create_task(self._keep_partitions())
             tasks.create_task(Watch(self._topic, self._engine, self._stop).run())
 

@@ -60,9 +60,13 @@ class Watch:
     async def _look_at_postgres(self) -> None:
         async with self._engine.connect() as connection:
             of_books = await figures.of_books(connection)
+            of_producers = await figures.of_producers(connection)
             of_spans = await figures.of_spans(connection)
         self._parked = of_books.parked_record_time
         _show_books(of_books)
+        for state, count in of_producers.states.items():
+            metrics.PRODUCERS.labels(state).set(count)
+        metrics.PRODUCERS_OPEN.set(of_producers.open)
         metrics.PARTITIONS.set(of_spans.spans)
         metrics.PARTITIONS_AHEAD.set(of_spans.ahead_seconds)
 

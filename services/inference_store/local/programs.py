@@ -6,15 +6,19 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from .folder import LocalFolder
+from .model_server import ModelServer
 from .part import Part, RunningPart
 from .ports import HOST
 from .servers import Servers
 
 PREFIX = "INFERENCE_STORE_"
 MIGRATE = "migrate"
-SERVICES = ("ingester", "api", "retention")
+SERVICES = ("ingester", "api", "retention", "proxy")
+"""In the order they are started, and the reverse one they are stopped: the proxy first, while what
+it captured can still go its way."""
 BUCKET = "inferences"
 TOPIC = "inference-events"
 PARTITIONS = 3
@@ -22,7 +26,18 @@ _MIGRATE_SECONDS = 120.0
 _READY_SECONDS = 60.0
 
 
-def settings(servers: Servers, api_port: int, admin_ports: Mapping[str, int]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class ServicePorts:
+    """Where the services listen, all on 127.0.0.1."""
+
+    api: int
+    proxy: int
+    proxy_grpc: int
+    admin: Mapping[str, int]
+    """Each service's port of health and metrics."""
+
+
+def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -> dict[str, str]:
     """The services' settings for these servers, name (without prefix) to value."""
     return {
         "POSTGRES_DSN": servers.postgres.dsn,
@@ -35,8 +50,13 @@ def settings(servers: Servers, api_port: int, admin_ports: Mapping[str, int]) ->
         "API_HOST": HOST,
         # On purpose: it serves this machine alone, and what it has is made for show.
         "AUTH": "off",
-        "API_PORT": str(api_port),
-        **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in admin_ports.items()},
+        "API_PORT": str(ports.api),
+        "PROXY_HOST": HOST,
+        "PROXY_PORT": str(ports.proxy),
+        "PROXY_GRPC_PORT": str(ports.proxy_grpc),
+        "PROXY_UPSTREAM": model_server.rest,
+        "PROXY_UPSTREAM_GRPC": model_server.grpc,
+        **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in ports.admin.items()},
     }
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import key_registry, partitions, traces
+from inference_store.store import books, key_registry, partitions, traces
 from inference_store.store.access import audit
 from inference_store.store.blobs import Blobs
 from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
@@ -20,6 +20,7 @@ from .pace import Pace
 from .sweep import Sweep
 
 _AUDIT_BATCH = 10_000
+_PRODUCERS_BATCH = 500
 # Late events are rare by then.
 _MERGED_AFTER = timedelta(days=3)
 _CAUSE = "inference_store.retention.cause"
@@ -100,10 +101,19 @@ class Leader:
             await self._pace.next_step()
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
+        await self._fold_producers()
         await self._prune_audit()
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
+
+    async def _fold_producers(self) -> None:
+        """Producers not heard for long become part of their sums, batch by batch."""
+        folded = 1
+        while folded:
+            await self._pace.next_step()
+            async with self._engine.begin() as connection:
+                folded = await books.fold(connection, limit=_PRODUCERS_BATCH)
 
     async def _prune_audit(self) -> None:
         """Entries of the audit that are old enough go, batch by batch."""

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from . import books
 from .books import Outcome
 from .partitions import Spans, spans
 from .retention.erasures import FINAL
@@ -33,11 +34,11 @@ async def of_books(connection: AsyncConnection) -> BooksFigures:
     here = kafka_partition.c
     states = [here[outcome.value] for outcome in Outcome]
     total = sum(states[1:], start=states[0])
-    books = select(
+    sums = select(
         *(func.coalesce(func.sum(state), 0) for state in states),
         func.count().filter(total != here.next - here.first),
     )
-    *counts, unbalanced = (await connection.execute(books)).one()
+    *counts, unbalanced = (await connection.execute(sums)).one()
     waiting = select(
         func.count(), func.min(parked_event.c.created_at), func.min(parked_event.c.record_time)
     )
@@ -51,6 +52,19 @@ async def of_books(connection: AsyncConnection) -> BooksFigures:
         parked_oldest_seconds=age(since),
         parked_record_time=record_time,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerFigures:
+    """How many producers are in which state, and of how many a report does not close."""
+
+    states: Mapping[str, int]
+    open: int
+
+
+async def of_producers(connection: AsyncConnection) -> ProducerFigures:
+    """Reads what was reported, and no sequences: a row a reporter."""
+    return ProducerFigures(*await books.states(connection))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from prometheus_client import (
 )
 from prometheus_client.metrics import MetricWrapperBase
 
-Service = Literal["ingester", "api", "retention"]
-SERVICES: Sequence[Service] = ("ingester", "api", "retention")
+Service = Literal["proxy", "ingester", "api", "retention"]
+SERVICES: Sequence[Service] = ("proxy", "ingester", "api", "retention")
 _PREFIX = "inference_store_"
 _Named: TypeAlias = tuple[str, str, tuple[str, ...]]
 # What `/metrics` of a service shows.
@@ -40,6 +40,7 @@ _OWNERS: dict[str, Literal["every"] | Service] = {
     "build": "every",
     "ready": "every",
     "heartbeat": "every",
+    "proxy": "proxy",
     "ingester": "ingester",
     "books": "ingester",
     "dead": "ingester",
@@ -101,6 +102,29 @@ BUILD = _gauge("build_info", "1, with the version as a label.", "version")
 READY = _gauge("ready", "1 while a part was ready when /health/ready was last asked.", "part")
 HEARTBEAT = _gauge("heartbeat_age_seconds", "Time since the service's loop last turned.")
 
+CAPTURES = _counter(
+    "proxy_captures_total",
+    "Exchanges by what came of capturing them: `seen`, `sampled_out`, `dropped`, `published`.",
+    "outcome",
+)
+CAPTURES_DROPPED = _counter(
+    "proxy_captures_dropped_total", "Exchanges that were to be captured and were not.", "reason"
+)
+CAPTURED_EVENTS = _counter("proxy_events_total", "Events acknowledged by Kafka.")
+CUT_BODIES = _counter(
+    "proxy_cut_bodies_total", "Exchanges recorded without all of their bodies.", "why"
+)
+CAPTURE_QUEUE = _gauge("proxy_captures_queued", "Exchanges not published yet, spool included.")
+CAPTURE_BYTES = _gauge("proxy_capture_bytes", "Bytes of captures held in memory.")
+CAPTURE_BUDGET = _gauge("proxy_capture_budget_bytes", "Most bytes of captures held in memory.")
+SPOOLED = _gauge("proxy_captures_spooled", "Exchanges in the spool, those of dead proxies too.")
+SPOOL_BYTES = _gauge("proxy_spool_bytes", "Bytes in the spool.")
+SPOOL_TROUBLE = _counter("proxy_spool_trouble_total", "Files that the spool could not write.")
+CAPTURE_TROUBLE = _counter("proxy_trouble_total", "Waits because a server was away.", "server")
+CAPTURE_SECONDS = _histogram(
+    "proxy_capture_seconds", "Time of one stage of capturing an exchange.", "stage"
+)
+
 EVENTS = _counter("ingester_events_total", "Offsets by what became of them.", "outcome")
 EVENT_BYTES = _counter("ingester_event_bytes_total", "Bytes of messages read from Kafka.")
 DEAD_LETTERS = _counter(
@@ -135,8 +159,19 @@ ASSIGNED = _gauge("ingester_partitions_assigned", "Kafka partitions assigned to 
 PARKED_TRIES = _counter(
     "ingester_retried_total", "Parked and redriven events tried again, by outcome.", "outcome"
 )
+REPORTS = _counter(
+    "ingester_reports_total",
+    "Reports of producers read: `kept`, `old` (a newer one was there) or `broken`.",
+    "outcome",
+)
 BOOKS = _gauge("books_events", "Offsets in the books, over all partitions, by state.", "state")
 BOOKS_OPEN = _gauge("books_open_partitions", "Partitions whose books do not close: must be 0.")
+PRODUCERS = _gauge(
+    "books_producers", "Producers that reported, by state: `running`, `ended`, `dead`.", "state"
+)
+PRODUCERS_OPEN = _gauge(
+    "books_open_producers", "Producers of whom a report does not close: must be 0."
+)
 DEAD_OPEN = _gauge("dead_letters_open", "Dead letters that nobody has redriven or discarded.")
 PARKED = _gauge("parked_events", "Events that wait for an object.")
 PARKED_OLDEST = _gauge("parked_oldest_seconds", "How long the oldest parked event has waited.")

@@ -7,8 +7,8 @@ from typing import Any
 
 import grpc
 
+from inference_store.grpc_messages import message
 from inference_store.proxy.exchange import header
-from inference_store.proxy.protocols.messages import message
 from tests.integration.proxy.grpc_upstream import INFER, STREAM, V2, line, stream, unary
 
 REQUEST = message("inference.ModelInferRequest")(model_name="digits", model_version="3")

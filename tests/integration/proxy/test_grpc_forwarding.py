@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from inference_store.proxy.protocols.messages import message
+from inference_store.grpc_messages import message
 from tests.integration.proxy.grpc_upstream import INFER, STREAM, V2, Line, line, stream, unary
 
 REQUEST = message("inference.ModelInferRequest")(

@@ -20,13 +20,15 @@ from tests.servers.waiting import wait_until
 NEEDS_KAFKA = pytest.mark.real_kafka
 NEEDS_MINIO = pytest.mark.real_minio
 SERVERS = [
-    pytest.param("postgres", "PostgresServer"),
-    pytest.param("kafka", "KafkaServer", marks=NEEDS_KAFKA),
-    pytest.param("minio", "MinioServer", marks=NEEDS_MINIO),
+    pytest.param("servers.postgres", "PostgresServer"),
+    pytest.param("servers.kafka", "KafkaServer", marks=NEEDS_KAFKA),
+    pytest.param("servers.minio", "MinioServer", marks=NEEDS_MINIO),
+    pytest.param("upstreams.mlserver", "MLServer", marks=pytest.mark.real_upstreams),
+    pytest.param("upstreams.triton", "Triton", marks=pytest.mark.real_triton),
 ]
 OWNER = """
 import sys
-from tests.servers.{module} import {name}
+from tests.{module} import {name}
 with {name}() as server:
     print(server.folder, *server.pids(), flush=True)
     sys.stdin.read()

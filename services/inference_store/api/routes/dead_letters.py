@@ -1,4 +1,4 @@
-"""Dead letters and the books."""
+"""Dead letters."""
 
 import base64
 from dataclasses import replace
@@ -13,7 +13,6 @@ from inference_store.api.answer import Answer, named, text
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.dead_letters import (
-    Accounting,
     Chosen,
     DeadLetterPage,
     DeadLetterParameters,
@@ -21,7 +20,7 @@ from inference_store.api.schemas.dead_letters import (
     OneDeadLetter,
     Redriven,
 )
-from inference_store.store import books, dead_letters, registrations
+from inference_store.store import dead_letters, registrations
 from inference_store.store.access import Action
 from inference_store.store.dead_letters import DeadLetter
 from inference_store.store.registrations import Registration
@@ -114,36 +113,6 @@ async def discard_dead_letter(
     noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
     await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
     return Answer(await _whole(connection, access, letter))
-
-
-@router.get(
-    "/accounting",
-    response_model=Accounting,
-    responses=refusals(),
-    openapi_extra=needs(Right.READ, Over.EVERYTHING),
-    summary="Read the books",
-)
-async def get_accounting(connection: Reading) -> Answer:
-    """What became of every offset of every Kafka partition."""
-    accounts = await books.accounts(connection)
-    producers = await books.producers(connection)
-    return Answer(
-        {
-            "closes": all(account.closes for account in accounts),
-            "partitions": [_account(account) for account in accounts],
-            "producers": [named(each) | {"missing": each.missing} for each in producers],
-        }
-    )
-
-
-def _account(account: books.Account) -> dict[str, Any]:
-    return {
-        **account.place.values,
-        **named(account, "place", "counts", "lost"),
-        **{outcome.value: number for outcome, number in account.counts.items()},
-        "closes": account.closes,
-        "lost_offsets": [{"lo": lo, "hi": hi} for lo, hi in account.lost],
-    }
 
 
 def _shown(letter: DeadLetter) -> dict[str, Any]:

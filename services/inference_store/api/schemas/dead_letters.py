@@ -1,4 +1,4 @@
-"""Dead letters, and the books."""
+"""Dead letters."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -99,49 +99,3 @@ class Redriven(Shown):
     """How many dead letters the ingesters were asked to try again."""
 
     redriven: int
-
-
-class Lost(Shown):
-    """Offsets that the log dropped before they were read: from `lo`, below `hi`."""
-
-    lo: int
-    hi: int
-
-
-class Account(ShownPlace):
-    """The books of one partition: `next - first` is the sum of what became of the offsets."""
-
-    first: int
-    next: int
-    began: str
-    stored: int
-    duplicate: int
-    dead: int
-    dead_open: int
-    dead_discarded: int
-    parked: int
-    expired: int
-    erased_again: int
-    lost: int
-    not_delivered: int
-    closes: bool
-    """Every offset read has exactly one state."""
-    lost_offsets: list[Lost]
-    updated_at: datetime
-
-
-class ProducerAccount(Shown):
-    """What arrived of a producer's sequence."""
-
-    producer: str
-    highest: int
-    arrived: int
-    missing: int
-
-
-class Accounting(Shown):
-    """The books."""
-
-    closes: bool
-    partitions: list[Account]
-    producers: list[ProducerAccount]

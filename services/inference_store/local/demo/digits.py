@@ -1,4 +1,4 @@
-"""A classifier of handwritten digits, trained when it is made, and images it has not seen."""
+"""A classifier of handwritten digits, trained when it is made, and pictures it has not seen."""
 
 from dataclasses import dataclass
 
@@ -9,10 +9,11 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 
-from .models import LABELS
+from .models import HELD_OUT, LABELS
 from .photographs import Image
 
-_SCALE = 8  # the images have 8 × 8 pixels
+_SIDE = 8  # pixels, as tall as wide
+_SCALE = 8
 _BRIGHTEST = 16.0
 
 
@@ -29,27 +30,39 @@ class Digit:
     @property
     def image(self) -> Image:
         """64 × 64 × 3."""
-        grey = (self.pixels.reshape(8, 8) / _BRIGHTEST * 255).astype(np.uint8)
+        grey = (self.pixels.reshape(_SIDE, _SIDE) / _BRIGHTEST * 255).astype(np.uint8)
         large = cv2.resize(grey, None, fx=_SCALE, fy=_SCALE, interpolation=cv2.INTER_NEAREST)
         return np.asarray(cv2.cvtColor(large, cv2.COLOR_GRAY2BGR), dtype=np.uint8)
+
+
+def held_out_digits() -> list[Digit]:
+    """The images that the classifier has not seen, the same ones every time."""
+    data = load_digits()
+    _, unseen = _split(len(data.target))
+    return [Digit(int(sample), str(data.target[sample]), data.data[sample]) for sample in unseen]
 
 
 class DigitClassifier:
     """Logistic regression on the pixels of scikit-learn's digits."""
 
-    def __init__(self, held_out: int) -> None:
-        """Train on all images but `held_out`; which ones is the same every time."""
+    def __init__(self) -> None:
+        """Train on all images but the held-out ones."""
         data = load_digits()
-        every = np.arange(len(data.target))
-        seen, unseen = train_test_split(every, test_size=held_out, random_state=7)
+        seen, _ = _split(len(data.target))
         self._model = LogisticRegression(max_iter=2000)
         self._model.fit(data.data[seen] / _BRIGHTEST, data.target[seen])
-        self.held_out = [
-            Digit(int(sample), str(data.target[sample]), data.data[sample]) for sample in unseen
-        ]
 
-    def classify(self, digit: Digit) -> list[dict[str, str | float]]:
-        """All ten classes with their probabilities, best first."""
-        (shares,) = self._model.predict_proba([digit.pixels / _BRIGHTEST])
+    def classify(self, image: Image) -> list[dict[str, str | float]]:
+        """All ten classes with their probabilities, best first, of a picture of any size."""
+        grey = cv2.cvtColor(image, cv2.COLOR_BGR2GRAY)
+        small = cv2.resize(grey, (_SIDE, _SIDE), interpolation=cv2.INTER_AREA)
+        pixels = np.rint(small.ravel() / 255 * _BRIGHTEST)
+        (shares,) = self._model.predict_proba([pixels / _BRIGHTEST])
         best_first = np.argsort(shares)[::-1]
         return [{"label": LABELS[i], "score": round(float(shares[i]), 6)} for i in best_first]
+
+
+def _split(count: int) -> list[NDArray[np.int64]]:
+    """Which images are trained on, and which are held out."""
+    every = np.arange(count)
+    return list(train_test_split(every, test_size=HELD_OUT, random_state=7))

@@ -4,18 +4,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from obstore.store import S3Store
-
-from inference_store.local import programs
 from inference_store.local.errors import LocalStackError
 from inference_store.local.stack import Stack
 
-from .captures import Capture, capture_digits, capture_frames, digit_id, frame_id
-from .detectors import FaceDetector, PeopleDetector
-from .digits import DigitClassifier
-from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, HELD_OUT, PEOPLE, DemoModel
-from .producer import publish_all
+from .digits import held_out_digits
+from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE, DemoModel
+from .requests import Request, digit_id, digit_requests, frame_id, frame_requests
 from .rest import Rest
+from .sending import send_all
 
 _INDEXED_SECONDS = 120.0
 _POLL_SECONDS = 0.2
@@ -30,13 +26,13 @@ class Progress:
     sent: int = 0
 
     def one_more(self) -> None:
-        """Another event is in Kafka."""
+        """Another answer is there."""
         self.sent += 1
-        self.show(f"captured and published {self.sent} of {self.wanted}")
+        self.show(f"{self.sent} of {self.wanted} pictures answered")
 
 
 def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
-    """Feed each inference of the registered models that the store does not have; how many.
+    """Ask the models, through the proxy, for each inference that the store does not have; how many.
 
     Returns when all are indexed. Raises LocalStackError.
     """
@@ -44,11 +40,10 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
     wanted = sum(model.inferences - len(there[model.model_id]) for model in DEMO_MODELS)
     if wanted > 0:
         progress = Progress(show, wanted)
-        publish_all(
+        send_all(
             _streams(there),
-            _blobs(stack),
-            brokers=stack.servers.kafka.bootstrap_servers,
-            topic=programs.TOPIC,
+            rest=stack.proxy,
+            grpc_target=stack.proxy_grpc,
             told=progress.one_more,
         )
         _wait_indexed(stack, rest, show)
@@ -56,21 +51,20 @@ def feed_missing(stack: Stack, rest: Rest, show: Callable[[str], None]) -> int:
 
 
 def _ids_there(rest: Rest, model: DemoModel) -> frozenset[str]:
-    return frozenset(rest.inference_ids(model.model_id))
+    """Those the demo feeds; others (somebody's own pictures) do not count."""
+    ids = rest.inference_ids(model.model_id)
+    return frozenset(one for one in ids if one.startswith(model.prefix))
 
 
-def _streams(there: dict[str, frozenset[str]]) -> list[Iterator[Capture]]:
+def _streams(there: dict[str, frozenset[str]]) -> list[Iterator[Request]]:
     """What is missing of each model. An id that was fed is not fed again: with another time it
     would be another inference."""
-    classifier = DigitClassifier(HELD_OUT)
     faces, people, digits = (there[model.model_id] for model in (FACES, PEOPLE, DIGITS))
-    samples = frozenset(
-        one.sample for one in classifier.held_out if digit_id(one.sample) not in digits
-    )
+    samples = [one for one in held_out_digits() if digit_id(one.sample) not in digits]
     return [
-        capture_frames(FACES.model_id, FaceDetector(), _missing_frames(faces)),
-        capture_frames(PEOPLE.model_id, PeopleDetector(), _missing_frames(people)),
-        capture_digits(DIGITS.model_id, classifier, samples),
+        frame_requests(FACES.model_id, _missing_frames(faces)),
+        frame_requests(PEOPLE.model_id, _missing_frames(people)),
+        digit_requests(DIGITS.model_id, samples),
     ]
 
 
@@ -78,23 +72,10 @@ def _missing_frames(there: frozenset[str]) -> list[int]:
     return [number for number in range(FRAMES) if frame_id(number) not in there]
 
 
-def _blobs(stack: Stack) -> S3Store:
-    s3 = stack.servers.s3
-    return S3Store(
-        programs.BUCKET,
-        endpoint=s3.endpoint,
-        access_key_id=s3.access_key,
-        secret_access_key=s3.secret_key,
-        region="us-east-1",
-        virtual_hosted_style_request=False,
-        client_options={"allow_http": True},
-    )
-
-
 def _wait_indexed(stack: Stack, rest: Rest, show: Callable[[str], None]) -> None:
     wanted = sum(model.inferences for model in DEMO_MODELS)
     deadline = time.monotonic() + _INDEXED_SECONDS
-    while (indexed := sum(rest.count(model.model_id) for model in DEMO_MODELS)) < wanted:
+    while (indexed := sum(model.count(rest) for model in DEMO_MODELS)) < wanted:
         stack.check()
         if time.monotonic() > deadline:
             raise LocalStackError(

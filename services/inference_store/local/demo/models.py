@@ -1,4 +1,4 @@
-"""The three models that the demo runs, as they are registered over REST."""
+"""The three models of the demo, as they are registered over REST."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,6 +7,8 @@ from .rest import Rest
 
 FRAMES = 240
 """Frames of the camera; both detectors see each."""
+FRAME = "frame-"
+"""What the id of a frame begins with."""
 LABELS = tuple(str(digit) for digit in range(10))
 """The classes of the digit classifier."""
 HELD_OUT = 300
@@ -22,6 +24,12 @@ class DemoModel:
     task_type: str
     class_labels: tuple[str, ...]
     inferences: int
+    prefix: str
+    """What the ids of those inferences begin with."""
+
+    def count(self, rest: Rest) -> int:
+        """How many of them are indexed. Raises LocalStackError."""
+        return rest.count(self.model_id, {"filter": f"inference_id LIKE '{self.prefix}%'"})
 
     def register(self, rest: Rest) -> None:
         """Tell the store of this model, as often as one likes. Raises LocalStackError."""
@@ -39,6 +47,7 @@ FACES = DemoModel(
     "object_detection",
     ("face",),
     FRAMES,
+    FRAME,
 )
 PEOPLE = DemoModel(
     "people-detector",
@@ -46,6 +55,7 @@ PEOPLE = DemoModel(
     "object_detection",
     ("person",),
     FRAMES,
+    FRAME,
 )
 DIGITS = DemoModel(
     "digit-classifier",
@@ -53,5 +63,6 @@ DIGITS = DemoModel(
     "image_classification",
     LABELS,
     HELD_OUT,
+    "digit-",
 )
 DEMO_MODELS = (FACES, PEOPLE, DIGITS)

@@ -4,7 +4,7 @@ import json
 import shlex
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,10 +37,10 @@ class Rest:
         except OSError as error:
             raise LocalStackError(f"{method} {path}: the API does not answer: {error}") from error
 
-    def count(self, model_id: str) -> int:
-        """How many inferences of this model are indexed."""
+    def count(self, model_id: str, body: Mapping[str, Any]) -> int:
+        """How many inferences of this model are indexed and match. Raises LocalStackError."""
         path = f"/v1/models/{model_id}/inferences/count"
-        return int(self.ask("POST", path, {})["count"])
+        return int(self.ask("POST", path, body)["count"])
 
     def inference_ids(self, model_id: str) -> Iterator[str]:
         """The id of every indexed inference of this model, page by page."""

@@ -8,7 +8,7 @@ from inference_store.local.folder import LocalFolder
 from inference_store.local.postgres_home import OPEN_FOLDER
 from inference_store.local.stack import Stack, running_stack
 
-from .models import DEMO_MODELS
+from .models import DEMO_MODELS, FACES
 from .queries import FIRST, QUERIES, asked
 from .rest import Rest
 from .screen import Screen
@@ -16,7 +16,9 @@ from .screen import Screen
 _WATCH_SECONDS = 0.5
 
 
-def tell(folder: LocalFolder, api_port: int, screen: Screen, *, once: bool) -> None:
+def tell(
+    folder: LocalFolder, screen: Screen, *, api_port: int, proxy_port: int, once: bool
+) -> None:
     """Run the demo until it is interrupted, or with `once` until the answers are printed.
 
     Must be called by the main thread. Raises LocalStackError.
@@ -24,14 +26,15 @@ def tell(folder: LocalFolder, api_port: int, screen: Screen, *, once: bool) -> N
     screen.say(f"Inference Store, all of it on this machine. Everything lies in {folder.path}.")
     folder.make()
     with folder.taken():
-        screen.step("starting Postgres, S3, Kafka, then migrate, ingester, api, retention")
-        with running_stack(folder, api_port) as stack:
+        screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
+        with running_stack(folder, api_port, proxy_port) as stack:
             rest = Rest(stack.api)
             screen.step("everything is ready")
             _feed(stack, rest, screen)
             for query in QUERIES:
                 screen.step(asked(rest, query))
             screen.say(_open_image(rest))
+            screen.say(own_picture(stack.proxy, rest))
             screen.say(_what_there_is(stack, folder))
             if not once:
                 _serve(stack, screen)
@@ -42,14 +45,16 @@ def tell(folder: LocalFolder, api_port: int, screen: Screen, *, once: bool) -> N
 def _feed(stack: Stack, rest: Rest, screen: Screen) -> None:
     for model in DEMO_MODELS:
         model.register(rest)
-    if all(rest.count(model.model_id) >= model.inferences for model in DEMO_MODELS):
+    if all(model.count(rest) >= model.inferences for model in DEMO_MODELS):
         screen.step("the inferences of an earlier start are all there")
         return
-    screen.step("running the detectors and the classifier; each inference goes to S3 and Kafka")
+    screen.step(
+        "asking the detectors and the classifier through the proxy, over REST and gRPC in turn"
+    )
     from .feed import feed_missing  # noqa: PLC0415 - OpenCV and scikit-learn take seconds to load
 
     fed = feed_missing(stack, rest, screen.progress)
-    screen.step(f"{fed} inferences were captured, published and indexed\n")
+    screen.step(f"{fed} pictures were answered; each call was captured, published and indexed\n")
 
 
 def _open_image(rest: Rest) -> str:
@@ -62,6 +67,19 @@ def _open_image(rest: Rest) -> str:
     return f"# The picture behind the first answer:\ncurl -s {rest.address}{path} -o frame.jpg\n"
 
 
+def own_picture(proxy: str, rest: Rest) -> str:
+    """How to call the model as any client would, and find what was captured of the call."""
+    model = FACES.model_id
+    image = '"name": "image", "shape": [1], "datatype": "BYTES"'
+    body = f'{{"id": "mine", "inputs": [{{{image}, "data": ["%s"]}}]}}'
+    return f"""\
+# The same picture (or one of yours) sent to the model again, through the proxy; what was captured:
+printf '{body}' "$(base64 < frame.jpg | tr -d '\\n')" \\
+  | curl -s {proxy}/v2/models/{model}/infer -d @-
+curl -s {rest.address}/v1/models/{model}/inferences/mine
+"""
+
+
 def _what_there_is(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
@@ -71,6 +89,8 @@ Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
     S3         {servers.s3.endpoint} (bucket {programs.BUCKET})
     Kafka      {servers.kafka.bootstrap_servers} (topic {programs.TOPIC})
+    models     {stack.model_server.rest}, gRPC {stack.model_server.grpc} (Open Inference Protocol)
+    proxy      {stack.proxy}, gRPC {stack.proxy_grpc} (stands before the models)
 {admin}
 Written     {folder.path}: logs/, s3/, run/ (pid files), passwords.json
             {servers.postgres.data}: the database

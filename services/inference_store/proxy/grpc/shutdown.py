@@ -7,7 +7,7 @@ from typing import Final
 import grpc
 from grpc import ChannelConnectivity, StatusCode
 
-from inference_store.proxy.protocols.messages import message
+from inference_store.grpc_messages import message
 
 _SECONDS: Final = 5.0
 _UNDECIDED: Final = frozenset({ChannelConnectivity.IDLE, ChannelConnectivity.CONNECTING})

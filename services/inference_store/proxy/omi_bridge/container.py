@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 from grpc import ChannelConnectivity, StatusCode
 
-from inference_store.proxy.protocols.messages import message
+from inference_store.grpc_messages import message
 
 from .about import About, about_of
 

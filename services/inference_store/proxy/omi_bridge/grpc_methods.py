@@ -6,7 +6,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 from grpc import StatusCode
 
-from inference_store.proxy.protocols.messages import message, parsed
+from inference_store.grpc_messages import message, parsed
 from inference_store.proxy.protocols.v2_grpc.decoding import request_in
 
 from . import answering

@@ -22,7 +22,7 @@ def events(body: bytes) -> list[bytes]:
     for line in [*_LINES.split(body.removeprefix(_MARK)), b""]:
         if line.startswith(b"data:"):
             lines.append(line[5:].removeprefix(b" "))
-        elif not line and lines:
+        elif not line:
             found.append(b"\n".join(lines))
             lines = []
-    return found
+    return [each for each in found if each]

@@ -1,13 +1,14 @@
-"""What of each producer's sequence numbers has arrived."""
+"""What of each producer's sequence numbers has arrived, beside what it reports."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .place import Place
+from .producer_account import ProducerAccount
+from .reports import reports_of
 
 # Sequence numbers in one row, and producers heard in one batch of a partition.
 _BLOCK = 10_000
@@ -42,27 +43,37 @@ async def cover(
         await connection.execute(statement, values)
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerAccount:
-    """What arrived of one producer's sequence 1, 2, 3…: a hole is a capture not delivered."""
+async def producers(
+    connection: AsyncConnection, *, limit: int = 1000, only: Sequence[str] | None = None
+) -> list[ProducerAccount]:
+    """Each producer, over all partitions and reports; those of which most did not arrive first."""
+    rows = list(await connection.execute(_PRODUCERS, {"limit": limit, "only": only}))
+    reports = await reports_of(connection, [row.producer for row in rows])
+    return [
+        ProducerAccount(
+            producer=row.producer,
+            highest=row.highest,
+            arrived=row.arrived,
+            arrived_reported=row.arrived_reported,
+            reports=reports.get(row.producer, ()),
+        )
+        for row in rows
+    ]
 
-    producer: str
-    highest: int
-    arrived: int
 
-    @property
-    def missing(self) -> int:
-        """Sequence numbers below the highest that never arrived."""
-        return self.highest - self.arrived
-
-
-async def producers(connection: AsyncConnection, *, limit: int = 1000) -> list[ProducerAccount]:
-    """Each producer's sequences, over all partitions; most missing first."""
-    statement = text(
-        "SELECT producer, max(upper(r)) - 1 AS highest, sum(upper(r) - lower(r))::bigint AS arrived"
-        " FROM (SELECT producer, unnest(range_agg(covered)) AS r FROM producer_sequence"
-        " GROUP BY producer) AS merged GROUP BY producer"
-        " ORDER BY max(upper(r)) - sum(upper(r) - lower(r)) DESC, producer LIMIT :limit"
-    )
-    rows = await connection.execute(statement, {"limit": limit})
-    return [ProducerAccount(row[0], row[1], row[2]) for row in rows]
+_CHOSEN = "(CAST(:only AS text[]) IS NULL OR producer = ANY(CAST(:only AS text[])))"
+_PRODUCERS = text(
+    "WITH came AS (SELECT producer, range_agg(covered) AS covered FROM producer_sequence"
+    " WHERE " + _CHOSEN + " GROUP BY producer),"
+    " told AS (SELECT producer, max(highest_sequence) AS reported FROM producer_report"
+    " WHERE " + _CHOSEN + " GROUP BY producer)"
+    " SELECT producer, coalesce(highest, 0) AS highest, coalesce(arrived, 0) AS arrived,"
+    " coalesce(below, 0) AS arrived_reported FROM told FULL JOIN came USING (producer)"
+    " CROSS JOIN LATERAL (SELECT max(upper(r) - 1) AS highest,"
+    # numbers begin with 1, and the highest reported may be the highest that there is
+    " sum(upper(r) - greatest(lower(r), 1))::bigint AS arrived,"
+    " sum(greatest(0, least(upper(r) - 1, coalesce(reported, 0)) - greatest(lower(r), 1) + 1))"
+    "::bigint AS below FROM unnest(covered) AS r) AS counted"
+    " ORDER BY greatest(coalesce(highest, 0), coalesce(reported, 0)) - coalesce(arrived, 0) DESC,"
+    " producer LIMIT :limit"
+)

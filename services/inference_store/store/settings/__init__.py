@@ -14,6 +14,7 @@ from .kafka import KafkaSettings
 from .logs import LogSettings
 from .names import GROUPS, UnknownSetting, names, refuse_unknown
 from .postgres import PostgresSettings
+from .proxy import CaptureSettings, ProxySettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, secrets_of
 from .tls_files import presenting, trusting
@@ -27,10 +28,12 @@ __all__ = [
     "AuditSettings",
     "BlobSettings",
     "CapSettings",
+    "CaptureSettings",
     "IngesterSettings",
     "KafkaSettings",
     "LogSettings",
     "PostgresSettings",
+    "ProxySettings",
     "RetentionSettings",
     "UnknownSetting",
     "WrongSetting",

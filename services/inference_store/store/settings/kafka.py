@@ -20,6 +20,8 @@ class KafkaSettings(Group):
     """Brokers to begin with, `host:port`, separated by commas."""
     kafka_topic: str = "inference-events"
     """Topic that inference events arrive on."""
+    kafka_reports_topic: str = "inference-reports"
+    """Topic on which proxies report what they saw, dropped and published."""
     kafka_group: str = "inference-store"
     """Consumer group of the ingesters; offsets that count are in Postgres."""
     kafka_cluster: str = "default"

@@ -9,6 +9,7 @@ from rapidfuzz import process
 from .api import ApiSettings
 from .group import PREFIX, Group
 from .ingester import IngesterSettings
+from .proxy import ProxySettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, file_names
 
@@ -17,7 +18,7 @@ class UnknownSetting(WrongSetting):
     """The environment names a setting that does not exist."""
 
 
-GROUPS: tuple[type[Group], ...] = (IngesterSettings, ApiSettings, RetentionSettings)
+GROUPS: tuple[type[Group], ...] = (ProxySettings, IngesterSettings, ApiSettings, RetentionSettings)
 
 
 def names() -> frozenset[str]:

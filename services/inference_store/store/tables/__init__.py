@@ -1,7 +1,15 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
 from .access import api_key, audit
-from .books import dead_letter, kafka_partition, lost_offsets, parked_event, producer_sequence
+from .books import (
+    dead_letter,
+    former_producers,
+    kafka_partition,
+    lost_offsets,
+    parked_event,
+    producer_report,
+    producer_sequence,
+)
 from .deletion import (
     blob_reference,
     erased_span,
@@ -48,6 +56,7 @@ __all__ = [
     "erasing",
     "erasure",
     "former_model",
+    "former_producers",
     "inference",
     "inference_alias",
     "kafka_partition",
@@ -66,6 +75,7 @@ __all__ = [
     "parked_event",
     "partition_span",
     "prediction",
+    "producer_report",
     "producer_sequence",
     "registration",
     "retention_policy",

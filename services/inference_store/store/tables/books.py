@@ -4,6 +4,7 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     ForeignKeyConstraint,
@@ -80,6 +81,42 @@ producer_sequence = Table(
     Column("block", BigInteger, primary_key=True, autoincrement=False),
     Column("covered", INT8MULTIRANGE, nullable=False),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# What producers say of themselves: the newest report of each reporter, and where it was read.
+producer_report = Table(
+    "producer_report",
+    METADATA,
+    Column("producer", CODE_POINTS, primary_key=True),
+    # the producer itself, or who found its spool
+    Column("reporter", CODE_POINTS, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("booted_at", DateTime(timezone=True), nullable=False),
+    Column("reported_at", DateTime(timezone=True), nullable=False),
+    *map(_count, ("seen", "sampled_out")),
+    # reason → exchanges
+    Column("dropped", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    *map(_count, ("queued", "spooled", "published", "events", "highest_sequence")),
+    Column("final", Boolean, nullable=False, server_default=text("false")),
+    # nothing was heard of it for long, while everything there was had been read
+    Column("silent", Boolean, nullable=False, server_default=text("false")),
+    Column("cluster", CODE_POINTS, nullable=False),
+    Column("topic", CODE_POINTS, nullable=False),
+    Column("partition", Integer, nullable=False),
+    Column("offset", BigInteger, nullable=False),
+    Column("heard_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)
+
+# One row: the sums of the producers that were heard so long ago that they are no longer kept.
+former_producers = Table(
+    "former_producers",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("heard_until", DateTime(timezone=True), nullable=False),
+    *map(_count, ("producers", "seen", "sampled_out")),
+    Column("dropped", JSONB, nullable=False, server_default=text("'{}'::jsonb")),
+    *map(_count, ("published", "events", "unsettled", "given", "arrived")),
+    *map(_count, ("holes_dropped", "unknown_tail", "unexplained")),
 )
 
 

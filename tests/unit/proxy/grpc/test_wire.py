@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.grpc_messages import message, parsed
 from inference_store.proxy.grpc.methods import METHODS, names
 from inference_store.proxy.grpc.wire import MOST_FIELDS, texts
-from inference_store.proxy.protocols.messages import message, parsed
 
 REQUEST = message("inference.ModelInferRequest")
 INFER = METHODS["/inference.GRPCInferenceService/ModelInfer"]

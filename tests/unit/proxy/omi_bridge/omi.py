@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import orjson
 
+from inference_store.grpc_messages import message
 from inference_store.proxy.omi_bridge import Bridge, Container
-from inference_store.proxy.protocols.messages import message
 
 NAMES = ("Status", "Run", "Shutdown")
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from inference_store.grpc_messages import message
 from inference_store.proxy.omi_bridge.about import about_of, seconds_of
-from inference_store.proxy.protocols.messages import message
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ import pytest
 from aiohttp import ClientSession
 from grpc import StatusCode
 
+from inference_store.grpc_messages import message
 from inference_store.proxy.omi_bridge import Bridge, Container
-from inference_store.proxy.protocols.messages import message
 from inference_store.store.task_types import read_predictions, task_type_of
 
 from .omi import Omi, bridged

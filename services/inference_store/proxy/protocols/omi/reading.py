@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
+from inference_store.grpc_messages import parsed
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.answers import in_v2
 from inference_store.proxy.protocols.documents import text_or_base64, written
-from inference_store.proxy.protocols.messages import parsed
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 

@@ -54,8 +54,9 @@ def answered(exchange: Exchange) -> Answered:
     if is_event_stream(exchange.response_headers, plain.raw):
         found = joined(plain)
         problems = [plain.problem, *found.problems] if plain.problem else found.problems
-        whole = Document(raw=plain.raw, value=found.document)
-        return _answered(whole, {"chunks": found.chunks}, "; ".join(problems[:3]) or None)
+        problem = "; ".join(problems[:3]) or None
+        whole = Document(raw=plain.raw, value=found.document, problem=problem)
+        return _answered(whole, {"chunks": found.chunks}, problem)
     if not plain.problem and plain.raw.strip():
         plain = parsed(plain.raw, _WHAT)
     return _answered(plain, {"answer": plain.value}, plain.problem)

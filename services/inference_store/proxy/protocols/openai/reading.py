@@ -14,6 +14,9 @@ from .request import Asked, asked
 
 _IMAGES: Final = "image_text_to_text"
 _TEXTS: Final = "text_generation"
+# What a choice's text is called. The prompt is no part of an answer: it goes where the input goes.
+_ANSWER: Final = "answer"
+_TEXT: Final = "generated_text"
 
 
 def read(exchange: Exchange, _call: Call, model: Model) -> Reading:
@@ -22,9 +25,9 @@ def read(exchange: Exchange, _call: Call, model: Model) -> Reading:
     answer = answered(exchange)
     task_type = _IMAGES if question.is_image else _TEXTS
     ok, error = failure(exchange, answer.document)
-    with_prompt = task_type_of(model.task_type or task_type).name == _IMAGES
+    name = _ANSWER if task_type_of(model.task_type or task_type).name == _IMAGES else _TEXT
     return Reading(
-        inferences=_inferences(question, answer, with_prompt),
+        inferences=_inferences(question, answer, name),
         model=question.model or answer.said("model"),
         response_id=answer.said("id"),
         action="chat" if "/chat/" in exchange.path else "completion",
@@ -43,12 +46,12 @@ def _standard(question: Asked, answer: Answered) -> dict[str, Any]:
     return found
 
 
-def _inferences(question: Asked, answer: Answered, with_prompt: bool) -> list[Inference]:
+def _inferences(question: Asked, answer: Answered, name: str) -> list[Inference]:
     envelopes = [question.metadata] if question.metadata else []
     each, left = divmod(len(answer.choices), len(question.data))
     if 1 < len(question.data) <= MOST_INFERENCES and not left:
         responses = [
-            _response(question, answer, with_prompt, slice(first * each, (first + 1) * each))
+            _response(question, answer, name, slice(first * each, (first + 1) * each))
             for first in range(len(question.data))
         ]
         return [
@@ -56,26 +59,16 @@ def _inferences(question: Asked, answer: Answered, with_prompt: bool) -> list[In
             for (data, kind), response in zip(question.data, responses, strict=True)
         ]
     data, kind = question.together
-    response = _response(question, answer, with_prompt, slice(None))
+    response = _response(question, answer, name, slice(None))
     return [Inference(data=data, data_content_type=kind, response=response, metadata=envelopes)]
 
 
-def _response(question: Asked, answer: Answered, with_prompt: bool, which: slice) -> bytes | None:
+def _response(question: Asked, answer: Answered, name: str, which: slice) -> bytes | None:
     """The choices about one datum; with all that was answered, where that is about it alone."""
-    if not answer.choices and "answer" in answer.kept:
+    if not answer.choices and not answer.kept.get("chunks"):
         return as_it_came(answer.document)
-    elements = [
-        _element(question, text, said, with_prompt)
-        for text, said in zip(answer.texts[which], answer.choices[which], strict=True)
-    ]
+    choices = zip(answer.texts[which], answer.choices[which], strict=True)
+    elements = [{name: text, **said} for text, said in choices]
     whole = answer.kept if which == slice(None) else {}
     named = {"model_name": question.model or answer.said("model"), "id": answer.said("id")}
     return in_v2([output("choices", elements)], **named, **whole)
-
-
-def _element(
-    question: Asked, text: str | None, said: dict[str, Any], with_prompt: bool
-) -> dict[str, Any]:
-    if with_prompt:
-        return {"prompt": question.prompt, "answer": text, **said}
-    return {"generated_text": text, **said}

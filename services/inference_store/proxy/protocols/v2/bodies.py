@@ -53,7 +53,7 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
         return plain
     if event_stream.is_event_stream(headers, plain.whole):
         return _stream(plain.whole, flat)
-    found = _response(plain.whole, headers, "answer", flat)
+    found = _response(plain.whole, headers, "the answer", flat)
     failed = status is not None and status >= 400
     if failed and (found.response is None or found.response.error is None):
         return _refused(found, plain.whole)
@@ -110,7 +110,7 @@ def _response(body: bytes, headers: Headers, what: str, flat: bool) -> Read:
         response = replace(response, outputs=outputs, text=text)
         return Read(response=response, whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        return Read(whole=body, problem=f"the {what}: {exc}")
+        return Read(whole=body, problem=f"{what}: {exc}")
 
 
 def _stream(body: bytes, flat: bool) -> Read:

@@ -55,7 +55,9 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
     main = _main(inputs)
     if main is not None:
         return _of_one(main, vision)
-    return _json_of(envelope_json({}, {}, "inputs", inputs)) if inputs else Datum(None)
+    if not inputs:
+        return Datum(None, problem="the request has no inputs")
+    return _json_of(envelope_json({}, {}, "inputs", inputs))
 
 
 def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from inference_store.proxy.protocols.messages import parsed
+from inference_store.grpc_messages import parsed
 from inference_store.proxy.protocols.v2.tensors import (
     InferRequest,
     InferResponse,

@@ -7,7 +7,7 @@ name and version there, both texts, and what it is about behind them.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, TypeAlias
 
-from inference_store.proxy.protocols.messages import parsed
+from inference_store.grpc_messages import parsed
 
 from .decoding import Decoded, response_in, stream_response_in
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from inference_store.grpc_messages import message
 from inference_store.proxy.exchange import Body, Exchange
-from inference_store.proxy.protocols.messages import message
 from inference_store.proxy.protocols.protocol import Call, Model, Reading
 from inference_store.proxy.protocols.v2_grpc import V2_GRPC
 

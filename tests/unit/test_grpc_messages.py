@@ -3,7 +3,7 @@
 import pytest
 from google.protobuf import descriptor_pool
 
-from inference_store.proxy.protocols.messages import message
+from inference_store.grpc_messages import message
 
 # What the published packages of Triton's and MLServer's clients and servers have: message, field,
 # number, and whether it repeats.

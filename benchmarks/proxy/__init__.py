@@ -1,0 +1,1 @@
+"""What the proxy adds to a call, beside nothing at all and beside a plain reverse proxy."""

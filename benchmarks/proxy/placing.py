@@ -1,0 +1,48 @@
+"""Who runs on which core: the one that is measured has one to itself."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """Cores of each part. With two cores the servers share the load's."""
+
+    measured: frozenset[int]
+    load: frozenset[int]
+    servers: frozenset[int]
+
+
+def placing() -> Placing:
+    """Of the cores that we may use: the first is the measured one's. Ends where there is one."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SystemExit("bench-proxy needs two cores: one for the proxy, one for all else")
+    first, *others = cores
+    servers = others[2:] or others
+    return Placing(frozenset({first}), frozenset(others[:2]), frozenset(servers))
+
+
+def place(pids: Iterable[int], cores: Iterable[int], *, idle: bool = False) -> None:
+    """Pin processes with all their threads; `idle`: they run only where nobody else wants to.
+
+    Threads that they start later are placed as the ones that start them.
+    """
+    wanted = set(cores)
+    for pid in pids:
+        for thread in _threads(pid):
+            try:
+                os.sched_setaffinity(thread, wanted)
+                if idle:
+                    os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
+            except ProcessLookupError:
+                continue
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(each.name) for each in Path(f"/proc/{pid}/task").iterdir()]
+    except FileNotFoundError:
+        return []

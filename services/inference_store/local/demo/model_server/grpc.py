@@ -1,0 +1,110 @@
+"""The protocol over gRPC."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+import orjson
+
+from inference_store.grpc_messages import message
+from inference_store.local.ports import HOST
+
+from .serving import (
+    DATATYPE,
+    MOST_BYTES,
+    NAME,
+    VERSION,
+    BadRequest,
+    Input,
+    NoSuchModel,
+    Output,
+    Serving,
+)
+
+SERVICE = "inference.GRPCInferenceService"
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_Answer: TypeAlias = Callable[[Serving, Any], Awaitable[Any]]
+
+
+async def serve_grpc(serving: Serving, port: int) -> grpc.aio.Server:
+    """Listen on `port` of 127.0.0.1 until the server is stopped."""
+    server = grpc.aio.server(options=[("grpc.max_receive_message_length", MOST_BYTES)])
+    handlers = {name: _handler(serving, name, answer) for name, answer in _METHODS.items()}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    server.add_insecure_port(f"{HOST}:{port}")
+    await server.start()
+    return server
+
+
+def _handler(serving: Serving, name: str, answer: _Answer) -> Any:
+    async def handle(request: Any, context: _Context) -> Any:
+        try:
+            return await answer(serving, request)
+        except NoSuchModel as error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except BadRequest as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    return grpc.unary_unary_rpc_method_handler(
+        handle,
+        request_deserializer=message(f"inference.{name}Request").FromString,
+        response_serializer=lambda written: written.SerializeToString(),
+    )
+
+
+async def _live(_serving: Serving, _request: Any) -> Any:
+    return message("inference.ServerLiveResponse")(live=True)
+
+
+async def _ready(_serving: Serving, _request: Any) -> Any:
+    return message("inference.ServerReadyResponse")(ready=True)
+
+
+async def _server(_serving: Serving, _request: Any) -> Any:
+    return message("inference.ServerMetadataResponse")(name=NAME, version=VERSION)
+
+
+async def _model_ready(serving: Serving, request: Any) -> Any:
+    serving.check(request.name, request.version)
+    return message("inference.ModelReadyResponse")(ready=True)
+
+
+async def _model(serving: Serving, request: Any) -> Any:
+    serving.check(request.name, request.version)
+    tensor = {"name": "image", "datatype": DATATYPE, "shape": [-1]}
+    told = {"name": request.name, "versions": [VERSION], "platform": NAME}
+    return message("inference.ModelMetadataResponse")(**told, inputs=[tensor], outputs=[tensor])
+
+
+async def _infer(serving: Serving, request: Any) -> Any:
+    name, version = request.model_name, request.model_version
+    outputs = await serving.answer(name, version, _inputs(request))
+    return message("inference.ModelInferResponse")(
+        model_name=name, model_version=VERSION, id=request.id, outputs=[*map(_output, outputs)]
+    )
+
+
+def _inputs(request: Any) -> Sequence[Input]:
+    """Raises BadRequest."""
+    if request.raw_input_contents:
+        raise BadRequest("raw_input_contents are not read here: send bytes_contents")
+    for one in request.inputs:
+        if one.datatype != DATATYPE or len(one.contents.bytes_contents) != 1:
+            raise BadRequest(f"input {one.name!r}: expected datatype BYTES and one element")
+    return [Input(one.name, one.contents.bytes_contents[0]) for one in request.inputs]
+
+
+def _output(one: Output) -> dict[str, Any]:
+    findings = [orjson.dumps(finding) for finding in one.findings]
+    contents = {"bytes_contents": findings}
+    return {"name": one.name, "datatype": DATATYPE, "shape": [len(findings)], "contents": contents}
+
+
+_METHODS = {
+    "ServerLive": _live,
+    "ServerReady": _ready,
+    "ServerMetadata": _server,
+    "ModelReady": _model_ready,
+    "ModelMetadata": _model,
+    "ModelInfer": _infer,
+}

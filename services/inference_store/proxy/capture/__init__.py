@@ -1,0 +1,8 @@
+"""From the answer that went back to the caller, to the event on Kafka."""
+
+from .captures import Captures
+from .ids import ID_HEADER, id_for_answer
+from .json_paths import steps_of
+from .ticket import Ticket
+
+__all__ = ["ID_HEADER", "Captures", "Ticket", "id_for_answer", "steps_of"]

@@ -1,0 +1,66 @@
+"""What a datum is: its content type by its first bytes, and an image's size."""
+
+import re
+from io import BytesIO
+
+import imagesize
+
+from inference_store.store.json_text import UnreadableJson, read_json
+
+OCTETS = "application/octet-stream"
+# The MIME Sniffing standard's images, and those of newer containers.
+_IMAGES = (
+    (re.compile(rb"\xff\xd8\xff"), "image/jpeg"),
+    (re.compile(rb"\x89PNG\r\n\x1a\n"), "image/png"),
+    (re.compile(rb"GIF8[79]a"), "image/gif"),
+    (re.compile(rb"RIFF....WEBPVP", re.DOTALL), "image/webp"),
+    (re.compile(rb"BM....\0\0\0\0", re.DOTALL), "image/bmp"),
+    (re.compile(rb"II\*\0|MM\0\*"), "image/tiff"),
+    (re.compile(rb"....ftypavi[fs]", re.DOTALL), "image/avif"),
+    (re.compile(rb"....ftyp(hei[cx]|hev[cx]|mif1)", re.DOTALL), "image/heic"),
+    (re.compile(rb"\0\0\0\x0cjP  \r\n\x87\n"), "image/jp2"),
+    (re.compile(rb"P[1-6][ \t\r\n]"), "image/x-portable-anymap"),
+)
+_BINARY = re.compile(rb"[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]")
+_MOST_JSON = 64 * 1024
+
+
+def content_type_of(data: bytes) -> str:
+    """The content type that the bytes themselves tell."""
+    for pattern, name in _IMAGES:
+        if pattern.match(data):
+            return name
+    if _BINARY.search(data):
+        return OCTETS
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return OCTETS
+    return "application/json" if _is_json(data) else "text/plain; charset=utf-8"
+
+
+def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, None]:
+    """Width and height of an image in pixels, as it is stored; (None, None): not known."""
+    if not content_type.startswith("image/"):
+        return None, None
+    try:
+        width, height = imagesize.get(BytesIO(data))
+    except Exception:
+        return None, None
+    if not 0 < width < 2**31 or not 0 < height < 2**31:
+        return None, None
+    return int(width), int(height)
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether it is a JSON object or array; a large one by its ends."""
+    trimmed = data[:64].lstrip()[:1] + data[-64:].rstrip()[-1:]
+    if trimmed not in {b"{}", b"[]"}:
+        return False
+    if len(data) > _MOST_JSON:
+        return True
+    try:
+        read_json(data)
+    except UnreadableJson:
+        return False
+    return True

@@ -1,0 +1,155 @@
+"""What is prepared goes out: blobs, then events.
+
+The order makes every crash harmless: blobs without an event are never found (and the spool, where
+there is one, writes them again); an event without its blobs would be parked. What is sent twice
+has the same uid, and is stored once. A file leaves the spool after Kafka has acknowledged.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from inference_store.store.errors import BlobsAway
+from inference_store.store.events import StorageKey
+from inference_store.store.events.encode import rfc3339
+from inference_store.store.metrics import CAPTURE_SECONDS
+from inference_store.store.stages import stage
+
+from .budget import Budget
+from .counts import Counts
+from .documents import stamped
+from .patience import Patience
+from .prepared import Blob, Message, Prepared
+from .publisher import AWAY, Refused
+from .spool import Folder
+
+# An idempotent producer does not say that it waits: after so long it is told.
+_SLOW_SECONDS = 5.0
+_log = structlog.get_logger()
+
+
+class Store(Protocol):
+    """What writes blobs: `store.blobs.Blobs`."""
+
+    def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None: ...
+
+
+class Topic(Protocol):
+    """What publishes: `Publisher`."""
+
+    async def publish(
+        self, messages: Sequence[Message], *, producer: str, sequence: int
+    ) -> None: ...
+    async def report(self, key: bytes, value: bytes) -> None: ...
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """An exchange in memory, and the bytes reserved for it."""
+
+    prepared: Prepared
+    counts: Counts
+    reserved: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spooled:
+    """An exchange on disk."""
+
+    folder: Folder
+    path: Path
+
+    @property
+    def counts(self) -> Counts:
+        """Of the producer that captured it."""
+        return self.folder.counts
+
+
+class Deliveries:
+    """Writes and publishes one exchange at a time for each of its callers."""
+
+    def __init__(
+        self, store: Store, topic: Topic, bucket: str, threads: Executor, *, first_seconds: float
+    ) -> None:
+        self._store, self._topic, self._bucket = store, topic, bucket
+        self._threads = threads
+        self.object_store = Patience(
+            "object store", (BlobsAway, OSError), first_seconds=first_seconds
+        )
+        self.kafka = Patience("kafka", AWAY, first_seconds=first_seconds)
+
+    async def deliver(self, item: Held | Spooled) -> None:
+        """Bring an exchange out, however long that takes, and count it."""
+        try:
+            prepared = await self.object_store.until_done(partial(self._upload, item))
+            if prepared is None:
+                return
+            await self.kafka.until_done(partial(self._publish, prepared))
+        except Refused as error:
+            self._drop(item, "refused", error)
+        except Exception as error:
+            self._drop(item, "unreadable", error)
+        else:
+            await self._away_with(item)
+            item.counts.publish(len(prepared.messages))
+
+    async def _upload(self, item: Held | Spooled) -> Prepared | None:
+        with stage(CAPTURE_SECONDS, "upload"):
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._put, item)
+
+    def _put(self, item: Held | Spooled) -> Prepared | None:
+        """Write the blobs, in a thread; None: a torn file, which is counted."""
+        prepared = item.prepared if isinstance(item, Held) else item.folder.read(item.path)
+        for blob in () if prepared is None else prepared.blobs:
+            self._put_one(blob)
+        return prepared
+
+    def _put_one(self, blob: Blob) -> None:
+        key = StorageKey(self._bucket, blob.key)
+        self._store.put(key, blob.data, content_type=blob.content_type)
+
+    async def _publish(self, prepared: Prepared) -> None:
+        at = rfc3339(datetime.now(UTC))
+        messages = [Message(each.key, stamped(each.value, at)) for each in prepared.messages]
+        work = asyncio.ensure_future(
+            self._topic.publish(messages, producer=prepared.producer, sequence=prepared.sequence)
+        )
+        with stage(CAPTURE_SECONDS, "publish"):
+            try:
+                while not (await asyncio.wait({work}, timeout=_SLOW_SECONDS))[0]:
+                    self.kafka.miss("no acknowledgement yet", _SLOW_SECONDS)
+                await work
+            finally:
+                work.cancel()
+
+    async def _away_with(self, item: Held | Spooled) -> None:
+        if isinstance(item, Spooled):
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._threads, item.folder.remove, item.path)
+
+    def _drop(self, item: Held | Spooled, reason: str, error: Exception) -> None:
+        # Its class alone: the text of an error may hold what was captured.
+        _log.error(
+            "an exchange is dropped",
+            action="capture_dropped",
+            reason=reason,
+            error=type(error).__name__,
+        )
+        if isinstance(item, Spooled):
+            item.folder.remove(item.path)
+        item.counts.drop(reason)
+
+
+def release(item: Held | Spooled, budget: Budget) -> None:
+    """An exchange was delivered or given up."""
+    if isinstance(item, Held):
+        budget.change(-item.reserved)

@@ -1,0 +1,292 @@
+"""From an exchange to what is written of it. Pure but for the clock and randomness.
+
+Read, name, sample, redact; then for each inference the objects and the event.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.metadata_header import from_header
+from inference_store.proxy.protocols.protocol import Inference, Model, Reading
+from inference_store.proxy.rules import Rules
+from inference_store.store.layout import Kind, key_of, segment_of
+from inference_store.store.settings import CaptureSettings
+
+from .datum import content_type_of, size_of
+from .documents import event_bytes, metadata_blob, metadata_text, plain_text
+from .ids import Ids, ids_of, storable_name
+from .kept_request import kept_request
+from .prepared import Blob, Message, Prepared
+from .redaction import Redactor
+from .request_headers import header_metadata, trace_of
+from .sampling import is_kept
+from .uuid7 import uuid7
+from .work import Work, without_cut_bodies
+
+_LONGEST_ERROR = 4096
+_LONGEST_WORD = 256
+_LONGEST_SEGMENT = 200
+_JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """An exchange that is kept."""
+
+    work: Work
+    reading: Reading
+    model_id: str
+
+
+class Preparation:
+    """Prepares exchanges by the settings; may be shared between threads."""
+
+    def __init__(self, settings: CaptureSettings) -> None:
+        self._prefix = settings.proxy_key_prefix
+        self._inline = settings.proxy_inline_bytes
+        self._limit = 4 * settings.proxy_body_bytes
+        self._key = settings.proxy_redaction_key.get_secret_value()
+
+    def choose(self, work: Work) -> Chosen | None:
+        """Read an exchange; None where the sampling leaves it out."""
+        work = without_cut_bodies(work)
+        reading = _read(work, work.exchange)
+        rules, exchange = work.rules, work.exchange
+        model_id = storable_name(rules.model_id or work.model or reading.model, "unknown")
+        kept = is_kept(
+            rules.sampling,
+            model_id=model_id,
+            task_type=rules.task_type or reading.task_type,
+            inferences=reading.inferences,
+            standard=_standard(reading, exchange, rules),
+            ok=all(_is_ok(exchange, reading, each) for each in reading.inferences),
+            chance=uuid7().bytes,
+        )
+        return Chosen(work, reading, model_id) if kept else None
+
+    def prepare(self, chosen: Chosen, producer: str, sequence: int) -> Prepared:
+        """The objects and events of an exchange that is kept."""
+        work, reading = chosen.work, chosen.reading
+        redactor = Redactor(work.rules.redactions, self._key, limit=self._limit)
+        exchange = work.exchange
+        if work.rules.redactions:
+            # What is made of a redacted request cannot hold what was taken out of it.
+            exchange = redactor.request(exchange)
+            reading = redactor.reading(_read(work, exchange), transport=exchange.transport)
+        return _Writing(chosen, exchange, reading, redactor, self).prepared(producer, sequence)
+
+    @property
+    def prefix(self) -> str:
+        """What keys begin with."""
+        return self._prefix
+
+    @property
+    def inline(self) -> int:
+        """Most bytes of metadata, and of a response, that travel in the event."""
+        return self._inline
+
+    @property
+    def limit(self) -> int:
+        """Most bytes of a body without its content coding."""
+        return self._limit
+
+
+class _Writing:
+    """What is written of one exchange."""
+
+    def __init__(
+        self,
+        chosen: Chosen,
+        exchange: Exchange,
+        reading: Reading,
+        redactor: Redactor,
+        preparation: Preparation,
+    ) -> None:
+        self._work, self._model_id = chosen.work, chosen.model_id
+        self._exchange, self._reading = exchange, reading
+        self._redactor, self._preparation = redactor, preparation
+        self._inferences = [
+            replace(each, data=None) if redactor.drops_input else each
+            for each in reading.inferences
+        ]
+        self._captures = [uuid7() for _ in self._inferences]
+        standard = _standard(reading, exchange, self._work.rules)
+        self._standard = redactor.metadata(standard) if self._work.rules.redactions else standard
+
+    def prepared(self, producer: str, sequence: int) -> Prepared:
+        blobs: list[Blob] = []
+        messages: list[Message] = []
+        request = self._request()
+        for index, (inference, ids) in enumerate(zip(self._inferences, self._ids(), strict=True)):
+            # The rest of a batch's request stands once: it is as large as all of them.
+            rest = request if index == 0 else {"of": self._key(0, "metadata")}
+            made, message = self._inference(index, inference, ids, rest)
+            blobs += made
+            messages.append(message)
+        return Prepared(
+            producer=producer, sequence=sequence, blobs=tuple(blobs), messages=tuple(messages)
+        )
+
+    def _ids(self) -> Sequence[Ids]:
+        return ids_of(
+            request_id=self._reading.request_id,
+            response_id=self._reading.response_id,
+            request_headers=self._exchange.request_headers,
+            response_headers=self._exchange.response_headers,
+            count=len(self._inferences),
+        )
+
+    def _request(self) -> dict[str, Any]:
+        kept = kept_request(
+            self._exchange,
+            [each.data for each in self._inferences],
+            self._work.rules.metadata_headers,
+            limit=self._preparation.limit,
+        )
+        if not self._redactor.keeps_body(self._exchange.transport):
+            kept |= {"messages": None, "why": "a redaction takes it out"}
+        return kept
+
+    def _inference(
+        self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]
+    ) -> tuple[list[Blob], Message]:
+        blobs: list[Blob] = []
+        event = self._event(index, inference, ids)
+        if inference.data is not None:
+            content_type = event["data_content_type"]
+            blobs.append(Blob(self._key(index, "data"), content_type, inference.data))
+        if inference.response is not None:
+            kind = _JSON if inference.response[:1] in (b"{", b"[") else None
+            content_type = kind or content_type_of(inference.response)
+            blobs.append(Blob(self._key(index, "response"), content_type, inference.response))
+        blob = metadata_blob(
+            self._standard,
+            inference.metadata,
+            event=event_bytes(event),
+            request=request,
+            capture=self._capture(),
+        )
+        blobs.append(Blob(self._key(index, "metadata"), _JSON, blob))
+        value = event_bytes(event | self._inlined(inference))
+        return blobs, Message(f"{self._model_id}/{ids.inference_id}".encode(), value)
+
+    def _event(self, index: int, inference: Inference, ids: Ids) -> dict[str, Any]:
+        exchange, reading, work = self._exchange, self._reading, self._work
+        trace = trace_of(exchange.request_headers)
+        error = inference.error or reading.error or exchange.error
+        return {
+            "model_id": self._model_id,
+            "inference_id": ids.inference_id,
+            "received_at": exchange.received_at,
+            "forwarded_at": exchange.forwarded_at,
+            "responded_at": exchange.responded_at,
+            "published_at": datetime.now(UTC),
+            "data_storage_key": "" if inference.data is None else self._key(index, "data"),
+            "inference_storage_key": (
+                "" if inference.response is None else self._key(index, "response")
+            ),
+            "metadata_storage_key": self._key(index, "metadata"),
+            "schema_version": 1,
+            "aliases": list(ids.aliases) or None,
+            "capture_id": str(self._captures[index]),
+            "project_id": plain_text(work.rules.project_id, _LONGEST_WORD),
+            "model_name": plain_text(work.model or reading.model, _LONGEST_WORD),
+            "model_version": plain_text(work.call.version or reading.version, _LONGEST_WORD),
+            "task_type": plain_text(work.rules.task_type or reading.task_type, _LONGEST_WORD),
+            "protocol": work.call.protocol.name,
+            "action": plain_text(reading.action, _LONGEST_WORD),
+            "ok": _is_ok(exchange, reading, inference),
+            "http_status": exchange.http_status,
+            "grpc_code": exchange.grpc_code,
+            "error": plain_text(error, _LONGEST_ERROR),
+            "trace_id": None if trace is None else trace[1],
+            "batch_index": index,
+            "batch_size": len(self._inferences),
+            **self._datum(index, inference),
+        }
+
+    def _datum(self, index: int, inference: Inference) -> dict[str, Any]:
+        """What is said of the datum; of a dropped one, its keyed hash at most."""
+        original = self._reading.inferences[index].data
+        if original is None:
+            return {}
+        if self._redactor.drops_input:
+            return {"data_hash": self._redactor.hash_of_input(original)}
+        content_type = plain_text(inference.data_content_type, _LONGEST_WORD)
+        content_type = content_type or content_type_of(original)
+        width, height = size_of(original, content_type)
+        return {
+            "data_hash": hashlib.sha256(original).hexdigest(),
+            "data_size": len(original),
+            "data_content_type": content_type,
+            "width": width,
+            "height": height,
+        }
+
+    def _inlined(self, inference: Inference) -> dict[str, str]:
+        """Metadata and response as texts, where they are small."""
+        found: dict[str, str] = {}
+        most = self._preparation.inline
+        metadata = metadata_text(self._standard, inference.metadata)
+        for name, blob in (("metadata", metadata), ("response", inference.response)):
+            if blob is not None and len(blob) <= most:
+                try:
+                    found[name] = blob.decode("utf-8")
+                except UnicodeDecodeError:
+                    continue
+        return found
+
+    def _capture(self) -> dict[str, Any]:
+        exchange = self._exchange
+        return {
+            "transport": exchange.transport,
+            "kind": self._work.call.kind,
+            "problem": plain_text(self._reading.problem, _LONGEST_ERROR),
+            "request_bytes": exchange.request.size,
+            "request_whole": exchange.request.whole,
+            "response_bytes": exchange.response.size,
+            "response_whole": exchange.response.whole,
+            "response_parts": len(exchange.response.parts),
+        }
+
+    def _key(self, index: int, kind: Kind) -> str:
+        model = self._model_id
+        if len(model) > _LONGEST_SEGMENT // 3 or model in {".", ".."}:
+            model = segment_of(model)
+        at = self._exchange.received_at
+        return key_of(self._preparation.prefix, model, at, self._captures[index], kind)
+
+
+def _read(work: Work, exchange: Exchange) -> Reading:
+    rules = work.rules
+    model = Model(task_type=rules.task_type, batched=rules.batched, dialect=rules.dialect)
+    reading = work.call.protocol.read(exchange, work.call, model)
+    inferences = reading.inferences or (Inference(),)
+    envelope = from_header(exchange.request_headers)
+    if envelope is not None:  # about all inferences; what a body says of one wins
+        inferences = [replace(each, metadata=[envelope, *each.metadata]) for each in inferences]
+    return replace(reading, inferences=inferences)
+
+
+def _standard(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:
+    """Standard metadata: what the protocol knows, and what came by headers."""
+    trace = trace_of(exchange.request_headers)
+    found = dict(reading.standard)
+    found |= header_metadata(exchange.request_headers, rules.metadata_headers)
+    return found if trace is None else found | {"traceparent": trace[0]}
+
+
+def _is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
+    """Whether an inference succeeded: as it says itself, else its answer, else its status."""
+    said = inference.ok if inference.ok is not None else reading.ok
+    if exchange.error is not None or exchange.grpc_code:
+        return False
+    if exchange.transport == "rest" and not 200 <= (exchange.http_status or 0) < 400:
+        return False
+    if exchange.transport == "grpc" and exchange.grpc_code is None:
+        return False
+    return said is not False

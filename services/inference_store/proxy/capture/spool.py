@@ -1,0 +1,238 @@
+"""The spool: captures on disk, which outlive the process.
+
+    <directory>/<producer>.lock     held as long as that producer's process lives
+    <directory>/<producer>/<sequence>        a capture (`prepared.py`)
+    <directory>/<producer>/<sequence>.part   one that is being written
+    <directory>/<producer>/report            the last report, where Kafka did not take it
+
+Order: a capture is written, and has its name, before it counts as spooled; it is removed after
+its events are acknowledged. Whoever finds a folder whose lock is free publishes what is in it,
+under the old producer's id and sequences; a `.part` there was torn by the death of its writer.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import structlog
+
+from inference_store.store.metrics import SPOOL_TROUBLE
+
+from .counts import Counts
+from .prepared import Prepared, Torn, decode, encode
+
+_PART = ".part"
+_LOCK = ".lock"
+_REPORT = "report"
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Room:
+    """Bytes of all folders of the spool together."""
+
+    limit: int
+    used: int = 0
+    _lock: Lock = field(default_factory=Lock)
+
+    def take(self, size: int) -> bool:
+        """Reserve; False where that would be over the limit."""
+        with self._lock:
+            if self.used + size > self.limit:
+                return False
+            self.used += size
+            return True
+
+    def change(self, by: int) -> None:
+        """Count what is there already, or what is gone."""
+        with self._lock:
+            self.used += by
+
+
+class Folder:
+    """One producer's captures on disk; may be shared between threads."""
+
+    def __init__(self, root: Path, counts: Counts, room: Room, lock: int, *, fsync: bool) -> None:
+        self.counts = counts
+        self._root, self._path = root, root / counts.producer
+        self._room, self._fsync = room, fsync
+        self._lock_file = lock
+        self._lock = Lock()
+        self._waiting = 0
+        self._taken: set[str] = set()
+        self._names: Iterator[str] = iter(())
+
+    @property
+    def waiting(self) -> int:
+        """Captures in it, those being published included."""
+        return self._waiting
+
+    @property
+    def untaken(self) -> int:
+        """Captures that nobody publishes at the moment."""
+        return self._waiting - len(self._taken)
+
+    def write(self, prepared: Prepared) -> bool:
+        """Keep a capture; False where there is no room, or the disk refuses."""
+        raw = encode(prepared)
+        if not self._room.take(len(raw)):
+            return False
+        path = self._path / f"{prepared.sequence:020d}"
+        try:
+            self._write(path, raw)
+        except OSError as error:
+            SPOOL_TROUBLE.inc()
+            self._room.change(-len(raw))
+            path.with_suffix(_PART).unlink(missing_ok=True)
+            _log.warning("the spool cannot be written", action="spooling", error=str(error))
+            return False
+        with self._lock:
+            self._waiting += 1
+        return True
+
+    def _write(self, path: Path, raw: bytes) -> None:
+        part = path.with_suffix(_PART)
+        with part.open("wb") as file:
+            file.write(raw)
+            if self._fsync:
+                file.flush()
+                os.fsync(file.fileno())
+        part.rename(path)
+        if self._fsync:
+            _sync_folder(self._path)
+
+    def look_through(self) -> None:
+        """Count what a dead producer left, and remove what it had not written whole."""
+        for entry in os.scandir(self._path):
+            name, _, rest = entry.name.partition(".")
+            if not name.isdigit():
+                continue
+            self.counts.found(int(name))
+            if rest:
+                self._lose(Path(entry.path))
+            else:
+                self._room.change(entry.stat().st_size)
+                self._waiting += 1
+
+    def take(self) -> Path | None:
+        """A capture that nobody publishes yet; None: there is none. Raises OSError."""
+        with self._lock:
+            if not self.untaken:
+                return None
+            name = self._next() or self._next(anew=True)
+            if name is None:  # somebody else has removed them
+                for _ in range(self.untaken):
+                    self.counts.drop("torn")
+                self._waiting = len(self._taken)
+                return None
+            self._taken.add(name)
+            return self._path / name
+
+    def _next(self, *, anew: bool = False) -> str | None:
+        """On from where it stopped, or from the beginning."""
+        if anew:
+            self._names = iter([entry.name for entry in os.scandir(self._path)])
+        return next(
+            (name for name in self._names if name.isdigit() and name not in self._taken), None
+        )
+
+    def read(self, path: Path) -> Prepared | None:
+        """The capture; None, and it is gone and counted, where the file is torn. Raises OSError."""
+        try:
+            return decode(path.read_bytes())
+        except (Torn, FileNotFoundError):
+            size = path.stat().st_size if path.exists() else 0
+            self._lose(path)
+            self._forget(path, size)
+            return None
+
+    def remove(self, path: Path) -> None:
+        """Its events are acknowledged. Where the disk refuses, it is published again one day."""
+        size = 0
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except OSError as error:
+            _log.warning("the spool cannot be emptied", action="draining", error=str(error))
+        self._forget(path, size)
+
+    def keep_report(self, report: bytes) -> None:
+        """Keep the last report for whoever comes next."""
+        with contextlib.suppress(OSError):
+            self._write(self._path / _REPORT, report)
+
+    def kept_report(self) -> bytes | None:
+        """The last report of a producer that could not send it."""
+        with contextlib.suppress(OSError):
+            return (self._path / _REPORT).read_bytes()
+        return None
+
+    def forget_report(self) -> None:
+        """It was sent."""
+        (self._path / _REPORT).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let go; an empty folder is removed, the lock last."""
+        with contextlib.suppress(OSError):
+            if not self._waiting:
+                self._path.rmdir()  # refused where a report still lies in it
+                (self._root / f"{self.counts.producer}{_LOCK}").unlink(missing_ok=True)
+        os.close(self._lock_file)
+
+    def _lose(self, path: Path) -> None:
+        self.counts.drop("torn")
+        path.unlink(missing_ok=True)
+        _log.warning(
+            "a capture in the spool is torn", action="spool_torn", producer=self.counts.producer
+        )
+
+    def _forget(self, path: Path, size: int) -> None:
+        self._room.change(-size)
+        with self._lock:
+            self._taken.discard(path.name)
+            self._waiting -= 1
+
+
+def own_folder(root: Path, counts: Counts, room: Room, *, fsync: bool) -> Folder:
+    """The folder of a producer that begins. Raises OSError where it cannot be made."""
+    root.mkdir(parents=True, exist_ok=True)
+    # The lock first: a folder whose lock is free is a dead producer's.
+    lock = _locked(root / f"{counts.producer}{_LOCK}")
+    if lock is None:
+        raise OSError(f"another process holds {counts.producer}{_LOCK}")
+    (root / counts.producer).mkdir()
+    return Folder(root, counts, room, lock, fsync=fsync)
+
+
+def dead_producers(root: Path) -> Iterator[tuple[str, int]]:
+    """Producers whose process is gone and whose folder is there, each with its lock, now ours."""
+    for entry in list(os.scandir(root)):
+        if entry.is_dir() and (lock := _locked(root / f"{entry.name}{_LOCK}")) is not None:
+            if Path(entry.path).is_dir():
+                yield entry.name, lock
+            else:  # its owner has just gone, and took the folder along
+                (root / f"{entry.name}{_LOCK}").unlink(missing_ok=True)
+                os.close(lock)
+
+
+def _locked(path: Path) -> int | None:
+    """The file, locked; None where another process holds it."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        return None
+    return file
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

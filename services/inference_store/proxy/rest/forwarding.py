@@ -1,0 +1,62 @@
+"""One REST call through the proxy: a raw ASGI application.
+
+Order: a capture's memory is reserved, the request goes on as it comes, the answer goes back as it
+comes, and only then the exchange is handed over. Whatever capture does, the caller has its answer.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.routing import Routing
+
+from .asgi import Receive, Scope, Send
+from .headers import as_text, end_to_end, length_of
+from .kept import Ticket
+from .passing import Passing
+from .upstreams import Upstreams
+
+Begin: TypeAlias = Callable[[int], Ticket | None]
+
+
+class Forwarding:
+    """The application. `begin`: a capture's reservation; None: there is no memory for one."""
+
+    def __init__(self, routing: Routing, upstreams: Upstreams, begin: Begin) -> None:
+        self._routing = routing
+        self._upstreams = upstreams
+        self._begin = begin
+        self.calls = 0
+        """Calls that are under way."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        self.calls += 1
+        try:
+            await self._forward(scope, receive, send)
+        finally:
+            self.calls -= 1
+
+    async def _forward(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["raw_path"].decode("latin-1")
+        route = self._routing.route("rest", method, path)
+        headers = end_to_end(scope["headers"])
+        exchange = Exchange(
+            transport="rest",
+            method=method,
+            path=path,
+            query=scope["query_string"].decode("latin-1"),
+            request_headers=as_text(headers) if route.call else (),
+            received_at=datetime.now(UTC),
+        )
+        ticket = self._begin(length_of(headers) or 0) if route.call else None
+        session = self._upstreams.session(route.upstream.name)
+        passing = Passing(route, session, exchange, ticket=ticket, receive=receive, send=send)
+        try:
+            await passing.run(headers)
+        finally:
+            exchange.finished_at = datetime.now(UTC)
+            if ticket is not None and route.call is not None:
+                ticket.finish(exchange, route.call, route.rules, route.model)

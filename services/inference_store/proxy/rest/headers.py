@@ -1,0 +1,76 @@
+"""Headers on their way through: as they came, but for those of one connection alone."""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeAlias
+
+from multidict import CIMultiDict
+
+from inference_store.proxy.exchange import Headers
+
+Raw: TypeAlias = Sequence[tuple[bytes, bytes]]
+# RFC 9110, section 7.6.1, and what older clients send.
+_HOP_BY_HOP: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+# The server below answers it before we see the body.
+_EXPECT: Final = b"expect"
+
+
+def end_to_end(raw: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Those that belong to the message, names in lower case, in their order."""
+    lower = [(name.lower(), value) for name, value in raw]
+    named = _named_by_connection(lower)
+    return [(name, value) for name, value in lower if name not in _HOP_BY_HOP and name not in named]
+
+
+def _named_by_connection(raw: Raw) -> frozenset[bytes]:
+    tokens = (
+        token.strip().lower()
+        for name, value in raw
+        if name == b"connection"
+        for token in value.split(b",")
+    )
+    # what frames a message belongs to it whatever a peer says of it
+    return frozenset(tokens) - {b"content-length", b"host"}
+
+
+def to_upstream(headers: Raw) -> CIMultiDict[str]:
+    """As the client of the upstream takes them: it writes UTF-8, so what is none becomes it."""
+    return CIMultiDict(
+        (name.decode("latin-1"), _text(value)) for name, value in headers if name != _EXPECT
+    )
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return value.decode("latin-1")
+
+
+def as_text(headers: Raw) -> tuple[tuple[str, str], ...]:
+    """As an exchange keeps them."""
+    return tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in headers)
+
+
+def as_raw(headers: Headers) -> Raw:
+    """As they were before `as_text`."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
+def length_of(headers: Raw) -> int | None:
+    """The body's length, where it is declared."""
+    for name, value in headers:
+        if name == b"content-length":
+            return int(value) if value.isdigit() and len(value) < 19 else None
+    return None

@@ -1,0 +1,43 @@
+"""What is kept of a body on its way through."""
+
+from typing import Protocol
+
+from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols.protocol import Call
+from inference_store.proxy.rules import Rules
+
+
+class Ticket(Protocol):
+    """What an exchange may keep; `proxy.capture` has the one that counts."""
+
+    refused: bool
+    """The declared size is over the cap of a body: nothing of the request is kept."""
+
+    def more(self, size: int) -> bool:
+        """Reserve more; False: keep no more parts."""
+
+    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
+        """Hand over what was kept."""
+
+
+class Kept:
+    """What is kept of a body: all its parts, while there is memory for them."""
+
+    def __init__(self, body: Body, ticket: Ticket | None, reserved: int = 0) -> None:
+        """`reserved`: bytes that were reserved for it when the call began."""
+        self._body = body
+        self._ticket = ticket
+        self._reserved = 0 if ticket is None or ticket.refused else reserved
+        self._parts: list[bytes] = []
+        body.parts = self._parts
+
+    def add(self, part: bytes) -> None:
+        """Keep a part; where there is no memory for it, none of them."""
+        self._body.size += len(part)
+        if self._ticket is None or not part or not self._body.whole:
+            return
+        if self._body.size <= self._reserved or self._ticket.more(len(part)):
+            self._parts.append(part)
+        else:
+            self._body.whole = False
+            self._parts.clear()

@@ -1,0 +1,176 @@
+"""One call on its way to the upstream and back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+from aiohttp import ClientResponse, ClientSession
+from yarl import URL
+
+from inference_store.proxy.capture import id_for_answer
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.protocol import Strip
+from inference_store.proxy.routing import Route
+
+from .asgi import Receive, Send
+from .failures import AWAY, body_of, failure_of
+from .headers import Raw, as_raw, as_text, end_to_end, length_of, to_upstream
+from .kept import Kept, Ticket
+
+CALLER_GONE: Final = "the caller went away before it had the answer"
+# A request is held whole to take its metadata out; a larger one goes on as it is.
+MOST_STRIPPED: Final = 64 * 1024 * 1024
+_log = structlog.get_logger()
+
+
+class Passing:
+    """One call. Nothing it does for capture can fail the call."""
+
+    def __init__(
+        self,
+        route: Route,
+        session: ClientSession | None,
+        exchange: Exchange,
+        *,
+        ticket: Ticket | None,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        self._upstream = route.upstream
+        self._strip = _strip_of(route)
+        self._session = session
+        self._exchange = exchange
+        self._ticket = ticket
+        self._receive = receive
+        self._send = send
+        self._all_asked = asyncio.Event()
+        self._answer_began = False
+
+    async def run(self, headers: Raw) -> None:
+        """Pass it through; it ends with the answer, or when the caller has gone."""
+        reserved = length_of(headers) or 0
+        self._asked = Kept(self._exchange.request, self._ticket, reserved)
+        self._told = Kept(self._exchange.response, self._ticket)
+        answering = asyncio.ensure_future(self._answered(headers))
+        leaving = asyncio.ensure_future(self._caller_left())
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if answering.done():
+                answering.result()
+            else:
+                self._exchange.error = CALLER_GONE
+        finally:
+            for task in (answering, leaving):
+                task.cancel()
+            await asyncio.gather(answering, leaving, return_exceptions=True)
+
+    async def _caller_left(self) -> None:
+        """Once the request is here, all that can still come is that the caller leaves."""
+        await self._all_asked.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def _answered(self, headers: Raw) -> None:
+        """Ask the upstream and send on what it answers. What fails on the way is answered by us,
+        or, where the answer had begun, breaks the connection off."""
+        try:
+            first = await self._part()
+            if self._strip is None:
+                body = self._rest(first) if not self._all_asked.is_set() else first
+            else:
+                headers, body = await self._stripped(self._strip, headers, first)
+            await self._ask(headers, body)
+        except AWAY as error:
+            status, sentence = failure_of(self._upstream.name, error)
+            if self._exchange.error == CALLER_GONE:
+                return
+            self._exchange.error = sentence
+            _log.warning("upstream failed", action="upstream_failed", error=sentence)
+            if self._answer_began:
+                raise
+            await self._refuse(status, sentence)
+
+    async def _part(self) -> bytes:
+        """The next part of the request. Raises ConnectionAbortedError."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self._exchange.error = CALLER_GONE
+            raise ConnectionAbortedError(CALLER_GONE)
+        part: bytes = message.get("body", b"")
+        self._asked.add(part)
+        if not message.get("more_body", False):
+            self._all_asked.set()
+        return part
+
+    async def _rest(self, first: bytes) -> AsyncIterator[bytes]:
+        """The request's parts as they come."""
+        if first:
+            yield first
+        while not self._all_asked.is_set():
+            part = await self._part()
+            if part:
+                yield part
+
+    async def _stripped(
+        self, strip: Strip, headers: Raw, first: bytes
+    ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
+        """The request without its metadata, or as it came."""
+        parts, size = [first], len(first)
+        while not self._all_asked.is_set():
+            if size > MOST_STRIPPED:
+                return headers, self._rest(b"".join(parts))
+            parts.append(await self._part())
+            size += len(parts[-1])
+        body = b"".join(parts)
+        found = strip(body, self._exchange.request_headers)
+        return (headers, body) if found is None else (as_raw(found[1]), found[0])
+
+    async def _ask(self, headers: Raw, body: bytes | AsyncIterator[bytes]) -> None:
+        exchange = self._exchange
+        if self._session is None:
+            await self._refuse(502, f"the upstream {self._upstream.name} answers gRPC alone")
+            return
+        query = f"?{exchange.query}" if exchange.query else ""
+        exchange.forwarded_at = datetime.now(UTC)
+        async with self._session.request(
+            exchange.method,
+            URL(f"{self._upstream.url}{exchange.path}{query}", encoded=True),
+            headers=to_upstream(headers),
+            data=body or None,
+            allow_redirects=False,
+        ) as answer:
+            exchange.responded_at = datetime.now(UTC)
+            await self._send_on(answer)
+
+    async def _send_on(self, answer: ClientResponse) -> None:
+        self._exchange.http_status = answer.status
+        headers = end_to_end(answer.raw_headers)
+        if self._ticket is not None:
+            name, value = id_for_answer(self._exchange.request_headers)
+            headers.append((name.encode(), value.encode("latin-1")))
+            self._exchange.response_headers = as_text(headers)
+        self._answer_began = True
+        start = {"type": "http.response.start", "status": answer.status, "headers": headers}
+        await self._send(start)
+        async for part in answer.content.iter_any():
+            self._told.add(part)
+            await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _refuse(self, status: int, sentence: str) -> None:
+        body = body_of(sentence)
+        self._exchange.error = self._exchange.error or sentence
+        self._answer_began = True
+        length = str(len(body)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def _strip_of(route: Route) -> Strip | None:
+    """How metadata are taken out of the request; None: it goes on as it came."""
+    if route.call is None or not route.rules.strip_metadata:
+        return None
+    return route.call.protocol.strip

@@ -1,0 +1,112 @@
+"""Build the proxy from its settings, and pass calls through until asked to stop.
+
+Order at the end: no new calls, those under way finish, then what was captured is published, all
+within one grace; what is left is said.
+"""
+
+import asyncio
+import gc
+import signal
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from inference_store.store.admin import AdminApp, Heartbeat
+from inference_store.store.settings import ProxySettings
+
+from .capture import Captures
+from .configuration import Configuration, configuration_of, configuration_of_one
+from .grpc_port import GrpcPort
+from .protocols import PROTOCOLS
+from .rest import Forwarding, Server, Upstreams, server_of
+from .routing import Routing
+
+_BEAT_SECONDS = 1.0
+# Of the grace, for calls under way; the rest is for what was captured.
+_CALLS_SHARE = 0.5
+_log = structlog.get_logger()
+
+
+async def serve(settings: ProxySettings) -> None:
+    """Pass calls through until SIGTERM or SIGINT. Raises WrongConfiguration."""
+    stop = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(name, stop.set)
+    configuration = _configuration(settings)
+    heartbeat = Heartbeat()
+    captures = Captures(settings)
+    admin = AdminApp("proxy", {}, heartbeat, spares=captures.waits)
+    try:
+        await captures.start()
+        await admin.start(settings.proxy_admin_host, settings.proxy_admin_port, settings)
+        # What starts with it stays: collecting garbage looks at none of it.
+        gc.collect()
+        gc.freeze()
+        async with _beating(heartbeat):
+            began = await _pass(settings, configuration, captures, stop)
+    finally:
+        began = began if stop.is_set() else time.monotonic()
+        left_seconds = settings.proxy_grace_seconds - (time.monotonic() - began)
+        await captures.stop(max(1.0, left_seconds))
+        await admin.stop()
+
+
+async def _pass(
+    settings: ProxySettings, configuration: Configuration, captures: Captures, stop: asyncio.Event
+) -> float:
+    """Both ports, until they have to stop; when that was (monotonic seconds)."""
+    routing = Routing(configuration)
+    upstreams = Upstreams(configuration.upstreams)
+    grace = settings.proxy_grace_seconds * _CALLS_SHARE
+    grpc = GrpcPort(settings, configuration, routing, captures)
+    rest = _rest(settings, Forwarding(routing, upstreams, captures.begin), grace)
+    try:
+        await grpc.start()
+        serving = asyncio.create_task(rest.serve())
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        began = time.monotonic()
+        rest.should_exit = True
+        await asyncio.gather(serving, grpc.stop(grace))
+        stopping.cancel()
+        return began
+    finally:
+        await upstreams.close()
+
+
+def _rest(settings: ProxySettings, app: Forwarding, grace: float) -> Server:
+    return server_of(
+        app,
+        host=settings.proxy_host,
+        port=settings.proxy_port,
+        grace_seconds=grace,
+        certificate=settings.proxy_tls_certificate_file,
+        key=settings.proxy_tls_key_file,
+    )
+
+
+def _configuration(settings: ProxySettings) -> Configuration:
+    if settings.proxy_config is not None:
+        return configuration_of(settings.proxy_config, protocols=PROTOCOLS)
+    names = [name.strip() for name in settings.proxy_protocols.split(",") if name.strip()]
+    return configuration_of_one(
+        settings.proxy_upstream, settings.proxy_upstream_grpc, names, protocols=PROTOCOLS
+    )
+
+
+@asynccontextmanager
+async def _beating(heartbeat: Heartbeat) -> AsyncIterator[None]:
+    """Beat while the loop turns."""
+
+    async def beat() -> None:
+        while True:
+            heartbeat.beat()
+            await asyncio.sleep(_BEAT_SECONDS)
+
+    task = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        task.cancel()

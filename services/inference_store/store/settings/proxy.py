@@ -1,0 +1,96 @@
+"""The proxy."""
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, FilePath, SecretStr, model_validator
+
+from .admin import AdminSettings
+from .blobs import BlobSettings
+from .group import Count, Group, Port, Seconds
+from .kafka import KafkaSettings
+from .logs import LogSettings
+from .tls_files import check_pair
+
+
+class CaptureSettings(Group):
+    """What is done with an exchange after its answer went back."""
+
+    proxy_capture_bytes: Count = 64 * 1024 * 1024
+    """Most bytes of captures held in memory; without room a call passes through uncaptured."""
+    proxy_body_bytes: Count = 16 * 1024 * 1024
+    """Most bytes of one exchange's bodies that are kept; over it, it is recorded without them."""
+    proxy_stream_chunks: Count = 10_000
+    """Most parts of one exchange's bodies that are kept; further ones are left out."""
+    proxy_inline_bytes: Annotated[int, Field(ge=0)] = 16 * 1024
+    """Largest metadata, and largest response, that travel in the event beside their blobs."""
+    proxy_key_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.\-]*(/[A-Za-z0-9_.\-]+)*$")] = (
+        "captures"
+    )
+    """What the keys of captured blobs begin with."""
+    proxy_upload_threads: Count = 8
+    """Threads that write blobs."""
+    proxy_retry_seconds: Seconds = 0.5
+    """First wait after trouble with a server; doubles up to 10 seconds."""
+    proxy_report_seconds: Seconds = 10.0
+    """Time between two reports of the proxy's books."""
+    proxy_redaction_key: SecretStr = SecretStr("")
+    """Key of the hash that a redaction puts in the place of a value."""
+    proxy_spool: Literal["off", "overflow", "all"] = "off"
+    """Captures go to disk first: `overflow`: when half the memory is full; `all`: every one."""
+    proxy_spool_directory: Path | None = None
+    """Folder of the spool; several proxies may share it."""
+    proxy_spool_bytes: Count = 1024 * 1024 * 1024
+    """Most bytes of the spool; over it captures wait in memory."""
+    proxy_spool_fsync: Literal["on", "off"] = "off"
+    """`on`: a capture is spooled once it is on the disk itself, and outlives a power cut."""
+    proxy_grace_seconds: Seconds = 20.0
+    """How long, at its end, the proxy waits for calls to finish and captures to be published."""
+
+    @model_validator(mode="after")
+    def _capture_fits(self) -> Self:
+        if self.proxy_spool != "off" and self.proxy_spool_directory is None:
+            raise ValueError(f"PROXY_SPOOL={self.proxy_spool} needs PROXY_SPOOL_DIRECTORY")
+        if self.proxy_body_bytes > self.proxy_capture_bytes:
+            raise ValueError("PROXY_BODY_BYTES is over PROXY_CAPTURE_BYTES: none would be kept")
+        return self
+
+
+class ProxySettings(LogSettings, AdminSettings, KafkaSettings, BlobSettings, CaptureSettings):
+    """Stands before model servers and captures what goes through."""
+
+    proxy_host: str = "127.0.0.1"
+    """Address that calls come to."""
+    proxy_port: Port = 8090
+    """Port of REST; 0: any free one."""
+    proxy_grpc_port: Port = 8091
+    """Port of gRPC, open where an upstream answers it; 0: any free one."""
+    proxy_tls_certificate_file: FilePath | None = None
+    """Certificate (PEM, with its chain) of both ports; set: they are TLS."""
+    proxy_tls_key_file: FilePath | None = None
+    """Private key (PEM) of that certificate."""
+    proxy_config: FilePath | None = None
+    """File of upstreams and models; unset: the one upstream of the two settings below."""
+    proxy_upstream: str | None = None
+    """URL where the model server answers REST, where there is no file."""
+    proxy_upstream_grpc: str | None = None
+    """`host:port` where the model server answers gRPC, where there is no file."""
+    proxy_protocols: str = "v2,v2-grpc"
+    """Protocols of that model server whose calls are captured, separated by commas."""
+    proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
+    """Largest gRPC message that passes; a larger one is refused."""
+    proxy_admin_host: str = "127.0.0.1"
+    """Address of the proxy's admin port (health and metrics)."""
+    proxy_admin_port: Port = 9104
+    """Admin port of the proxy; 0: any free one."""
+
+    @model_validator(mode="after")
+    def _proxy_fits(self) -> Self:
+        names = ("PROXY_TLS_CERTIFICATE_FILE", "PROXY_TLS_KEY_FILE")
+        check_pair(names, self.proxy_tls_certificate_file, self.proxy_tls_key_file)
+        upstream = self.proxy_upstream or self.proxy_upstream_grpc
+        if self.proxy_config is not None and upstream:
+            raise ValueError("PROXY_CONFIG and PROXY_UPSTREAM are set: keep the file, or the other")
+        if self.proxy_config is None and not upstream:
+            raise ValueError("set PROXY_UPSTREAM, PROXY_UPSTREAM_GRPC or PROXY_CONFIG")
+        return self

@@ -1,0 +1,167 @@
+"""What producers report: read by a real ingester from a real Kafka, and asked for over the api."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.ingester.reports import Reports
+from inference_store.store.producer_reports import ProducerReport, encode
+from inference_store.store.settings import IngesterSettings
+from tests.integration.api.conftest import blobs, client, make_app, settings  # noqa: F401
+from tests.integration.ingester.conftest import StartLine
+from tests.polling import until
+from tests.producer import Producer, capture
+from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.kafka import Kafka
+
+AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+Found = dict[str, dict[str, Any]]
+
+
+def said(producer: str, number: int, **counts: Any) -> bytes:
+    fields = {"reporter": producer, "booted_at": AT, "reported_at": AT, **counts}
+    return encode(ProducerReport(producer=producer, number=number, **fields))
+
+
+async def _accounts(api: httpx.AsyncClient) -> Found:
+    answer = await api.get("/v1/accounting")
+    assert answer.status_code == 200
+    return {each["producer"]: each for each in answer.json()["producers"]}
+
+
+def _asking(api: httpx.AsyncClient) -> Callable[[], Awaitable[Found]]:
+    return lambda: _accounts(api)
+
+
+@pytest.mark.real_kafka
+async def test_the_books_of_producers(
+    start_line: StartLine,
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    client: httpx.AsyncClient,  # noqa: F811
+) -> None:
+    reports = topic(2)
+    service, producer = await start_line(partitions=2, KAFKA_REPORTS_TOPIC=reports)
+    captures = [capture(n) for n in range(8)]
+    await producer.put_all(captures)
+    for n, one in enumerate(captures, start=1):
+        if n not in (3, 6):  # dropped after their sequence was given
+            headers = [("producer", b"p-1"), ("sequence", str(n).encode())]
+            await producer.publish(one.event, headers=headers, partition=n % 2)
+    async with Producer(service_environment(), reports) as reporter:
+        running = {"seen": 12, "sampled_out": 2, "queued": 1, "highest_sequence": 9}
+        dropped = {"no_budget": 1, "refused": 1}
+        await reporter.publish(said("p-1", 1, seen=1, queued=1), key=b"p-1")
+        for _ in range(2):  # delivered twice
+            report = said("p-1", 2, **running, dropped=dropped, published=7, events=7)
+            await reporter.publish(report, key=b"p-1")
+        for broken in (b"", b"{}", b"not json", b"\xff" * 100, b"{" + b" " * 70_000):
+            await reporter.publish(broken)
+        await reporter.publish(b"", key=b"p-1", headers=[("producer", b"p-1")])
+        await reporter.publish(said("p-2", 1, seen=2, dropped={"left": 1}, final=True))
+        await reporter.publish(said("long ago", 1), timestamp_ms=1_500_000_000_000)
+
+        def told(found: Found) -> bool:
+            return {"p-1", "p-2"} <= found.keys() and found["p-1"]["arrived"] == 6
+
+        found = await until(_asking(client), told, seconds=60)
+        first = found["p-1"]
+        assert first["state"] == "running"
+        assert {name: first[name] for name in running if name in first} == {
+            name: value for name, value in running.items() if name in first
+        }
+        assert (first["dropped"], first["published"], first["events"]) == (dropped, 7, 7)
+        assert first["closes"] is True
+        assert (first["given"], first["highest"], first["missing"]) == (9, 8, 2)
+        assert first["holes"] == {
+            "dropped": 2, "waiting": 1, "unknown_tail": 0, "unexplained": 0,
+        }  # fmt: skip
+        assert [each["number"] for each in first["reports"]] == [2]
+        assert (found["p-2"]["state"], found["p-2"]["closes"]) == ("ended", False)
+        assert "long ago" not in found
+        assert service.metrics("ingester_reports_total") >= 11
+        assert service.health()["ready"]
+
+        # what it goes on from after a restart are the reports kept
+        await asyncio.to_thread(service.stop)
+        last = said("p-1", 3, **(running | {"queued": 0}), dropped=dropped, published=8, final=True)
+        await reporter.publish(last, key=b"p-1")
+        service.restart()
+        found = await until(
+            _asking(client), lambda found: found["p-1"]["state"] == "ended", seconds=60
+        )
+    assert found["p-1"]["holes"] == {
+        "dropped": 2, "waiting": 0, "unknown_tail": 0, "unexplained": 1,
+    }  # fmt: skip
+    assert "broken_report" in service.log.read_text()
+
+
+@pytest.mark.real_kafka
+async def test_a_topic_that_comes_later_is_read_and_until_then_the_line_runs(
+    start_line: StartLine,
+    service_environment: MakeEnvironment,
+    kafka_server: Kafka,
+    client: httpx.AsyncClient,  # noqa: F811
+) -> None:
+    name = unique("reports")
+    service, producer = await start_line(KAFKA_REPORTS_TOPIC=name)
+    await producer.produce(*(capture(n) for n in range(20)))
+
+    async def stored() -> int:
+        partitions = (await client.get("/v1/accounting")).json()["partitions"]
+        return sum(each["stored"] for each in partitions)
+
+    await until(stored, lambda count: count == 20, seconds=60)
+    assert service.health()["ready"]
+    assert service.metrics("ingester_trouble_total") == 0
+    kafka_server.create_topic(name)
+    async with Producer(service_environment(), name) as reporter:
+        await reporter.publish(said("late", 1))
+        await until(_asking(client), lambda found: "late" in found, seconds=60)
+
+
+@pytest.mark.real_kafka
+async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    engine: AsyncEngine,
+    client: httpx.AsyncClient,  # noqa: F811
+) -> None:
+    name, stop = topic(1), asyncio.Event()
+    environment = service_environment(KAFKA_REPORTS_TOPIC=name)
+    fields = {
+        key.removeprefix("INFERENCE_STORE_").lower(): value
+        for key, value in environment.items()
+        if key.startswith("INFERENCE_STORE_")
+    }
+    wanted = {key: fields[key] for key in fields.keys() & IngesterSettings.model_fields.keys()}
+    ingester = IngesterSettings(_env_file=None, **wanted)  # type: ignore[call-arg]
+    short = {"silent_after": timedelta(seconds=1), "look_seconds": 0.2}
+    async with Producer(environment, name) as reporter, asyncio.TaskGroup() as tasks:
+        tasks.create_task(Reports(ingester, engine, stop, **short).run())  # type: ignore[arg-type]
+        await reporter.publish(said("dies", 1, seen=9, queued=4, published=5, highest_sequence=9))
+        await reporter.publish(said("ends", 1, seen=1, published=1, highest_sequence=1, final=True))
+        found = await until(
+            _asking(client),
+            lambda found: found.get("dies", {}).get("state") == "dead",
+            seconds=30,
+        )
+        assert found["dies"]["holes"]["unknown_tail"] == 9
+        assert found["ends"]["state"] == "ended"
+        assert found["ends"]["holes"]["unknown_tail"] == 0
+        # its spool is found by the next one, which says what became of it
+        report = said("dies", 1, reporter="next", seen=4, published=4, highest_sequence=9,
+                      final=True)  # fmt: skip
+        await reporter.publish(report)
+        found = await until(
+            _asking(client), lambda found: len(found["dies"]["reports"]) == 2, seconds=30
+        )
+        stop.set()
+    dies = found["dies"]
+    assert (dies["seen"], dies["published"], dies["queued"], dies["unsettled"]) == (9, 9, 0, 0)
+    assert dies["closes"] is True

@@ -1,0 +1,99 @@
+"""A model server of the test's own, and the proxy's REST side before it, in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols import Call
+from inference_store.proxy.rest import Forwarding, Upstreams, server_of
+from inference_store.proxy.routing import Routing
+from inference_store.proxy.rules import Rules
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+DEADLINE = 10.0
+
+
+@dataclass
+class Kept:
+    """What was handed over; `most` bytes may be reserved beyond what a call declares."""
+
+    most: int = 1 << 30
+    refuse: bool = False
+    refused: bool = False
+    exchanges: list[tuple[Exchange, Call, Rules, str]] = field(default_factory=list)
+    _came: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def begin(self, _: int) -> "Kept | None":
+        return None if self.refuse else self
+
+    def more(self, size: int) -> bool:
+        self.most -= size
+        return self.most >= 0
+
+    def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
+        self.exchanges.append((exchange, call, rules, model))
+        self._came.set()
+
+    async def first(self) -> Exchange:
+        """The first exchange, once it is there."""
+        await asyncio.wait_for(self._came.wait(), DEADLINE)
+        return self.exchanges[0][0]
+
+
+@asynccontextmanager
+async def upstream(handler: Handler) -> AsyncIterator[int]:
+    """The port of a model server that answers everything with `handler`."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return await handler(request)
+
+    app = web.Application(client_max_size=1 << 30)
+    app.router.add_route("*", "/{path:.*}", answer)
+    runner = web.AppRunner(
+        app, auto_decompress=False, shutdown_timeout=0.1, handler_cancellation=True
+    )
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def proxy(
+    port: int, kept: Kept, *, read_seconds: float = 10.0, model: ModelEntry | None = None
+) -> AsyncIterator[int]:
+    """The port of a proxy before the model server at `port`."""
+    entry = UpstreamEntry(
+        name="one", url=f"http://127.0.0.1:{port}", protocols=("v2",), read_seconds=read_seconds
+    )
+    upstreams = Upstreams([entry])
+    routing = Routing(Configuration([entry], [model] if model else []))
+    app = Forwarding(routing, upstreams, kept.begin)
+    server = server_of(app, host="127.0.0.1", port=0, grace_seconds=1)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await asyncio.wait_for(server.listening.wait(), DEADLINE)
+        yield server.port
+    finally:
+        server.should_exit = True
+        await serving
+        await upstreams.close()
+        assert app.calls == 0
+
+
+async def raw(port: int, request: bytes) -> bytes:
+    """What a server answers to these bytes, until it closes the connection."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(request)
+        return await asyncio.wait_for(reader.read(), DEADLINE)
+    finally:
+        writer.close()
+        await writer.wait_closed()

@@ -1,0 +1,163 @@
+"""What the proxy is to stand before, without it: real servers answer real clients."""
+
+import base64
+import json
+from typing import Any
+
+import httpx
+import pytest
+from sklearn.datasets import load_digits
+
+from tests.upstreams.asking import Asked, arrivals
+from tests.upstreams.clients import V2, Clients, tensor
+from tests.upstreams.mlserver import MLServer, batch
+from tests.upstreams.pictures import COINS, photograph, pictures
+from tests.upstreams.triton import Triton
+
+pytestmark = pytest.mark.real_upstreams
+
+CLOSE = ("Connection", "close")
+JSON = ("Content-Type", "application/json")
+# Every fifth image was left out when the classifier was trained.
+UNSEEN = slice(0, 500, 5)
+
+
+def post(url: str, said: Any) -> Any:
+    answer = httpx.post(url, json=said, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_it_reads_digits_over_rest_and_grpc(mlserver: MLServer, clients: Clients) -> None:
+    images, labels = load_digits(return_X_y=True)
+    unseen, true = images[UNSEEN], labels[UNSEEN].tolist()
+    pixels = tensor("pixels", "FP64", unseen.shape, unseen.ravel().tolist())
+    answer = post(f"{mlserver.url}/v2/models/digits/infer", {"id": "x", "inputs": [pixels]})
+    read = answer["outputs"][0]["data"]
+    right = sum(one == other for one, other in zip(read, true, strict=True))
+    assert right > 0.9 * len(true)
+    assert answer["id"] == "x"
+
+    over_grpc = clients.infer("grpc", mlserver.grpc, "digits", [pixels], id="x")
+    assert [row[0] for row in over_grpc["outputs"]["predict"]] == read
+    over_http = clients.infer("http", mlserver.http, "digits", [pixels], binary=False)
+    assert over_http["outputs"] == over_grpc["outputs"]
+
+
+def test_it_finds_faces_in_two_pictures(mlserver: MLServer, clients: Clients) -> None:
+    asked = pictures(photograph(), photograph(COINS), metadata='{"a": 1}')
+    answer = post(f"{mlserver.url}/v2/models/faces/infer", asked)
+    names = [one["name"] for one in answer["outputs"]]
+    assert names == ["image-0", "image-1"]
+    best = answer["outputs"][0]["data"][0]
+    assert best["label"] == "face"
+    assert best["score"] > 0.9
+    assert answer["parameters"]["metadata"] == '{"a": 1}'
+    assert answer["outputs"][0]["parameters"]["action"] == "predict"
+
+    inputs = [tensor(name, "BYTES", [1], [photograph()]) for name in names]
+    over_grpc = clients.infer("grpc", mlserver.grpc, "faces-text", inputs)["outputs"]
+    assert list(over_grpc) == names
+    assert json.loads(base64.b64decode(over_grpc["image-0"][0])) == best
+    assert best not in answer["outputs"][1]["data"]
+
+
+def test_what_is_no_picture_is_refused(mlserver: MLServer, clients: Clients) -> None:
+    answer = httpx.post(f"{mlserver.url}/v2/models/faces/infer", json=pictures(b"none"))
+    assert (answer.status_code, answer.json()) == (
+        400,
+        {"error": "input image-0: 4 bytes that are no image"},
+    )
+    refused = clients.infer("grpc", mlserver.grpc, "faces", [tensor("i", "BYTES", [1], [b"-"])])
+    assert refused["status"] == "StatusCode.INVALID_ARGUMENT"
+
+
+def test_mlserver_does_not_know_the_binary_extension(mlserver: MLServer, clients: Clients) -> None:
+    pixels = tensor("pixels", "FP64", [1, 64], [0.0] * 64)
+    refused = clients.infer("http", mlserver.http, "digits", [pixels])
+    assert refused["status"] == "422"
+
+
+async def test_mlserver_streams(mlserver: MLServer, clients: Clients) -> None:
+    text = {"name": "text", "datatype": "BYTES", "shape": [1]}
+    asked = {"inputs": [text | {"data": ["one two"]}], "parameters": {"pause": 0.5}}
+    body = json.dumps(asked).encode()
+    came = await arrivals(
+        mlserver.http, Asked("POST", "/v2/models/words/infer_stream", [JSON, CLOSE], body)
+    )
+    first = next(seconds for seconds, part in came if b'["one"]' in part)
+    second = next(seconds for seconds, part in came if b'["two"]' in part)
+    assert second - first > 0.3
+
+    inputs = [text | {"contents": {"bytes_contents": ["YSBi"]}}]
+    message = clients.encode("ModelInferRequest", {"model_name": "words", "inputs": inputs})
+    streamed = clients.call(mlserver.grpc, f"{V2}/ModelStreamInfer", message)
+    read = [clients.decode("ModelInferResponse", one) for one in streamed.responses]
+    said = [one["outputs"][0]["contents"]["bytes_contents"] for one in read]
+    assert said == [["YQ=="], ["Yg=="]]
+
+
+def test_its_own_client_asks_too(mlserver: MLServer) -> None:
+    text = {"name": "args", "datatype": "BYTES", "shape": [1]}
+    texts = ("a good day", "a day")
+    requests = [{"id": str(at), "inputs": [text | {"data": [t]}]} for at, t in enumerate(texts)]
+    answers = batch(mlserver.http, "sentiment-stub", requests)
+    found = {one["id"]: json.loads(one["outputs"][0]["data"][0])["label"] for one in answers}
+    assert found == {"0": "POSITIVE", "1": "NEGATIVE"}
+
+
+def test_models_are_unloaded_and_loaded(mlserver: MLServer) -> None:
+    ready = f"{mlserver.url}/v2/models/echo/ready"
+    models = f"{mlserver.url}/v2/repository/models"
+    assert httpx.get(ready).status_code == 200
+    assert httpx.post(f"{models}/echo/unload").status_code == 200
+    assert httpx.get(ready).status_code == 404
+    assert httpx.post(f"{models}/echo/load").status_code == 200
+    assert httpx.get(ready).status_code == 200
+    index = post(f"{mlserver.url}/v2/repository/index", {})
+    assert {one["state"] for one in index} == {"READY"}
+
+
+@pytest.mark.real_triton
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+def test_tensors_come_back_in_binary(triton: Triton, clients: Clients, transport: Any) -> None:
+    address = getattr(triton, transport)
+    inputs = [
+        tensor("bool", "BOOL", [2], [True, False]),
+        tensor("uint64", "UINT64", [1], [2**64 - 1]),
+        tensor("int8", "INT8", [2], [-128, 127]),
+        tensor("fp16", "FP16", [1], [0.5]),
+        tensor("fp64", "FP64", [1], [0.1]),
+        tensor("bytes", "BYTES", [2], [b"\xff\x00", b""]),
+    ]
+    answer = clients.infer(transport, address, "echo", inputs, id="e")
+    assert answer["id"] == "e"
+    assert answer["outputs"] == {one["name"]: one["data"] for one in inputs}
+
+
+@pytest.mark.real_triton
+def test_boxes_are_numbers(triton: Triton, clients: Clients) -> None:
+    image = [[[0, 0, 0]] * 6 for _ in range(4)]
+    image[1] = [[0, 0, 0]] * 2 + [[0, 255, 0]] * 2 + [[0, 0, 0]] * 2
+    pixels = [channel for row in image for pixel in row for channel in pixel]
+    answer = clients.infer(
+        "http", triton.http, "blobs", [tensor("image", "UINT8", [4, 6, 3], pixels)]
+    )
+    assert answer["outputs"]["boxes"] == [[2, 1, 4, 2, 1, 1]]
+
+
+@pytest.mark.real_triton
+def test_triton_streams(triton: Triton, clients: Clients) -> None:
+    text = [tensor("text", "BYTES", [1], [b"one two three"])]
+    answers = clients.stream(triton.grpc, "words", text)
+    words = [base64.b64decode(one["outputs"]["word"][0]) for one in answers]
+    assert words == [b"one", b"two", b"three"]
+    events = httpx.post(f"{triton.url}/v2/models/words/generate_stream", json={"text": "a b"})
+    assert events.text.count("data: ") == 2
+
+
+@pytest.mark.real_triton
+def test_an_error_is_one(triton: Triton, clients: Clients) -> None:
+    asked = [tensor("x", "FP32", [1, 1], [-1])]
+    assert clients.infer("http", triton.http, "twice", asked)["status"] == "500"
+    assert clients.infer("grpc", triton.grpc, "twice", asked)["error"] == "x is negative"

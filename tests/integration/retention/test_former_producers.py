@@ -1,0 +1,40 @@
+"""A scheduled run sums the producers that were not heard for long, and removes their rows."""
+
+import asyncio
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.leader import Leader
+from inference_store.retention.pace import Pace
+from inference_store.store import books
+from inference_store.store.admin import Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.books import Place
+from inference_store.store.retention.leadership import candidacy
+from inference_store.store.settings import RetentionSettings
+
+_PLACE = Place("default", "events", 0, 0)
+
+
+async def test_a_scheduled_run_folds_to_the_last(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await books.begin(connection, _PLACE, first=0, began="first")
+        for hundred in range(12):
+            some = {f"{hundred:02}-{n:02}": [2] for n in range(100)}
+            await books.cover(connection, _PLACE, some)
+        old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
+        await connection.execute(text(f"{old} WHERE producer < '11'"))
+    due = asyncio.Event()
+    due.set()
+    async with candidacy(engine) as leadership:
+        assert await leadership.take()
+        pace = Pace(leadership, Heartbeat(), asyncio.Event())
+        await Leader(settings, engine, blobs, pace, due).turn()
+    async with engine.connect() as connection:
+        assert len(await books.producers(connection)) == 100
+        found = await books.former(connection)
+    assert found is not None
+    assert (found.producers, found.arrived, found.unexplained) == (1100, 1100, 1100)

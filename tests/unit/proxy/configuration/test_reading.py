@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+from inference_store.proxy.configuration import (
+    Configuration,
+    UpstreamEntry,
+    WrongConfiguration,
+    configuration_of,
+)
+
+PROTOCOLS = ("v2", "v2-grpc", "openai")
+GOOD = """\
+upstreams:
+  - name: detectors
+    url: http://mlserver:8080/
+    grpc: mlserver:8081
+    models: [faces, "yolo*"]
+  - name: chat
+    url: https://vllm:8000
+    protocols: [openai]
+models:
+  - model: yolo*
+    version: "2"
+    model_id: traffic
+    project_id: roads
+    task_type: Object Detection
+    sampling: {share: 0.1, key: camera, always_errors: true}
+    redactions:
+      - {what: metadata, name: driver, how: hash}
+    metadata_headers: [X-Camera]
+  - model: m-AbC
+    capture: false
+"""
+
+
+def _read(tmp_path: Path, text: str) -> Configuration:
+    path = tmp_path / "proxy.yaml"
+    path.write_text(text)
+    return configuration_of(path, protocols=PROTOCOLS)
+
+
+def test_a_call_goes_to_the_first_upstream_that_serves_its_model(tmp_path: Path) -> None:
+    found = _read(tmp_path, GOOD)
+    assert found.upstream("yolo11").name == "detectors"
+    assert found.upstream("llama").name == "chat"
+    assert found.upstream(None).name == "detectors"
+    assert found.upstreams[0].url == "http://mlserver:8080"
+
+
+def test_a_model_that_nobody_serves_goes_to_the_first_which_says_so() -> None:
+    entry = UpstreamEntry(name="one", url="http://x:1", models=("a",))
+    assert Configuration([entry]).upstream("b") is entry
+
+
+def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:
+    found = _read(tmp_path, GOOD)
+    rules = found.rules("detectors", "yolo11", "2")
+    assert (rules.model_id, rules.task_type, rules.sampling.key) == (
+        "traffic",
+        "object_detection",
+        "camera",
+    )
+    assert rules.metadata_headers == ("x-camera",)
+    assert found.rules("detectors", "yolo11", "3").model_id is None
+    assert not found.rules("detectors", "m-aBc", None).capture
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("upstreams: [", "line 1: expected the node content"),
+        ("", "upstreams"),
+        ("- 1", "line 1"),
+        ("upstreams: []", "line 1: upstreams: Tuple should have at least 1 item"),
+        ("upstreams:\n  - name: a\n    url: ftp://x", "line 3: upstreams[0].url: expected http"),
+        (
+            "upstreams:\n  - name: a\n    uri: http://x",
+            "line 3: upstreams[0].uri: there is no such",
+        ),
+        ("upstreams:\n  - name: a\n    uri: http://x", "the nearest are url"),
+        ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
+        ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
+        ("upstreams:\n  - {name: a, url: http://x}\n  - {name: a, url: http://x}", "two upstreams"),
+        ("upstreams:\n  - name: a\n    name: b", "line 3: 'name' is there twice"),
+        (
+            "upstreams:\n  - name: a\n    url: http://x\n    protocols: [v2, v3]",
+            "line 4: upstreams[0].protocols[1]: there is no protocol 'v3'; known are openai, v2",
+        ),
+        (GOOD + "    upstream: chatt\n", "there is no upstream 'chatt'; known are chat, detectors"),
+        (GOOD + "    task_type: dogs\n", "there is no task type 'dogs'"),
+        (GOOD + "    sampling: {share: 2}\n", "models[1].sampling.share"),
+        (GOOD + "    redactions: [{what: input, how: hash}]\n", "can only be dropped"),
+        (GOOD + "    redactions: [{what: header}]\n", "everything else needs one"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(WrongConfiguration, match=r"proxy\.yaml") as wrong:
+        _read(tmp_path, text)
+    assert said in str(wrong.value)
+
+
+def test_a_file_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(WrongConfiguration, match=r"proxy\.yaml cannot be read: No such file"):
+        configuration_of(tmp_path / "proxy.yaml", protocols=PROTOCOLS)
+
+
+def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
+    text = "upstreams:\n  - {name: a, url: x}\nmodells: []\n"
+    with pytest.raises(WrongConfiguration) as wrong:
+        _read(tmp_path, text)
+    assert len(str(wrong.value).splitlines()) == 2

@@ -1,0 +1,48 @@
+"""Content codings, undone under a bound and done again."""
+
+import gzip
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.proxy.protocols.content_encoding import NotDecoded, codings, decode, encode
+
+GZIP = [("content-encoding", "gzip")]
+
+
+@given(
+    content=st.binary(),
+    names=st.lists(st.sampled_from(["gzip", "deflate", "identity", "X-Gzip"]), max_size=4),
+)
+def test_what_is_coded_comes_back(content: bytes, names: list[str]) -> None:
+    headers = [("content-encoding", " , ".join(names)), ("content-encoding", "")]
+    assert decode(encode(content, headers), headers) == content
+    assert len(codings(headers)) == len(names) - names.count("identity")
+
+
+def test_the_bound_is_kept() -> None:
+    bomb = gzip.compress(b"\0" * 5000)
+    assert len(decode(bomb, GZIP, 5000)) == 5000
+    with pytest.raises(NotDecoded, match="larger than 4999 bytes"):
+        decode(bomb, GZIP, 4999)
+    with pytest.raises(NotDecoded, match="larger than 7000 bytes"):
+        decode(bomb * 2, GZIP, 7000)
+
+
+def test_several_members_are_one_body() -> None:
+    assert decode(gzip.compress(b"a") + gzip.compress(b"b") + b"\0\0", GZIP) == b"ab"
+
+
+@given(content=st.binary(), name=st.sampled_from(["gzip", "deflate", "br", "a,b,c,d,e"]))
+def test_any_bytes_are_decoded_or_refused(content: bytes, name: str) -> None:
+    try:
+        decode(content, [("content-encoding", name)], 1000)
+    except NotDecoded as exc:
+        assert str(exc)
+
+
+def test_encoding_is_the_same_each_time() -> None:
+    assert encode(b"a", GZIP) == encode(b"a", GZIP)
+    assert zlib.decompress(encode(b"a", [("content-encoding", "deflate")])) == b"a"

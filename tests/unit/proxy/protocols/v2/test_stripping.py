@@ -1,0 +1,188 @@
+"""A request without its metadata: what stays is what was there, to the byte."""
+
+import gzip
+import json
+import zlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.proxy.exchange import Headers, header
+from inference_store.proxy.protocols.v2 import strip
+from inference_store.proxy.protocols.v2.stripping import without_metadata
+
+from .calls import body, texts
+
+EXACT = [
+    ('{"parameters":{"metadata":"x"}}', '{"parameters":{}}'),
+    ('{"parameters": { "metadata" : "x" } }', '{"parameters": {  } }'),
+    ('{"parameters":{"metadata":[1],"a":1e400}}', '{"parameters":{"a":1e400}}'),
+    ('{"parameters":{"a" : 1.0 , "metadata":{"}":"]"}}}', '{"parameters":{"a" : 1.0}}'),
+    ('{"parameters":{"a":1,"metadata":2,"b":3}}', '{"parameters":{"a":1,"b":3}}'),
+    ('{"parameters":{"metadata":1,"metadata":2}}', '{"parameters":{}}'),
+    ('{"parameters":{"metadata":1,"a":2,"metadata":3}}', '{"parameters":{"a":2}}'),
+    ('{"parameters":{"a":1,"a":2,"met\\u0061data":3}}', '{"parameters":{"a":1,"a":2}}'),
+    (
+        '{"id":"1","inputs":[ {"data":[12345678901234567890123],"parameters":{"metadata":"x"}},\n'
+        '{"parameters":{"metadata":null,"k":"\\"metadata\\""}} ]}',
+        '{"id":"1","inputs":[ {"data":[12345678901234567890123],"parameters":{}},\n'
+        '{"parameters":{"k":"\\"metadata\\""}} ]}',
+    ),
+    (
+        '{"inputs":[],"parameters":{"metadata":1},"inputs":[{"parameters":{"metadata":2}}]}',
+        '{"inputs":[],"parameters":{},"inputs":[{"parameters":{}}]}',
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), EXACT)
+def test_only_the_metadata_goes(text: str, expected: str) -> None:
+    assert (without_metadata(text.encode()) or b"").decode() == expected
+
+
+NOTHING = [
+    b"",
+    b"metadata",
+    b"{}",
+    b'{"metadata": 1}',
+    b'{"inputs": [{"metadata": 1, "data": ["metadata"]}]}',
+    b'{"outputs": [{"parameters": {"metadata": 1}}]}',
+    b'{"inputs": {"parameters": {"metadata": 1}}, "parameters": ["metadata"]}',
+    b'[{"parameters": {"metadata": 1}}]',
+    b'{"parameters": {"metadata": 1}',
+    '{"parameters": {"metadata": 1}}'.encode("utf-16-le"),
+]
+
+
+@pytest.mark.parametrize("content", NOTHING)
+def test_nothing_to_cut(content: bytes) -> None:
+    assert strip(content, [("content-length", str(len(content)))]) is None
+
+
+def test_a_mark_stays() -> None:
+    assert without_metadata(b'\xef\xbb\xbf{"parameters":{"metadata":1}}') == (
+        b'\xef\xbb\xbf{"parameters":{}}'
+    )
+
+
+def test_headers_are_right_again() -> None:
+    content = b'{"parameters":{"metadata":1}}'
+    headers = [("content-type", "application/json"), ("content-length", "29"), ("x", "29")]
+    assert strip(content, headers) == (
+        b'{"parameters":{}}',
+        [("content-type", "application/json"), ("content-length", "17"), ("x", "29")],
+    )
+
+
+def test_a_length_that_was_not_there_is_not_invented() -> None:
+    found = strip(b'{"parameters":{"metadata":1}}', [("transfer-encoding", "chunked")])
+    assert found is not None
+    assert found[1] == [("transfer-encoding", "chunked")]
+
+
+def test_the_binary_part_stays() -> None:
+    tail = b'\0\1"metadata"\xff'
+    head = b'{"inputs":[{"parameters":{"binary_data_size":13,"metadata":"x"}}]}'
+    headers = [
+        ("inference-header-content-length", str(len(head))),
+        ("content-length", str(len(head + tail))),
+    ]
+    found = strip(head + tail, headers)
+    assert found is not None
+    sent, said = found
+    kept = b'{"inputs":[{"parameters":{"binary_data_size":13}}]}'
+    assert sent == kept + tail
+    assert header(said, "inference-header-content-length") == str(len(kept))
+    assert header(said, "content-length") == str(len(sent))
+
+
+@pytest.mark.parametrize(
+    ("coding", "encode", "decode"),
+    [
+        ("gzip", gzip.compress, gzip.decompress),
+        ("deflate", zlib.compress, zlib.decompress),
+        ("deflate", lambda data: zlib.compress(data)[2:-4], zlib.decompress),
+    ],
+)
+def test_the_coding_stays(coding: str, encode: Any, decode: Any) -> None:
+    content = encode(b'{"parameters":{"metadata":1}}')
+    headers = [("content-encoding", coding), ("content-length", str(len(content)))]
+    found = strip(content, headers)
+    assert found is not None
+    assert decode(found[0]) == b'{"parameters":{}}'
+    expected = [("content-encoding", coding), ("content-length", str(len(found[0])))]
+    assert list(found[1]) == expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [("content-encoding", "br")],
+        [("content-encoding", "gzip")],
+        [("inference-header-content-length", "999")],
+        [("inference-header-content-length", "x")],
+    ],
+)
+def test_what_cannot_be_read_is_left_alone(headers: Headers) -> None:
+    assert strip(b'{"parameters":{"metadata":1}}', headers) is None
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+_NAMES = st.sampled_from(["metadata", "parameters", "inputs", "a", "é", '"', "\\"])
+_JSON = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_NAMES, inner, max_size=4),
+    max_leaves=12,
+)
+_PARAMETERS = st.dictionaries(_NAMES, _JSON, max_size=4)
+_INPUT = st.fixed_dictionaries({"name": st.text()}, optional={"parameters": _PARAMETERS | _JSON})
+_REQUEST = st.fixed_dictionaries(
+    {"inputs": st.lists(_INPUT | _JSON, max_size=3) | _JSON},
+    optional={"parameters": _PARAMETERS | _JSON, "id": _SCALARS},
+)
+
+
+def cleaned(document: Any) -> Any:
+    """The request without its metadata, as anyone would do it who may lose how it was written."""
+    inputs = document["inputs"]
+    for holder in [document, *(inputs if isinstance(inputs, list) else [])]:
+        if isinstance(holder, dict) and isinstance(holder.get("parameters"), dict):
+            holder["parameters"].pop("metadata", None)
+    return document
+
+
+@given(
+    document=_REQUEST,
+    ascii_only=st.booleans(),
+    indent=st.sampled_from([None, 2, "\t"]),
+    separators=st.sampled_from([None, (",", ":"), (" , ", " : ")]),
+)
+def test_the_rest_is_the_same_document(
+    document: Any, ascii_only: bool, indent: Any, separators: Any
+) -> None:
+    text = json.dumps(document, ensure_ascii=ascii_only, indent=indent, separators=separators)
+    content = text.encode("utf-8", "surrogatepass")
+    found = strip(content, [("content-length", str(len(content)))])
+    expected = cleaned(json.loads(text))
+    if found is None:
+        assert json.loads(text) == expected
+    else:
+        assert json.loads(found[0].decode("utf-8", "surrogatepass")) == expected
+        assert header(found[1], "content-length") == str(len(found[0]))
+        assert _is_cut_from(found[0], content)
+
+
+def _is_cut_from(part: bytes, whole: bytes) -> bool:
+    """All bytes of `part` stand in `whole` in the same order."""
+    left = iter(whole)
+    return all(byte in left for byte in part)
+
+
+@given(data=st.lists(st.floats() | st.integers(), max_size=5), prefix=st.text(max_size=5))
+def test_what_was_not_touched_is_the_same_bytes(data: list[float], prefix: str) -> None:
+    tensor = body(texts(*data, name=prefix))
+    text = b'{"inputs":[' + tensor + b',{"parameters":{"metadata":"x"},"n":' + tensor + b"}]}"
+    found = without_metadata(text)
+    assert found == b'{"inputs":[' + tensor + b',{"parameters":{},"n":' + tensor + b"}]}"

@@ -1,0 +1,66 @@
+import pytest
+
+from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
+from inference_store.proxy.routing import Routing
+
+DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))
+CHAT = UpstreamEntry(name="chat", url="http://b:1", protocols=("openai",))
+RAW = UpstreamEntry(name="odd", url="http://c:1", protocols=("raw",), models=("odd",))
+MODELS = [
+    ModelEntry(model="yolo-quiet", capture=False),
+    ModelEntry(model="yolo*", version="2", model_id="two"),
+    ModelEntry(model="m-ab", model_id="ab"),
+    ModelEntry(upstream="chat", project_id="talk"),
+]
+ROUTING = Routing(Configuration([DETECTORS, RAW, CHAT], MODELS))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "upstream", "model", "model_id"),
+    [
+        ("POST", "/v2/models/yolo/infer", "detectors", "yolo", None),
+        ("POST", "/v2/models/yolo/versions/2/infer", "detectors", "yolo", "two"),
+        ("POST", "/v2/models/yolo/versions/3/infer", "detectors", "yolo", None),
+        ("POST", "/v2/models/m-aB/infer/", "detectors", "m-aB", "ab"),
+    ],
+)
+def test_a_captured_call(
+    method: str, path: str, upstream: str, model: str, model_id: str | None
+) -> None:
+    route = ROUTING.route("rest", method, path)
+    assert route.call is not None
+    assert (route.upstream.name, route.model, route.rules.model_id) == (upstream, model, model_id)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "upstream"),
+    [
+        ("GET", "/v2/health/live", "detectors"),
+        ("GET", "/v2/models/yolo/ready", "detectors"),
+        ("GET", "/v2/models/llama/ready", "chat"),
+        ("POST", "/v2/repository/models/llama/load", "chat"),
+        ("POST", "/v2/models/yolo-quiet/infer", "detectors"),
+        # its upstream does not speak V2
+        ("POST", "/v2/models/llama/infer", "chat"),
+    ],
+)
+def test_a_call_that_passes_through(method: str, path: str, upstream: str) -> None:
+    route = ROUTING.route("rest", method, path)
+    assert (route.upstream.name, route.call) == (upstream, None)
+
+
+def test_a_model_is_captured_by_what_its_upstream_speaks() -> None:
+    route = ROUTING.route("rest", "POST", "/v2/models/odd/infer")
+    assert route.call is not None
+    assert (route.upstream.name, route.call.protocol.name) == ("odd", "raw")
+
+
+def test_a_model_that_only_the_message_names() -> None:
+    route = ROUTING.route("rest", "POST", "/v1/chat/completions", "llama")
+    assert route.call is not None
+    assert (route.upstream.name, route.model, route.rules.project_id) == ("chat", "llama", "talk")
+
+
+def test_nobody_serves_what_strangers_name() -> None:
+    only = Routing(Configuration([RAW]))
+    assert only.route("rest", "GET", "/v2/models/x/ready").upstream is RAW

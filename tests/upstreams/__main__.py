@@ -1,0 +1,11 @@
+"""`python -m tests.upstreams`: have the upstreams there before the tests ask for them."""
+
+import sys
+
+from tests.servers.__main__ import have
+
+from .environment import find_upstreams
+from .triton import find_triton
+
+if __name__ == "__main__":
+    sys.exit(have({"upstreams": find_upstreams, "triton": find_triton}))

@@ -1,0 +1,183 @@
+"""Requests sent as they are to stand on the wire, and answers as they came: in three ways."""
+
+import asyncio
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+import aiohttp
+from yarl import URL
+
+from tests.servers.versions import MissingServer
+
+_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, as it is to stand on the wire; Host and Content-Length are added."""
+
+    method: str
+    path: str
+    """With the query, escaped."""
+    headers: Sequence[tuple[str, str]] = ()
+    body: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What came back. Header names as they were spelt."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    """Without chunks, with its content coding."""
+    cut: bool = False
+    """The connection ended before the body did."""
+
+
+async def by_socket(address: str, asked: Asked) -> Answered:
+    """Over a plain socket, written and read here. Raises ConnectionError where nothing came."""
+    wire = b""
+    with suppress(ConnectionResetError):  # after some of an answer that is its end
+        async for _, part in _coming(address, asked):
+            wire += part
+            if _whole(wire, asked.method):
+                break
+    return read_answer(wire, asked.method)
+
+
+async def by_aiohttp(address: str, asked: Asked) -> Answered:
+    """By aiohttp's client, which decodes nothing."""
+    timeout = aiohttp.ClientTimeout(total=_SECONDS)
+    async with aiohttp.ClientSession(auto_decompress=False, timeout=timeout) as session:
+        url = f"http://{address}{asked.path}"
+        async with session.request(
+            asked.method,
+            URL(url, encoded=True),
+            headers=list(asked.headers),
+            data=BytesIO(asked.body) if asked.body else None,
+            allow_redirects=False,
+        ) as answer:
+            headers = tuple((_text(name), _text(value)) for name, value in answer.raw_headers)
+            return Answered(answer.status, headers, await answer.read())
+
+
+async def by_curl(address: str, asked: Asked) -> Answered:
+    """By the program curl, with its own habits: `Expect: 100-continue` before large bodies."""
+    headers = [part for name, value in asked.headers for part in ("-H", f"{name}: {value}")]
+    command = ["curl", "-sS", "-i", "--raw", "--path-as-is", "--max-time", f"{_SECONDS:g}"]
+    body = ["--data-binary", "@-"] if asked.body else []
+    url = f"http://{address}{asked.path}"
+    process = await asyncio.create_subprocess_exec(
+        *(*command, "-X", asked.method, *headers, *body, url),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    printed, said = await process.communicate(asked.body)
+    if process.returncode:
+        raise ConnectionError(said.decode(errors="replace").strip())
+    return read_answer(printed, asked.method)
+
+
+def find_curl() -> Path:
+    """The program. Raises MissingServer."""
+    found = shutil.which("curl")
+    if found is None:
+        raise MissingServer("curl is not installed")
+    return Path(found)
+
+
+WAYS: Mapping[str, Callable[[str, Asked], Awaitable[Answered]]] = {
+    "socket": by_socket,
+    "aiohttp": by_aiohttp,
+    "curl": by_curl,
+}
+
+
+async def arrivals(address: str, asked: Asked) -> list[tuple[float, bytes]]:
+    """What came over a plain socket, head and chunks, as it came: seconds after asking, bytes.
+
+    Ask with `Connection: close`: it reads until the server closes.
+    """
+    return [arrival async for arrival in _coming(address, asked)]
+
+
+async def _coming(address: str, asked: Asked) -> AsyncIterator[tuple[float, bytes]]:
+    host, _, port = address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
+    try:
+        writer.write(_on_the_wire(address, asked))
+        began = time.monotonic()
+        while part := await asyncio.wait_for(reader.read(2**20), _SECONDS):
+            yield time.monotonic() - began, part
+    finally:
+        writer.close()
+
+
+def _on_the_wire(address: str, asked: Asked) -> bytes:
+    headers = [("Host", address), *asked.headers]
+    if asked.body and not any(name.lower() == "content-length" for name, _ in asked.headers):
+        headers.append(("Content-Length", str(len(asked.body))))
+    lines = [f"{asked.method} {asked.path} HTTP/1.1", *(f"{n}: {v}" for n, v in headers), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + asked.body
+
+
+def _whole(wire: bytes, method: str) -> bool:
+    """Nothing of the answer is missing, as far as its head says how long it is."""
+    try:
+        answer = read_answer(wire, method)
+    except ConnectionError:
+        return False
+    names = {name.lower() for name, _ in answer.headers}
+    ends = names & {"content-length", "transfer-encoding"} or _is_empty(method, answer.status)
+    return bool(ends) and not answer.cut
+
+
+def _is_empty(method: str, status: int) -> bool:
+    return method == "HEAD" or status in (204, 304)
+
+
+def read_answer(wire: bytes, method: str) -> Answered:
+    """An answer from all that a connection gave until it ended, or that curl printed."""
+    head, found, rest = wire.partition(b"\r\n\r\n")
+    if not found:
+        raise ConnectionError(f"the connection ended after {wire[:200]!r}")
+    first, *lines = head.decode("latin-1").split("\r\n")
+    status = int(first.split()[1])
+    if 100 <= status < 200:
+        return read_answer(rest, method)
+    headers = tuple((name, value.strip()) for name, _, value in (ln.partition(":") for ln in lines))
+    values = {name.lower(): value for name, value in headers}
+    if _is_empty(method, status):
+        return Answered(status, headers, b"")
+    if values.get("transfer-encoding", "").lower() == "chunked":
+        body, cut = _joined(rest)
+        return Answered(status, headers, body, cut)
+    return Answered(status, headers, rest, len(rest) < int(values.get("content-length", 0)))
+
+
+def _joined(chunks: bytes) -> tuple[bytes, bool]:
+    """The body of chunks, and whether the last one is missing."""
+    parts: list[bytes] = []
+    while True:
+        line, found, rest = chunks.partition(b"\r\n")
+        if not found:
+            return b"".join(parts), True
+        size = int(line.partition(b";")[0], 16)
+        if size == 0:
+            return b"".join(parts), False
+        parts.append(rest[:size])
+        if len(rest) < size + 2:
+            return b"".join(parts), True
+        chunks = rest[size + 2 :]
+
+
+def _text(value: bytes) -> str:
+    return value.decode("latin-1")

@@ -1,0 +1,80 @@
+"""The upstreams' own Python: MLServer, what its models need, and the clients, from a lock.
+
+Nothing of it is in the tests' environment: MLServer and the product want other versions of the
+same packages.
+"""
+
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from tests.servers.cache import install
+from tests.servers.versions import MissingServer, cache_folder
+
+HERE = Path(__file__).parent
+ENGINES = HERE / "engines"
+_LOCK = HERE / "requirements.lock"
+_PREPARE = ENGINES / "prepare.py"
+_PROTO = ENGINES / "modzy_model.proto"
+TOO_NEW = (3, 13)
+"""The first Python that MLServer cannot be installed on."""
+
+
+def find_upstreams() -> Path:
+    """The environment's folder, made if it is not there (a minute). Raises MissingServer.
+
+    bin/ is its Python's; models/ holds what was trained, generated/ the code of OMI's messages.
+    """
+    _check_python()
+    return install(cache_folder("upstreams", version_of(_LOCK, _PREPARE, _PROTO)), _build)
+
+
+def python_of(environment: Path) -> str:
+    """The Python of an environment."""
+    return str(environment / "bin" / "python")
+
+
+def version_of(*files: Path) -> str:
+    """Names what the files and this Python make: another lock is another environment."""
+    made_of = sha256(platform.python_version().encode())
+    for file in files:
+        made_of.update(file.read_bytes())
+    return made_of.hexdigest()[:12]
+
+
+def make_environment(folder: Path, lock: Path, *options: str) -> None:
+    """A Python with what a lock names, which still works when it is moved. Raises MissingServer."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    python = python_of(folder)
+    said = ("--quiet", "--allow-existing", "--relocatable", "--python", sys.executable)
+    run_to_build((uv, "venv", *said, str(folder)))
+    install_into = (uv, "pip", "install", "--quiet", "--require-hashes", "--compile-bytecode")
+    run_to_build((*install_into, "--python", python, *options, "-r", str(lock)))
+
+
+def run_to_build(command: Sequence[str], **environment: str) -> None:
+    """Run one step of a build. Raises MissingServer with the end of what it said."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=environment or None
+        )
+    except OSError as exc:
+        raise MissingServer(f"{command[0]} could not be run: {exc}") from exc
+    if done.returncode:
+        raise MissingServer(f"{Path(command[0]).name} failed: {done.stderr.strip()[-500:]}")
+
+
+def _check_python() -> None:
+    if sys.version_info >= TOO_NEW:
+        newest = ".".join(map(str, TOO_NEW))
+        raise MissingServer(
+            f"MLServer needs a Python older than {newest}; here is {platform.python_version()}"
+        )
+
+
+def _build(folder: Path) -> None:
+    make_environment(folder, _LOCK)
+    run_to_build((python_of(folder), "-P", str(_PREPARE), str(_PROTO), str(folder)))

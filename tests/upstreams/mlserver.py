@@ -1,0 +1,79 @@
+"""A real MLServer: its own runtime for scikit-learn, and runtimes written for the tests."""
+
+import json
+import shutil
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.servers.ports import free_port
+from tests.servers.process import LeashedProcess
+from tests.servers.server import Server
+
+from .answering import answers
+from .environment import ENGINES, HERE, find_upstreams, python_of
+
+_MODELS = HERE / "models" / "mlserver"
+_LARGEST_MESSAGE = 64 * 2**20
+_START = "from mlserver.cli import main; main()"
+
+
+def batch(address: str, model: str, requests: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The answers to V2 requests by MLServer's own client, `mlserver infer`; it has REST alone.
+
+    `address` is host:port. Raises subprocess.CalledProcessError.
+    """
+    with TemporaryDirectory() as folder:
+        asked, answered = Path(folder, "asked.jsonl"), Path(folder, "answered.jsonl")
+        asked.write_text("".join(json.dumps(request) + "\n" for request in requests))
+        where = ("--url", address, "--model-name", model, "--transport", "rest")
+        files = ("--input-data-path", str(asked), "--output-data-path", str(answered))
+        command = (python_of(find_upstreams()), "-P", "-c", _START, "infer", *where, *files)
+        subprocess.run(command, check=True, capture_output=True)
+        return [json.loads(line) for line in answered.read_text().splitlines()]
+
+
+class MLServer(Server):
+    """An MLServer of our own, with the models of models/mlserver; load and unload work.
+
+    `settings` add to its settings.json and replace them. `http` and `grpc` are host:port.
+    """
+
+    name = "mlserver"
+    last_signal = signal.SIGTERM
+
+    def __init__(self, **settings: Any) -> None:
+        self._environment = find_upstreams()
+        super().__init__()
+        self._settings = settings
+        self.http_port, self.grpc_port = free_port(), free_port()
+        self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
+        self.url = f"http://{self.http}"
+
+    def _launch(self) -> LeashedProcess:
+        models = self.folder / "models"
+        shutil.copytree(_MODELS, models, dirs_exist_ok=True)
+        trained = self._environment / "models" / "digits.joblib"
+        shutil.copyfile(trained, models / "digits" / "model.joblib")
+        self._write_settings(models / "settings.json")
+        command = [python_of(self._environment), "-P", "-c", _START, "start", str(models)]
+        return self._run(command, environment={"PYTHONPATH": str(ENGINES)})
+
+    def _write_settings(self, file: Path) -> None:
+        settings = {
+            "host": "127.0.0.1",
+            "http_port": self.http_port,
+            "grpc_port": self.grpc_port,
+            "grpc_max_message_length": _LARGEST_MESSAGE,
+            "metrics_endpoint": None,
+            "parallel_workers": 0,  # its streams need that
+            "debug": False,
+            **self._settings,
+        }
+        file.write_text(json.dumps(settings))
+
+    def _answers(self) -> bool:
+        return answers(f"{self.url}/v2/health/ready")

@@ -1,0 +1,37 @@
+"""The bright regions of an image as numbers: xmin, ymin, xmax, ymax, score, class, a row each.
+
+A region is a run of rows, and in it a run of columns, with a pixel brighter than the middle; its
+score is its mean brightness. The class is the brightest of the three channels.
+"""
+
+import numpy as np
+import triton_python_backend_utils as triton
+
+_MIDDLE = 128
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request):
+        image = triton.get_input_tensor_by_name(request, "image").as_numpy()
+        bright = image.max(axis=2) > _MIDDLE
+        rows = [
+            _row(image, left, top, right, bottom)
+            for top, bottom in _runs(bright.any(axis=1))
+            for left, right in _runs(bright[top:bottom].any(axis=0))
+        ]
+        boxes = np.array(rows, dtype=np.float32).reshape(-1, 6)
+        return triton.InferenceResponse(output_tensors=[triton.Tensor("boxes", boxes)])
+
+
+def _row(image, left, top, right, bottom):
+    means = image[top:bottom, left:right].mean(axis=(0, 1)) / 255
+    return left, top, right, bottom, means.max(), means.argmax()
+
+
+def _runs(marks):
+    """Where each run of marks begins, and the first place behind it."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], marks.astype(np.int8), [0]))))
+    return edges.reshape(-1, 2)
