@@ -38,7 +38,8 @@ class GrpcPort:
             return
         settings = self._settings
         for each in self._upstreams:
-            self._channels[each.name] = _channel(each, settings.proxy_grpc_message_bytes)
+            most = settings.proxy_grpc_message_bytes
+            self._channels[each.name] = channel_to(each, each.grpc or "", most)
         self._server = server(
             self._onward,
             self._captures,
@@ -85,11 +86,11 @@ class GrpcPort:
         )
 
 
-def _channel(entry: UpstreamEntry, message_bytes: int) -> grpc.aio.Channel:
-    assert entry.grpc is not None
-    target = entry.grpc.removeprefix("grpcs://").removeprefix("grpc://")
-    credentials = _credentials(entry) if entry.grpc.startswith("grpcs://") else None
-    return channel(target, credentials=credentials, message_bytes=message_bytes)
+def channel_to(entry: UpstreamEntry, target: str, message_bytes: int) -> grpc.aio.Channel:
+    """A channel to an upstream, at a target as its entry has it."""
+    address = target.removeprefix("grpcs://").removeprefix("grpc://")
+    credentials = _credentials(entry) if target.startswith("grpcs://") else None
+    return channel(address, credentials=credentials, message_bytes=message_bytes)
 
 
 def _credentials(entry: UpstreamEntry) -> grpc.ChannelCredentials:

@@ -19,6 +19,7 @@ from inference_store.store.settings import ProxySettings
 from .capture import Captures
 from .configuration import Configuration, configuration_of, configuration_of_one
 from .grpc_port import GrpcPort
+from .omi_bridge import bridged
 from .protocols import PROTOCOLS
 from .rest import Forwarding, Server, Upstreams, server_of
 from .routing import Routing
@@ -57,6 +58,13 @@ async def _pass(
     settings: ProxySettings, configuration: Configuration, captures: Captures, stop: asyncio.Event
 ) -> float:
     """Both ports, until they have to stop; when that was (monotonic seconds)."""
+    async with bridged(configuration, settings.proxy_grpc_message_bytes) as answering:
+        return await _serve(settings, answering, captures, stop)
+
+
+async def _serve(
+    settings: ProxySettings, configuration: Configuration, captures: Captures, stop: asyncio.Event
+) -> float:
     routing = Routing(configuration)
     upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE

@@ -47,6 +47,9 @@ class UpstreamEntry(_Entry):
     """Where it answers REST."""
     grpc: Annotated[str, AfterValidator(_target)] | None = None
     """Where it answers gRPC: `host:port`; `grpcs://host:port` over TLS."""
+    omi: Annotated[str, AfterValidator(_target)] | None = None
+    """Where an OMI container answers, in place of `url` and `grpc`: behind a bridge of ours it
+    answers V2 over both."""
     protocols: tuple[str, ...] = ("v2", "v2-grpc")
     """The protocols whose calls are captured."""
     dialect: Literal["mlserver", "triton"] | None = None
@@ -73,8 +76,10 @@ class UpstreamEntry(_Entry):
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
-        if self.url is None and self.grpc is None:
-            raise ValueError("it has neither url nor grpc: give one or both")
+        if self.omi is not None and (self.url is not None or self.grpc is not None):
+            raise ValueError("omi stands in place of url and grpc: leave them out, or omi")
+        if self.url is None and self.grpc is None and self.omi is None:
+            raise ValueError("it has neither url nor grpc nor omi: give url, grpc or both, or omi")
         if (self.certificate_file is None) != (self.key_file is None):
             raise ValueError("certificate_file and key_file belong together: give both, or neither")
         return self

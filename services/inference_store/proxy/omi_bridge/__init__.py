@@ -5,6 +5,7 @@ calls are routed and captured as everybody's. File names are tensor names, both 
 """
 
 from .bridge import Bridge
+from .bridging import bridged
 from .container import Container, ContainerFailed
 
-__all__ = ["Bridge", "Container", "ContainerFailed"]
+__all__ = ["Bridge", "Container", "ContainerFailed", "bridged"]
