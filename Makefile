@@ -20,7 +20,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e faults \
-	bench-ingest bench-peers bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
+	bench-ingest bench-peers bench-proxy bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,7 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock f
 	$(LOCK) --upgrade --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
+	$(LOCK:pyproject.toml=tests/upstreams/kserve.in) --upgrade -o tests/upstreams/kserve.lock
 	$(LOCK:pyproject.toml=tests/upstreams/triton.in) --no-deps --upgrade -o tests/upstreams/triton.lock
 
 servers: $(DEV_STAMP) ## Fetch or build the real Kafka, MinIO and Postgres for the tests (once).
@@ -92,6 +93,12 @@ bench-query: servers ## Measure pages, counts and look-ups over SIZE=1m inferenc
 bench-peers: servers ## Measure the same questions beside JSONB with GIN, and beside MLflow.
 	@$(BIN)/python -m benchmarks.peers
 	@$(BIN)/python -m benchmarks.peers.report
+
+# MINUTES: of overload; ROUNDS and SECONDS: of each measurement. Needs nginx.
+bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINUTES=10 of overload.
+	@$(BIN)/python -m benchmarks.proxy --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),8) \
+		--minutes $(or $(MINUTES),10)
+	@$(BIN)/python -m benchmarks.proxy.report
 
 bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
 	@$(BIN)/python -m benchmarks.retention

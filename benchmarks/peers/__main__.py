@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.servers.postgres import Postgres
 
-from benchmarks.query.__main__ import machine
+from benchmarks.machine import machine
 from benchmarks.query.asking import Asker, asking
 from benchmarks.query.dataset import dataset, loaded
 from benchmarks.query.population import MODELS
@@ -49,7 +49,7 @@ class _Bench:
         self._runs, self._seconds = runs, seconds
 
     async def run(self, sizes: argparse.Namespace) -> dict[str, Any]:
-        found: dict[str, Any] = {"machine": machine(sizes.jsonb)}
+        found: dict[str, Any] = {"machine": {"inferences": sizes.jsonb, **machine()}}
         with dataset(sizes.jsonb, settings=_SETTINGS) as (server, dsn):
             found["machine"]["postgres"] = str(server.ask("SHOW server_version")).split()[0]
             found["jsonb"] = await self._beside_jsonb(server, dsn, sizes.jsonb)

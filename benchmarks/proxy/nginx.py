@@ -6,9 +6,10 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
 from tests.servers.waiting import wait_until
+
+from .workloads import Ports
 
 # Bodies pass through memory and as they come, as they do in the proxy.
 _CONFIGURATION: Final = """
@@ -67,21 +68,21 @@ def binary() -> str:
 class Nginx:
     """One nginx before the stub."""
 
-    def __init__(self, folder: Path, *, rest: int, grpc: int) -> None:
-        self.rest, self.grpc = free_port(), free_port()
+    def __init__(self, folder: Path, upstream: Ports) -> None:
+        self.ports = Ports.free()
         text = _CONFIGURATION.format(
             folder=folder,
             # as root it would change to a user to whom the folder is closed
             user="user root;" if os.geteuid() == 0 else "",
-            rest=rest,
-            grpc=grpc,
-            own_rest=self.rest,
-            own_grpc=self.grpc,
+            rest=upstream.rest,
+            grpc=upstream.grpc,
+            own_rest=self.ports.rest,
+            own_grpc=self.ports.grpc,
         )
         (folder / "nginx.conf").write_text(text)
         command = [binary(), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
         self.process = LeashedProcess(command, log=folder / "nginx.log")
-        for port in (self.rest, self.grpc):
+        for port in self.ports:
             until_open(self.process, port, "nginx")
 
 

@@ -6,10 +6,12 @@ import zlib
 from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple, Self
 
 import orjson
-from inference_store.proxy.protocols.messages import message
+from tests.servers.ports import free_port
+
+from inference_store.grpc_messages import message
 
 _METADATA: Final = orjson.dumps(
     [
@@ -37,6 +39,22 @@ class Workload:
     def path(self) -> str:
         """As it is called."""
         return METHOD if self.transport == "grpc" else f"/v2/models/{self.model}/infer"
+
+
+class Ports(NamedTuple):
+    """Where one way listens."""
+
+    rest: int
+    grpc: int
+
+    @classmethod
+    def free(cls) -> Self:
+        """Two that nobody has."""
+        return cls(free_port(), free_port())
+
+    def of(self, work: Workload) -> int:
+        """The one that a call goes to."""
+        return self.rest if work.transport == "rest" else self.grpc
 
 
 def workloads() -> Mapping[str, Workload]:

@@ -7,13 +7,13 @@ benchmarks.query.report` makes the table and the plot of docs/benchmarks.md.
 import argparse
 import asyncio
 import json
-import os
-import platform
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.servers.postgres import Postgres, PostgresServer
+
+from benchmarks.machine import machine
 
 from . import matrix
 from .asking import Asker, asking
@@ -81,7 +81,7 @@ class _Bench:
 
     async def run(self) -> dict[str, Any]:
         """Every part that is asked for, by name."""
-        self.found["machine"] = machine(self.size)
+        self.found["machine"] = {"inferences": self.size, **machine()}
         with dataset(self.size) as (server, dsn):
             await restored(dsn, self.size)
             self.found["machine"] |= _postgres(server)
@@ -138,23 +138,6 @@ class _Bench:
 
     def _add(self, part: str, lines: list[Figures]) -> None:
         self.found[part] = [line.as_json() for line in lines]
-
-
-def machine(size: int) -> dict[str, Any]:
-    """What it ran on."""
-    model = ""
-    if (cpus := Path("/proc/cpuinfo")).exists():
-        lines = cpus.read_text().splitlines()
-        model = next((line.split(":")[1] for line in lines if line.startswith("model name")), "")
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
-        "inferences": size,
-        "cores": os.cpu_count(),
-        "processor": model.strip() or platform.processor(),
-        "memory GiB": round(memory),
-        "load before": round(os.getloadavg()[0], 1),
-        "python": platform.python_version(),
-    }
 
 
 def _postgres(server: PostgresServer) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.upstreams.asking import find_curl
 from tests.upstreams.environment import find_upstreams
+from tests.upstreams.kserve import find_kserve
 from tests.upstreams.triton import find_triton
 
 from .environment import TEST_KAFKA, TEST_S3
@@ -21,6 +22,7 @@ _MARKS = {
     "small_disk": ("small disk", find_small_disk, ""),
     "real_upstreams": ("upstreams", find_upstreams, ""),
     "real_triton": ("triton", find_triton, ""),
+    "real_kserve": ("kserve", find_kserve, ""),
     "real_curl": ("curl", find_curl, ""),
 }
 

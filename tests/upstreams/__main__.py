@@ -5,7 +5,9 @@ import sys
 from tests.servers.__main__ import have
 
 from .environment import find_upstreams
+from .kserve import find_kserve
 from .triton import find_triton
 
 if __name__ == "__main__":
-    sys.exit(have({"upstreams": find_upstreams, "triton": find_triton}))
+    finders = {"upstreams": find_upstreams, "triton": find_triton, "kserve": find_kserve}
+    sys.exit(have(finders))

@@ -20,7 +20,7 @@ _LOCK = HERE / "requirements.lock"
 _PREPARE = ENGINES / "prepare.py"
 _PROTO = ENGINES / "modzy_model.proto"
 TOO_NEW = (3, 13)
-"""The first Python that MLServer cannot be installed on."""
+"""The first Python that MLServer and KServe cannot be installed on."""
 
 
 def find_upstreams() -> Path:
@@ -28,7 +28,7 @@ def find_upstreams() -> Path:
 
     bin/ is its Python's; models/ holds what was trained, generated/ the code of OMI's messages.
     """
-    _check_python()
+    check_python()
     return install(cache_folder("upstreams", version_of(_LOCK, _PREPARE, _PROTO)), _build)
 
 
@@ -55,24 +55,22 @@ def make_environment(folder: Path, lock: Path, *options: str) -> None:
     run_to_build((*install_into, "--python", python, *options, "-r", str(lock)))
 
 
-def run_to_build(command: Sequence[str], **environment: str) -> None:
+def run_to_build(command: Sequence[str]) -> None:
     """Run one step of a build. Raises MissingServer with the end of what it said."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment or None
-        )
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as exc:
         raise MissingServer(f"{command[0]} could not be run: {exc}") from exc
     if done.returncode:
-        raise MissingServer(f"{Path(command[0]).name} failed: {done.stderr.strip()[-500:]}")
+        said = " ".join(done.stderr.split())[-500:].rstrip(".")
+        raise MissingServer(f"{Path(command[0]).name} failed: {said}")
 
 
-def _check_python() -> None:
+def check_python() -> None:
+    """Raises MissingServer where this Python is too new for what has to be installed."""
     if sys.version_info >= TOO_NEW:
-        newest = ".".join(map(str, TOO_NEW))
-        raise MissingServer(
-            f"MLServer needs a Python older than {newest}; here is {platform.python_version()}"
-        )
+        newest, here = ".".join(map(str, TOO_NEW)), platform.python_version()
+        raise MissingServer(f"MLServer and KServe need a Python before {newest}; here is {here}")
 
 
 def _build(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""The upstreams that a test asks for by name, shared by a session; mark the tests.
+"""The upstreams that a test asks for by name, shared by a session.
 
-`real_upstreams` for all of them, `real_triton` besides for Triton. Those that a test stops or kills
-it starts itself: `with MLServer() as server`.
+Mark the tests `real_upstreams`; those of Triton and KServe `real_triton` and `real_kserve` too.
+What a test stops or kills it starts itself: `with MLServer() as server`.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from tests.servers.missing import demand
 
 from .clients import Clients
 from .environment import find_upstreams
+from .kserve import KServe, find_kserve
 from .mlserver import MLServer
 from .triton import Triton, find_triton
 from .written import ChariotEngine, OmiContainer, Stub
@@ -30,6 +31,14 @@ def triton() -> Iterator[Triton]:
     """A real Triton: twice, words (decoupled), echo (each datatype), blobs; REST and gRPC."""
     demand("triton", find_triton)
     with Triton() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kserve() -> Iterator[KServe]:
+    """A real KServe server with the model `sums`: V1, V2 with binary tensors, gRPC."""
+    demand("kserve", find_kserve)
+    with KServe() as server:
         yield server
 
 

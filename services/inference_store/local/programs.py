@@ -54,6 +54,8 @@ def settings(servers: Servers, model_server: ModelServer, ports: ServicePorts) -
         "PROXY_HOST": HOST,
         "PROXY_PORT": str(ports.proxy),
         "PROXY_GRPC_PORT": str(ports.proxy_grpc),
+        # Less than a part has until it is killed.
+        "PROXY_GRACE_SECONDS": "10",
         "PROXY_UPSTREAM": model_server.rest,
         "PROXY_UPSTREAM_GRPC": model_server.grpc,
         **{f"{name.upper()}_ADMIN_PORT": str(port) for name, port in ports.admin.items()},

@@ -146,6 +146,7 @@ class Line:
     onward: dict[str, Any]
     """What the way on is to have beside the channel."""
     upstream_server: grpc.aio.Server
+    server: grpc.aio.Server
     at: tuple[str, str]
     """The addresses of upstream and proxy."""
 
@@ -176,7 +177,7 @@ async def line(*, by_model: bool = False, **limits: Any) -> AsyncIterator[Line]:
             grpc.aio.insecure_channel(at[0], options=UNLIMITED) as direct,
             grpc.aio.insecure_channel(at[1], options=UNLIMITED) as proxied,
         ):
-            yield Line(upstream, captures, direct, proxied, asked, options, behind, at)
+            yield Line(upstream, captures, direct, proxied, asked, options, behind, before, at)
     finally:
         await before.stop(None)
         await to_upstream.close()

@@ -89,9 +89,13 @@ async def test_what_is_over_the_budget_passes_without_its_bytes() -> None:
         started.captures.room = 0
         assert (await unary(started.proxied, INFER, WRITTEN)).messages == [WRITTEN * 2]
         assert (await stream(started.at[1], STREAM, [WRITTEN])).messages == [WRITTEN * 2]
+        assert started.captures.begun == 1
+        started.captures.room = len(WRITTEN)
+        assert (await stream(started.at[1], STREAM, [WRITTEN] * 3)).messages == [WRITTEN * 2]
         exchange = await started.captures.exchange()
-        assert exchange.method == STREAM, "no place for the first"
-        assert not exchange.request.whole
+        assert (exchange.method, exchange.response.whole) == (STREAM, False)
+        assert exchange.request.parts == [WRITTEN]
+        assert len(started.captures.finished) == 2
 
 
 async def test_other_methods_are_not_captured() -> None:
@@ -114,10 +118,42 @@ async def test_calls_are_routed_by_the_model_that_they_name() -> None:
     assert started.asked == [
         (INFER, "digits", "3"),
         (STREAM, "digits", "3"),
+        (STREAM, "digits", "3"),
         (STREAM, None, None),
         (V2 + "ServerLive", None, None),
         (V2 + "RepositoryModelLoad", "later", None),
     ]
+
+
+async def test_a_stream_is_about_the_model_of_its_first_message_however_late() -> None:
+    async with line() as started:
+        started.upstream.behaviours[STREAM] = answer
+        call = started.proxied.stream_stream(STREAM)()
+        await asyncio.sleep(0.1)
+        assert started.captures.begun == 0
+        await call.write(WRITTEN)
+        await call.done_writing()
+        assert await call.read() == WRITTEN * 2
+        assert await call.read() is grpc.aio.EOF
+        await started.captures.exchange()
+    assert started.asked == [(STREAM, None, None), (STREAM, "digits", "3")]
+    assert started.captures.finished[0][3] == "digits"
+
+
+async def test_a_stream_that_asked_nothing_is_not_captured() -> None:
+    async with line() as started:
+        started.upstream.behaviours[STREAM] = answer
+        await stream(started.at[1], STREAM, [])
+    assert started.captures.begun == 0
+
+
+async def test_a_stream_to_an_upstream_that_is_away_is_captured() -> None:
+    async with line() as started:
+        await started.upstream_server.stop(None)
+        seen = await stream(started.at[1], STREAM, [WRITTEN])
+        assert seen.code is grpc.StatusCode.UNAVAILABLE
+        exchange = await started.captures.exchange()
+    assert (exchange.grpc_code, exchange.request.parts) == (14, [WRITTEN])
 
 
 async def test_a_model_that_nobody_serves_is_not_found() -> None:

@@ -161,6 +161,16 @@ async def test_metadata_is_taken_out_on_the_way() -> None:
     assert exchange.request.bytes == asked
 
 
+async def test_metadata_are_taken_out_of_a_large_body() -> None:
+    echo = Echo()
+    large = b"x" * 3_000_000
+    asked = b'{"parameters": {"metadata": "[]"}, "id": "' + large + b'"}'
+    entry = ModelEntry(strip_metadata=True)
+    async with upstream(echo) as port, proxy(port, Kept(), model=entry) as before:
+        await raw(before, _request("POST", INFER, asked))
+    assert json.loads(echo.seen[0][3]) == {"parameters": {}, "id": large.decode()}
+
+
 async def test_nobody_there_is_said() -> None:
     async with upstream(Echo()) as port:
         pass

@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from tests.upstreams.asking import Asked, arrivals
 from tests.upstreams.clients import V2, Clients, tensor
+from tests.upstreams.kserve import KServe, ask
 from tests.upstreams.mlserver import MLServer, batch
 from tests.upstreams.pictures import COINS, photograph, pictures
 from tests.upstreams.triton import Triton
@@ -161,3 +162,21 @@ def test_an_error_is_one(triton: Triton, clients: Clients) -> None:
     asked = [tensor("x", "FP32", [1, 1], [-1])]
     assert clients.infer("http", triton.http, "twice", asked)["status"] == "500"
     assert clients.infer("grpc", triton.grpc, "twice", asked)["error"] == "x is negative"
+
+
+@pytest.mark.real_kserve
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("protocol", ["v1", "v2", "grpc"])
+def test_kserve_answers_its_own_clients(kserve: KServe, protocol: Any, binary: bool) -> None:
+    address = kserve.grpc if protocol == "grpc" else kserve.http
+    answer = ask(protocol, address, "sums", [[1, 2.5], [3, 4]], binary=binary, request_id="k-1")
+    assert answer == {"id": None if protocol == "v1" else "k-1", "values": [3.5, 7]}
+
+
+@pytest.mark.real_kserve
+def test_kserve_answers_tritons_client(kserve: KServe, clients: Clients) -> None:
+    rows = [tensor("rows", "FP64", [2, 2], [1, 2.5, 3, 4])]
+    over_http = clients.infer("http", kserve.http, "sums", rows, id="k")
+    over_grpc = clients.infer("grpc", kserve.grpc, "sums", rows, id="k")
+    assert over_http["outputs"] == over_grpc["outputs"] == {"output-0": [3.5, 7]}
+    assert over_http["id"] == over_grpc["id"] == "k"

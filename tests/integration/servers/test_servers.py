@@ -24,6 +24,7 @@ SERVERS = [
     pytest.param("servers.kafka", "KafkaServer", marks=NEEDS_KAFKA),
     pytest.param("servers.minio", "MinioServer", marks=NEEDS_MINIO),
     pytest.param("upstreams.mlserver", "MLServer", marks=pytest.mark.real_upstreams),
+    pytest.param("upstreams.kserve", "KServe", marks=pytest.mark.real_kserve),
     pytest.param("upstreams.triton", "Triton", marks=pytest.mark.real_triton),
 ]
 OWNER = """

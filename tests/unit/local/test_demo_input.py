@@ -1,7 +1,7 @@
-"""The demo's input is real, the same at every start, and what a producer would send."""
+"""The demo's input is real, the same at every start, and what a client of the models would send."""
 
+import base64
 import math
-from datetime import UTC, datetime
 
 import numpy as np
 import orjson
@@ -11,12 +11,17 @@ pytest.importorskip("cv2", reason="the demo's packages are not installed")
 pytest.importorskip("sklearn", reason="the demo's packages are not installed")
 
 from inference_store.local.demo.camera import HEIGHT, WIDTH, Frame, take_frame
-from inference_store.local.demo.captures import capture_digits, capture_frames
 from inference_store.local.demo.detectors import FACE_SCORE, FaceDetector, PeopleDetector
-from inference_store.local.demo.digits import DigitClassifier
-from inference_store.local.demo.models import FRAMES, LABELS
+from inference_store.local.demo.digits import DigitClassifier, held_out_digits
+from inference_store.local.demo.models import DIGITS, FACES, FRAMES, HELD_OUT, LABELS, PEOPLE
 from inference_store.local.demo.photographs import PHOTOGRAPHS, Photograph
-from inference_store.local.demo.producer import _time_text
+from inference_store.local.demo.requests import (
+    digit_id,
+    digit_requests,
+    frame_id,
+    frame_requests,
+)
+from inference_store.local.demo.sending import grpc_message, rest_body
 
 
 @pytest.mark.parametrize("photograph", PHOTOGRAPHS, ids=lambda one: one.name)
@@ -55,32 +60,43 @@ def test_a_score_is_the_logistic_of_the_weight() -> None:
     assert FACE_SCORE.score(3.0) == pytest.approx(1 / (1 + math.exp(-1)))
 
 
-def test_most_held_out_digits_are_classified_right() -> None:
-    classifier = DigitClassifier(100)
-    answers = [(one.true_label, classifier.classify(one)) for one in classifier.held_out]
-    assert sum(label == found[0]["label"] for label, found in answers) > 85
+def test_most_held_out_digits_are_classified_right_from_their_pictures() -> None:
+    classifier = DigitClassifier()
+    answers = [(one.true_label, classifier.classify(one.image)) for one in held_out_digits()]
+    assert len(answers) == HELD_OUT
+    assert sum(label == found[0]["label"] for label, found in answers) > 0.9 * HELD_OUT
     assert all({one["label"] for one in found} == set(LABELS) for _, found in answers)
 
 
-def test_a_frame_is_captured_as_three_blobs() -> None:
-    (capture,) = capture_frames("face-detector", FaceDetector(), [0])
-    assert capture.data.content.startswith(b"\xff\xd8")
-    metadata = {one["key"]: one for one in orjson.loads(capture.metadata.content)}
-    assert metadata["frame_number"] == {"key": "frame_number", "type": "int", "value": "0"}
+def test_a_frame_is_asked_about_with_what_the_camera_knows() -> None:
+    (request,) = frame_requests("face-detector", [7])
+    assert (request.model_id, request.request_id) == ("face-detector", "frame-00007")
+    assert request.picture.startswith(b"\xff\xd8")
+    metadata = {one["key"]: one for one in orjson.loads(request.metadata)}
+    assert metadata["frame_number"] == {"key": "frame_number", "type": "int", "value": "7"}
     assert all(isinstance(one["value"], str) for one in metadata.values())
-    (output,) = orjson.loads(capture.response.content)["outputs"]
-    assert output["shape"] == [len(output["data"])]
-    assert capture.received_ns <= capture.forwarded_ns <= capture.responded_ns
 
 
-def test_only_the_samples_asked_for_are_captured() -> None:
-    classifier = DigitClassifier(20)
-    wanted = frozenset(one.sample for one in classifier.held_out[:3])
-    captures = list(capture_digits("digit-classifier", classifier, wanted))
-    assert len(captures) == 3
-    assert captures[0].data.content.startswith(b"\x89PNG")
+def test_a_digit_is_asked_about_with_its_true_label() -> None:
+    digit, *_ = held_out_digits()
+    (request,) = digit_requests("digit-classifier", [digit])
+    assert request.picture.startswith(b"\x89PNG")
+    assert {one["key"]: one["value"] for one in orjson.loads(request.metadata)} == {
+        "true_label": digit.true_label,
+        "sample": str(digit.sample),
+    }
 
 
-def test_times_carry_nine_digits() -> None:
-    second = int(datetime(2026, 11, 1, 12, tzinfo=UTC).timestamp())
-    assert _time_text(second * 10**9 + 7) == "2026-11-01T12:00:00.000000007Z"
+def test_the_demo_knows_its_own_inferences_by_their_ids() -> None:
+    assert frame_id(0).startswith(FACES.prefix)
+    assert frame_id(0).startswith(PEOPLE.prefix)
+    assert digit_id(0).startswith(DIGITS.prefix)
+
+
+def test_both_transports_carry_the_same() -> None:
+    (request,) = frame_requests("face-detector", [0])
+    body, sent = rest_body(request), grpc_message(request)
+    (image,), (tensor,) = body["inputs"], sent.inputs
+    assert body["id"] == sent.id == request.request_id
+    assert base64.b64decode(image["data"][0]) == tensor.contents.bytes_contents[0]
+    assert image["parameters"]["metadata"] == tensor.parameters["metadata"].string_param

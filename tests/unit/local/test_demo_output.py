@@ -1,11 +1,16 @@
 """What the demo prints can be read and pasted."""
 
+import base64
 import io
+import json
 import shlex
+import subprocess
+from pathlib import Path
 
 from inference_store.local.demo.queries import QUERIES, short
 from inference_store.local.demo.rest import Rest
 from inference_store.local.demo.screen import Screen
+from inference_store.local.demo.story import own_picture
 
 REST = Rest("http://127.0.0.1:8080")
 
@@ -14,6 +19,15 @@ def test_every_query_is_a_command_that_a_shell_reads() -> None:
     for query in QUERIES:
         words = shlex.split(REST.curl(query.path, query.body).replace("\\\n", " "))
         assert words[:3] == ["curl", "-s", REST.address + query.path]
+
+
+def test_ones_own_picture_is_sent_as_the_protocol_has_it(tmp_path: Path) -> None:
+    printed = own_picture("http://127.0.0.1:8090", REST)
+    send, _, _ = printed.partition("\\\n  | curl")
+    (tmp_path / "frame.jpg").write_bytes(bytes(range(256)) * 8)
+    written = subprocess.check_output(send, shell=True, text=True, cwd=tmp_path)
+    (image,) = json.loads(written)["inputs"]
+    assert base64.b64decode(image["data"][0], validate=True) == bytes(range(256)) * 8
 
 
 def test_an_answer_is_shown_in_one_line_an_inference() -> None:

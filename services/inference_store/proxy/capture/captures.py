@@ -81,7 +81,10 @@ class Captures:
         self._spooled = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
+        # one is counted in the loop's thread, the other in the decoding one
+        self._handed, self._decoded = 0, 0
         self._stopping = False
+        self._left: int | None = None
         _begin_metrics(self._counts)
 
     @property
@@ -132,7 +135,12 @@ class Captures:
     async def stop(self, grace_seconds: float) -> int:
         """Publish what is there, for so long; how many exchanges are left then, in the spool or
         lost (the books and the log say which). New exchanges are refused from now on."""
-        self._stopping = True
+        if self._left is None:
+            self._stopping = True
+            self._left = await self._end(grace_seconds)
+        return self._left
+
+    async def _end(self, grace_seconds: float) -> int:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_seconds
         while self.queued and loop.time() < deadline and not self._better_on_disk():  # noqa: ASYNC110
@@ -154,6 +162,7 @@ class Captures:
 
     def _take_over(self, work: Work, reserved: int) -> None:
         self._counts.see()
+        self._handed += 1
         for body in (work.exchange.request, work.exchange.response):
             if not body.whole:
                 CUT_BODIES.labels("request" if body is work.exchange.request else "response").inc()
@@ -186,6 +195,8 @@ class Captures:
             self._give_up("unreadable", reserved)
         else:
             self._pass_on(prepared, reserved)
+        finally:
+            self._decoded += 1
 
     def _pass_on(self, prepared: Prepared, reserved: int) -> None:
         """To the spool, or to the queue in memory; in the decoding thread."""
@@ -234,9 +245,9 @@ class Captures:
         release(item, self._budget)
 
     def _better_on_disk(self) -> bool:
-        """Whether waiting is of no use: a server is away, and the spool takes it."""
+        """Whether waiting is of no use: a server is away, and the spool takes what is decoded."""
         away = self._deliveries.object_store.away or self._deliveries.kafka.away
-        return away is not None and self._spools.is_on
+        return away is not None and self._spools.is_on and self._decoded == self._handed
 
     def _spool_rest(self) -> None:
         """Put what is left in memory into the spool; else it is lost, and counted."""

@@ -9,6 +9,7 @@ from inference_store.store.events import encode
 from inference_store.store.json_text import write_json
 
 _PUBLISHED_AT: Final = b'"event_published_at":"'
+_WRAPPINGS: Final = 3
 _INSTANT = len("2026-11-01T12:00:00.123456Z")
 
 
@@ -57,19 +58,26 @@ def plain_text(text: str | None, longest: int) -> str | None:
 
 
 def _metadata(standard: Mapping[str, Any], envelopes: Sequence[bytes]) -> dict[str, Any]:
+    # As few wrappings as can be: a reader opens only so many.
+    found = [_envelope(each) for each in envelopes]
     return {
         "standard_metadata": _json(standard),
-        "metadata": [_envelope(each) for each in envelopes],
+        "metadata": found[0] if len(found) == 1 else found,
     }
 
 
 def _envelope(raw: bytes) -> Any:
-    """The caller's envelope word for word; where it is no strict JSON, as a string of it."""
-    try:
-        orjson.loads(raw)
-    except orjson.JSONDecodeError:
-        return _json(raw.decode("utf-8", "surrogateescape"))
-    return orjson.Fragment(raw)
+    """The caller's envelope word for word, out of the strings that it is wrapped in; where it is
+    no strict JSON, as a string of it."""
+    for _ in range(_WRAPPINGS):
+        try:
+            found = orjson.loads(raw)
+        except orjson.JSONDecodeError:
+            return _json(raw.decode("utf-8", "surrogateescape"))
+        if not isinstance(found, str):
+            return orjson.Fragment(raw)
+        raw = found.encode()
+    return _json(raw.decode())
 
 
 def _json(value: Any) -> orjson.Fragment:

@@ -4,12 +4,12 @@
 
 A message is a REST body without its content coding, or one message of gRPC. A part is a text,
 `{"base64": "…"}`, or the place of a datum: `{"data": <batch index>, "as": "bytes"}`, where
-`as` is one of `bytes`, `base64`, `json`, `ascii` (escaped in a JSON string).
+`as` is one of `bytes`, `base64`, `base64url` (unpadded), `json`, `ascii` (inside a JSON string).
 `messages` is null where the data could not be told from the rest, and `why` says so.
 """
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode, b64encode, urlsafe_b64encode
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +22,9 @@ MOST_BYTES = 256 * 1024
 """A larger rest is not kept: the metadata blob has to stay readable."""
 # How a datum may stand in a body, tried in this order.
 _FORMS: Mapping[str, Callable[[bytes], bytes | None]] = {
-    "base64": b64encode,
+    # without its padding, which may be absent and otherwise stays in the rest
+    "base64": lambda data: b64encode(data).rstrip(b"="),
+    "base64url": lambda data: urlsafe_b64encode(data).rstrip(b"="),
     "bytes": lambda data: data,
     "json": lambda data: _escaped(data, ascii_only=False),
     "ascii": lambda data: _escaped(data, ascii_only=True),

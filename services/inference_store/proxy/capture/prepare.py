@@ -4,16 +4,16 @@ Read, name, sample, redact; then for each inference the objects and the event.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import quote
 
 from inference_store.proxy.exchange import Exchange
-from inference_store.proxy.metadata_header import from_header
-from inference_store.proxy.protocols.protocol import Inference, Model, Reading
-from inference_store.proxy.rules import Rules
-from inference_store.store.layout import Kind, key_of, segment_of
+from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.store.layout import Kind, key_of
 from inference_store.store.settings import CaptureSettings
 
 from .datum import content_type_of, size_of
@@ -21,8 +21,9 @@ from .documents import event_bytes, metadata_blob, metadata_text, plain_text
 from .ids import Ids, ids_of, storable_name
 from .kept_request import kept_request
 from .prepared import Blob, Message, Prepared
+from .reading import is_ok, read_by_protocol, standard_of
 from .redaction import Redactor
-from .request_headers import header_metadata, trace_of
+from .request_headers import trace_of
 from .sampling import is_kept
 from .uuid7 import uuid7
 from .work import Work, without_cut_bodies
@@ -54,7 +55,7 @@ class Preparation:
     def choose(self, work: Work) -> Chosen | None:
         """Read an exchange; None where the sampling leaves it out."""
         work = without_cut_bodies(work)
-        reading = _read(work, work.exchange)
+        reading = read_by_protocol(work, work.exchange)
         rules, exchange = work.rules, work.exchange
         model_id = storable_name(rules.model_id or work.model or reading.model, "unknown")
         kept = is_kept(
@@ -62,8 +63,8 @@ class Preparation:
             model_id=model_id,
             task_type=rules.task_type or reading.task_type,
             inferences=reading.inferences,
-            standard=_standard(reading, exchange, rules),
-            ok=all(_is_ok(exchange, reading, each) for each in reading.inferences),
+            standard=standard_of(reading, exchange, rules),
+            ok=all(is_ok(exchange, reading, each) for each in reading.inferences),
             chance=uuid7().bytes,
         )
         return Chosen(work, reading, model_id) if kept else None
@@ -76,7 +77,9 @@ class Preparation:
         if work.rules.redactions:
             # What is made of a redacted request cannot hold what was taken out of it.
             exchange = redactor.request(exchange)
-            reading = redactor.reading(_read(work, exchange), transport=exchange.transport)
+            reading = redactor.reading(
+                read_by_protocol(work, exchange), transport=exchange.transport
+            )
         return _Writing(chosen, exchange, reading, redactor, self).prepared(producer, sequence)
 
     @property
@@ -114,7 +117,7 @@ class _Writing:
             for each in reading.inferences
         ]
         self._captures = [uuid7() for _ in self._inferences]
-        standard = _standard(reading, exchange, self._work.rules)
+        standard = standard_of(reading, exchange, self._work.rules)
         self._standard = redactor.metadata(standard) if self._work.rules.redactions else standard
 
     def prepared(self, producer: str, sequence: int) -> Prepared:
@@ -199,7 +202,7 @@ class _Writing:
             "task_type": plain_text(work.rules.task_type or reading.task_type, _LONGEST_WORD),
             "protocol": work.call.protocol.name,
             "action": plain_text(reading.action, _LONGEST_WORD),
-            "ok": _is_ok(exchange, reading, inference),
+            "ok": is_ok(exchange, reading, inference),
             "http_status": exchange.http_status,
             "grpc_code": exchange.grpc_code,
             "error": plain_text(error, _LONGEST_ERROR),
@@ -255,38 +258,9 @@ class _Writing:
 
     def _key(self, index: int, kind: Kind) -> str:
         model = self._model_id
-        if len(model) > _LONGEST_SEGMENT // 3 or model in {".", ".."}:
-            model = segment_of(model)
+        if len(quote(model, safe="")) > _LONGEST_SEGMENT or model in {".", ".."}:
+            # Such a key has no segment that names the model: it is looked up like a stranger's.
+            digest = hashlib.blake2b(model.encode(), digest_size=16).hexdigest()
+            model = re.sub(r"[^A-Za-z0-9_-]", "_", model)[:100] + "~" + digest
         at = self._exchange.received_at
         return key_of(self._preparation.prefix, model, at, self._captures[index], kind)
-
-
-def _read(work: Work, exchange: Exchange) -> Reading:
-    rules = work.rules
-    model = Model(task_type=rules.task_type, batched=rules.batched, dialect=rules.dialect)
-    reading = work.call.protocol.read(exchange, work.call, model)
-    inferences = reading.inferences or (Inference(),)
-    envelope = from_header(exchange.request_headers)
-    if envelope is not None:  # about all inferences; what a body says of one wins
-        inferences = [replace(each, metadata=[envelope, *each.metadata]) for each in inferences]
-    return replace(reading, inferences=inferences)
-
-
-def _standard(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:
-    """Standard metadata: what the protocol knows, and what came by headers."""
-    trace = trace_of(exchange.request_headers)
-    found = dict(reading.standard)
-    found |= header_metadata(exchange.request_headers, rules.metadata_headers)
-    return found if trace is None else found | {"traceparent": trace[0]}
-
-
-def _is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:
-    """Whether an inference succeeded: as it says itself, else its answer, else its status."""
-    said = inference.ok if inference.ok is not None else reading.ok
-    if exchange.error is not None or exchange.grpc_code:
-        return False
-    if exchange.transport == "rest" and not 200 <= (exchange.http_status or 0) < 400:
-        return False
-    if exchange.transport == "grpc" and exchange.grpc_code is None:
-        return False
-    return said is not False

@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordTooLargeError
 
 from inference_store.store.kafka import client_arguments
+from inference_store.store.repeats import say_less
 from inference_store.store.settings import KafkaSettings
 
 from .prepared import Message
@@ -66,6 +67,7 @@ class Publisher:
     async def _started(self) -> AIOKafkaProducer:
         async with self._starting:
             if self._producer is None:
+                say_less("aiokafka")
                 made = AIOKafkaProducer(
                     **client_arguments(self._settings),
                     enable_idempotence=True,

@@ -6,12 +6,15 @@ where a rule names a part of it, it is not kept at all.
 """
 
 import hmac
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from inference_store.proxy.base64_text import from_base64
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
+from inference_store.proxy.metadata_header import BINARY_HEADER, utf8
 from inference_store.proxy.protocols.protocol import Inference, Reading
 from inference_store.proxy.rules import Redaction
 from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
@@ -112,8 +115,12 @@ class Redactor:
         """A header that holds metadata; header values are latin-1."""
         if name not in METADATA_HEADERS:
             return value
-        found = self._json(value.encode("latin-1", "replace"))
-        return "" if found is None else found.decode("latin-1")
+        binary = name == BINARY_HEADER
+        raw = from_base64(value) if binary else utf8(value)
+        found = None if raw is None else self._json(raw)
+        if found is None:
+            return ""
+        return b64encode(found).decode() if binary else found.decode("latin-1")
 
     def _redacted_body(self, exchange: Exchange) -> tuple[bytes, int | None] | None:
         """The body and the length of its JSON part; None where it cannot be read."""
@@ -180,7 +187,7 @@ class Redactor:
                 inner = read_exactly(value)
             except UnreadableJson:
                 return "" if any(key in value for key in self._keys) else value
-            if isinstance(inner, (dict, list)):
+            if isinstance(inner, (dict, list, str)):
                 return write_json(self._envelope(inner, left - 1))
             return value
         if left and isinstance(value, list):

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from urllib.parse import unquote_plus
 
 from inference_store.proxy.exchange import Headers, header
+from inference_store.proxy.metadata_header import BINARY_HEADER, METADATA_HEADER
 from inference_store.store.json_text import storable
 
-METADATA_HEADERS = frozenset({"inference-store-metadata", "chariot-inference-parameters"})
+METADATA_HEADERS = frozenset({METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"})
 """Headers that hold the caller's metadata."""
 # What the body cannot be understood without.
 _NEEDED = (
@@ -16,7 +17,7 @@ _NEEDED = (
 )
 # Whatever the configuration says. Names are taken apart at what is no letter or digit.
 _SECRET = re.compile(
-    r"authori[sz]ation|cookie|secret|passw(or)?d|credential|token|signature|session"
+    r"authori[sz]ation|cookie|secret|passw(or)?d|credential|token(?!s)|signature|session"
     r"|api-?_?key|access-?_?key|subscription-?_?key|private-?_?key|^key$|^sig$|x-auth|assertion"
     r"|client-cert|^pw$|^pwd$|^jwt$",
     re.IGNORECASE,

@@ -135,10 +135,10 @@ class Folder:
     def _next(self, *, anew: bool = False) -> str | None:
         """On from where it stopped, or from the beginning."""
         if anew:
-            self._names = iter([entry.name for entry in os.scandir(self._path)])
-        return next(
-            (name for name in self._names if name.isdigit() and name not in self._taken), None
-        )
+            # Not those in hand: they may be gone when it is their turn.
+            names = [entry.name for entry in os.scandir(self._path)]
+            self._names = iter([n for n in names if n.isdigit() and n not in self._taken])
+        return next(self._names, None)
 
     def read(self, path: Path) -> Prepared | None:
         """The capture; None, and it is gone and counted, where the file is torn. Raises OSError."""
@@ -204,7 +204,7 @@ def own_folder(root: Path, counts: Counts, room: Room, *, fsync: bool) -> Folder
     lock = _locked(root / f"{counts.producer}{_LOCK}")
     if lock is None:
         raise OSError(f"another process holds {counts.producer}{_LOCK}")
-    (root / counts.producer).mkdir()
+    (root / counts.producer).mkdir(mode=0o700)  # it holds what callers sent
     return Folder(root, counts, room, lock, fsync=fsync)
 
 

@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 import grpc
 from grpc import StatusCode
 
-from .metadata import kept, passed
+from .metadata import passed
 from .onward import Onward
 from .seen import Seen
 
@@ -14,7 +14,7 @@ UpstreamCall: TypeAlias = Any
 """A call of grpc.aio, of either arity."""
 
 
-async def end(call: UpstreamCall, context: Context, seen: Seen | None) -> None:
+async def end(call: UpstreamCall, context: Context, seen: Seen) -> None:
     """Give the caller the status, the message and the trailers of a call that is over."""
     code, details = await call.code(), await call.details()
     trailers = await call.trailing_metadata()
@@ -24,16 +24,11 @@ async def end(call: UpstreamCall, context: Context, seen: Seen | None) -> None:
         context.set_code(code)
     if details:
         context.set_details(details)
-    if seen:
-        seen.exchange.response_headers = kept(await call.initial_metadata())
-        seen.exchange.response_trailers = kept(trailers)
-        seen.ended(number(code), details)
+    seen.ended(number(code), details, await call.initial_metadata() or (), trailers or ())
 
 
-def cut_off(context: Context, seen: Seen | None) -> None:
+def cut_off(context: Context, seen: Seen) -> None:
     """Note that the caller is gone: by its deadline, or because it had enough."""
-    if seen is None:
-        return
     remaining = context.time_remaining()
     if remaining is not None and remaining <= 0:
         seen.ended(number(StatusCode.DEADLINE_EXCEEDED), "the caller's deadline passed")

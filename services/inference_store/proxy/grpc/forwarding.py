@@ -5,7 +5,7 @@ over, its status sent.
 """
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import grpc
 from grpc import StatusCode
@@ -29,13 +29,12 @@ class Forwarding:
 
     async def unary(self, path: str, method: Method, request: bytes, context: Context) -> bytes:
         """One message each way."""
-        onward = self._route(path, *names(method, request))
+        onward = self._onward(path, method, request)
         if onward is None or (path == SHUTDOWN and not onward.allow_shutdown):
             refused(context, onward)
             return b""
-        seen = self._seen(path, onward, context, len(request))
-        if seen:
-            seen.asked(request, reserved=True)
+        seen = Seen(self._captures, lambda _: onward, path, context)
+        seen.asked(request)
         may_drop = path == SHUTDOWN and await shutdown.reached(onward.channel)
         ask: Any = onward.channel.unary_unary(path)
         call: UpstreamCall = ask(request, **_options(onward, context))
@@ -54,12 +53,12 @@ class Forwarding:
     async def stream(self, path: str, method: Method, _: Any, context: Context) -> None:
         """Any number of messages each way."""
         first = await context.read() if self._by_model and method.model else None
-        named = names(method, first) if isinstance(first, bytes) else (None, None)
-        onward = self._route(path, *named)
+        onward = self._onward(path, method, first)
         if onward is None:
             refused(context, onward)
             return
-        seen = self._seen(path, onward, context, 0)
+        # a stream may be opened long before its first message says what it is about
+        seen = Seen(self._captures, lambda msg: self._onward(path, method, msg), path, context)
         call: UpstreamCall = onward.channel.stream_stream(path)(**_options(onward, context))
         try:
             await exchanged(first, context, call, seen)
@@ -71,22 +70,15 @@ class Forwarding:
             return
         await end(call, context, seen)
 
-    def _seen(self, path: str, onward: Onward, context: Context, size: int) -> Seen | None:
-        """Where the call is captured, what is kept of it; handed over when the call is over."""
-        if onward.call is None:
-            return None
-        ticket = self._captures.begin(size)
-        if ticket is None:
-            return None
-        seen = Seen(ticket, onward.call, onward.rules, onward.model)
-        seen.began(path, context.invocation_metadata())
-        context.add_done_callback(cast(Any, seen.hand_over))
-        return seen
+    def _onward(self, path: str, method: Method, first: Any) -> Onward | None:
+        """By the first message, where there is one."""
+        named = names(method, first) if isinstance(first, bytes) else (None, None)
+        return self._route(path, *named)
 
 
-async def _finish(call: UpstreamCall, context: Context, seen: Seen | None, answer: bytes) -> None:
+async def _finish(call: UpstreamCall, context: Context, seen: Seen, answer: bytes) -> None:
     """After one message's answer: metadata and status."""
-    if seen and await call.code() is StatusCode.OK:
+    if await call.code() is StatusCode.OK:
         seen.answered(answer)
     if initial := passed(await call.initial_metadata()):
         await context.send_initial_metadata(initial)

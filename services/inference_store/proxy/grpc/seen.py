@@ -2,13 +2,17 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
 from .metadata import Metadata, kept
+from .onward import Onward
+
+OnwardOf: TypeAlias = Callable[[bytes], Onward | None]
+"""From the first message of a request."""
 
 
 class Ticket(Protocol):
@@ -45,45 +49,74 @@ class _Kept:
 
 
 class Seen:
-    """One captured call."""
+    """One call, as far as it is captured: from its first request message on, which names the model
+    and so says whether and how. A call that asked nothing is not captured."""
 
-    def __init__(self, ticket: Ticket, call: Call, rules: Rules, model: str) -> None:
-        self._ticket = ticket
-        self._call, self._rules, self._model = call, rules, model
-        self._request = _Kept(ticket.more)
-        self._response = _Kept(ticket.more)
+    def __init__(self, captures: Captures, onward_of: OnwardOf, path: str, context: Any) -> None:
+        self._captures, self._onward_of = captures, onward_of
+        self._path, self._context = path, context
+        self._received_at = datetime.now(UTC)
+        self._captured: _Captured | None = None
+        self.has_asked = False
 
-    def began(self, path: str, metadata: Metadata | None) -> None:
-        """The call is here."""
+    def asked(self, message: bytes) -> None:
+        """A message of the request is on its way."""
+        if not self.has_asked:
+            self.has_asked = True
+            self._captured = self._begun(message)
+        elif self._captured:
+            self._captured.request.add(message)
+
+    def _begun(self, first: bytes) -> "_Captured | None":
+        onward = self._onward_of(first)
+        ticket = self._captures.begin(len(first)) if onward and onward.call else None
+        if ticket is None or onward is None:
+            return None
+        metadata = kept(self._context.invocation_metadata())
+        captured = _Captured(ticket, onward, self._path, metadata, self._received_at)
+        captured.request.add(first, reserved=True)
+        self._context.add_done_callback(captured.hand_over)
+        return captured
+
+    def answered(self, message: bytes) -> None:
+        """A message of the answer is there."""
+        if self._captured:
+            exchange = self._captured.exchange
+            exchange.responded_at = exchange.responded_at or datetime.now(UTC)
+            self._captured.response.add(message)
+
+    def ended(
+        self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
+    ) -> None:
+        """The call is over."""
+        if self._captured:
+            exchange = self._captured.exchange
+            exchange.grpc_code, exchange.error = code, error or None
+            exchange.response_headers = kept(initial)
+            exchange.response_trailers = kept(trailing)
+            exchange.finished_at = datetime.now(UTC)
+
+
+class _Captured:
+    """What is kept of a captured call."""
+
+    def __init__(
+        self, ticket: Ticket, onward: Onward, path: str, headers: Headers, received_at: datetime
+    ) -> None:
+        self._ticket, self._onward = ticket, onward
+        self.request, self.response = _Kept(ticket.more), _Kept(ticket.more)
         self.exchange = Exchange(
             transport="grpc",
             method=path,
             path=path,
-            request_headers=kept(metadata),
-            received_at=datetime.now(UTC),
+            request_headers=headers,
+            received_at=received_at,
+            forwarded_at=datetime.now(UTC),
         )
-
-    def asked(self, message: bytes, *, reserved: bool = False) -> None:
-        """A message of the request is on its way; `reserved`: with the ticket already."""
-        if self.exchange.forwarded_at is None:
-            self.exchange.forwarded_at = datetime.now(UTC)
-        self._request.add(message, reserved=reserved)
-
-    def answered(self, message: bytes) -> None:
-        """A message of the answer is there."""
-        if self.exchange.responded_at is None:
-            self.exchange.responded_at = datetime.now(UTC)
-        self._response.add(message)
-
-    def ended(self, code: int, error: str | None) -> None:
-        """The call is over; the first word counts."""
-        if self.exchange.grpc_code is None:
-            self.exchange.grpc_code = code
-            self.exchange.error = error or None
-            self.exchange.finished_at = datetime.now(UTC)
 
     def hand_over(self, _: object) -> None:
         """To capture, as it is now."""
-        self.exchange.request = self._request.body
-        self.exchange.response = self._response.body
-        self._ticket.finish(self.exchange, self._call, self._rules, self._model)
+        self.exchange.request, self.exchange.response = self.request.body, self.response.body
+        onward = self._onward
+        if onward.call:
+            self._ticket.finish(self.exchange, onward.call, onward.rules, onward.model)

@@ -14,9 +14,9 @@ _MARK: Final = b"\xef\xbb\xbf"
 _BLANK: Final = re.compile(rb"[ \t\r\n]*+")
 _STRING: Final = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _SCALAR: Final = re.compile(rb'[^ \t\r\n,:"\[\]{}]*+')
-# Up to the next bracket outside strings; lists without strings or brackets inside are jumped over.
-_BRACKET: Final = re.compile(
-    rb'(?:[^"\[\]{}]++|"(?:[^"\\]++|\\.)*+"|\[[^"\[\]{}]*+\])*+([\[\]{}])', re.DOTALL
+# Up to the next bracket, or to a string that is long or has escapes: those have a faster way.
+_NEXT: Final = re.compile(
+    rb'(?:[^"\[\]{}]++|"[^"\\]{0,99}+"|\[[^"\[\]{}]*+\])*+(["\[\]{}])', re.DOTALL
 )
 
 
@@ -86,17 +86,31 @@ def _value(text: bytes, at: int) -> Span:
     first = text[at : at + 1]
     if first in (b"{", b"["):
         return Span(at, _closed(text, at))
-    found = (_STRING if first == b'"' else _SCALAR).match(text, at)
+    if first == b'"':
+        return Span(at, _quoted(text, at))
+    found = _SCALAR.match(text, at)
     return Span(at, max(found.end() if found else len(text), at + 1))
+
+
+def _quoted(text: bytes, start: int) -> int:
+    """Where the string that begins there ends."""
+    end = text.find(b'"', start + 1)  # images in base64: a hundred times faster than any pattern
+    if end >= 0 and text.find(b"\\", start + 1, end) < 0:
+        return end + 1
+    found = _STRING.match(text, start)
+    return found.end() if found else len(text)
 
 
 def _closed(text: bytes, start: int) -> int:
     """Where the brackets opened at `start` are closed again."""
     depth, at = 1, start + 1
     while depth:
-        found = _BRACKET.match(text, at)
+        found = _NEXT.match(text, at)
         if found is None:
             return len(text)
         at = found.end()
-        depth += 1 if found[1] in b"[{" else -1
+        if found[1] == b'"':
+            at = _quoted(text, at - 1)
+        else:
+            depth += 1 if found[1] in b"[{" else -1
     return at

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from io import BytesIO
 from typing import Final
 
 import structlog
@@ -22,6 +23,7 @@ from .kept import Kept, Ticket
 CALLER_GONE: Final = "the caller went away before it had the answer"
 # A request is held whole to take its metadata out; a larger one goes on as it is.
 MOST_STRIPPED: Final = 64 * 1024 * 1024
+_LARGE: Final = 1 << 20
 _log = structlog.get_logger()
 
 
@@ -138,7 +140,7 @@ class Passing:
             exchange.method,
             URL(f"{self._upstream.url}{exchange.path}{query}", encoded=True),
             headers=to_upstream(headers),
-            data=body or None,
+            data=_readable(body),
             allow_redirects=False,
         ) as answer:
             exchange.responded_at = datetime.now(UTC)
@@ -167,6 +169,13 @@ class Passing:
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
+
+
+def _readable(body: bytes | AsyncIterator[bytes]) -> BytesIO | bytes | AsyncIterator[bytes] | None:
+    """As the client takes it: a large body in pieces, for it is written whole at once else."""
+    if isinstance(body, bytes) and len(body) > _LARGE:
+        return BytesIO(body)
+    return body or None
 
 
 def _strip_of(route: Route) -> Strip | None:

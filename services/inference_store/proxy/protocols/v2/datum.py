@@ -9,7 +9,7 @@
 | several, any others | V2's JSON of all |
 
 An element is base64 where the input's `content_type` says so, and in vision wherever it decodes
-strictly; a `data:` URL says so itself.
+strictly; a `data:` URL says so itself. Of a model whose task is not known: where an image is in it.
 """
 
 import re
@@ -32,6 +32,8 @@ _IMAGES: Final = (
     b"\0\0\0\x0cjP  ",
 )
 _WEBP: Final = re.compile(rb"RIFF.{4}WEBP|.{4}ftyp(?:avif|heic|mif1)", re.DOTALL)
+_FIRST: Final = 20
+"""Characters of base64 that tell an image."""
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON: Final = "application/json"
 _MOST_ARGUMENT: Final = 4096
@@ -76,7 +78,7 @@ def arguments_of(inputs: Sequence[Tensor]) -> Mapping[str, Any]:
 
 def image_in(tensor: Tensor) -> bool:
     """Its only element is an image, by its first bytes."""
-    elements = bytes_values(tensor)
+    elements = bytes_values(tensor, 1)
     if elements is None or len(elements) != 1:
         return False
     data = _of_one(tensor, True).data or b""
@@ -95,13 +97,13 @@ def _main(inputs: Sequence[Tensor]) -> Tensor | None:
     texts = [each for each in inputs if each.datatype == BYTES]
     if len(texts) != 1:
         return None
-    elements = bytes_values(texts[0])
+    elements = bytes_values(texts[0], 1)
     return texts[0] if elements is not None and len(elements) == 1 else None
 
 
 def _of_one(tensor: Tensor, vision: bool) -> Datum:
     if tensor.datatype == BYTES:
-        elements = bytes_values(tensor)
+        elements = bytes_values(tensor, 1)
         if elements is not None and len(elements) == 1:
             text, is_text = _element(tensor, elements[0])
             return _decoded(text, is_text, vision or _says_base64(tensor))
@@ -134,7 +136,8 @@ def _element(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
 
 def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
     url = _DATA_URL.match(element)
-    coded = element[url.end() :] if url else element if may_be_base64 else b""
+    is_coded = may_be_base64 or _begins_an_image(element)
+    coded = element[url.end() :] if url else element if is_coded else b""
     try:
         data = b64decode(coded.translate(None, _LINE_ENDS), validate=True)
     except (Error, ValueError):
@@ -142,6 +145,15 @@ def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
     if data:
         return Datum(data, url[1].decode() if url and url[1] else None)
     return Datum(element, _TEXT if is_text else None)
+
+
+def _begins_an_image(element: bytes) -> bool:
+    """Whether it is base64 whose first bytes are an image's."""
+    try:
+        first = b64decode(element[:_FIRST], validate=True)
+    except (Error, ValueError):
+        return False
+    return first.startswith(_IMAGES) or _WEBP.match(first) is not None
 
 
 def _says_base64(tensor: Tensor) -> bool:

@@ -6,13 +6,12 @@ from typing import Final
 
 from inference_store.proxy.protocols import json_spans
 from inference_store.proxy.protocols.json_spans import Span
-from inference_store.store.json_text import Number, UnreadableJson, read_exactly, read_json
+from inference_store.store.json_text import UnreadableJson, read_json
 
 from .tensors import BYTES, InferRequest, InferResponse, Tensor
 
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32
-_MOST_DIGITS: Final = 20
 _MOST_SHAPE: Final = 4096
 _MOST_ERROR: Final = 4096
 _NOT_TENSORS: Final = ("id", "parameters", "model_name", "model_version", "error")
@@ -126,10 +125,9 @@ def _texts(text: bytes, span: Span | None) -> dict[str, bytes]:
 
 
 def _said(text: bytes) -> str | None:
-    value = _read(text)
-    if value is None or type(value) is str:
-        return value
-    return text.decode("utf-8", "replace")
+    """A text; anything else but null as it was written."""
+    value = _read(text) if text[:1] in (b'"', b"n") else text.decode("utf-8", "replace")
+    return value if type(value) is str else None
 
 
 def _shape(text: bytes) -> tuple[int, ...]:
@@ -137,13 +135,12 @@ def _shape(text: bytes) -> tuple[int, ...]:
     value = _read(text) if len(text) <= _MOST_SHAPE else None
     if not isinstance(value, list) or len(value) > _MOST_DIMENSIONS:
         return ()
-    whole = [each for each in value if type(each) is Number and len(each) <= _MOST_DIGITS]
-    digits = [each for each in whole if each.removeprefix("-").isdecimal()]
-    return tuple(int(each) for each in digits) if len(digits) == len(value) else ()
+    whole = [each for each in value if type(each) is int]
+    return tuple(whole) if len(whole) == len(value) else ()
 
 
 def _read(text: bytes) -> object:
     try:
-        return read_exactly(text)
+        return read_json(text)
     except UnreadableJson:  # not in a part of what was read
         return None

@@ -6,12 +6,13 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 from math import prod
 from typing import Final, TypeVar
 
 from inference_store.proxy.protocols import json_spans
 
-from .tensors import BYTES, Tensor, Value, bytes_elements, size_of
+from .tensors import BYTES, MOST_ELEMENTS, Tensor, Value, bytes_elements, size_of
 
 Piece = TypeVar("Piece")
 _NESTED: Final = re.compile(rb'["\[{]')
@@ -19,8 +20,11 @@ _LAYERS: Final = 8
 """Lists of one list that are opened to come to BYTES elements."""
 
 
-def texts(data: bytes) -> list[bytes]:
-    """The JSON texts of the elements of `data` as it is nested; itself where it is no list."""
+def texts(data: bytes, most: int | None = None) -> list[bytes]:
+    """The JSON texts of the elements of `data` as it is nested; itself where it is no list.
+
+    `most`: it is enough to know so many and that there is one more.
+    """
     root = json_spans.root(data)
     found = data[root.start : root.end]
     if not found.startswith(b"["):
@@ -28,21 +32,23 @@ def texts(data: bytes) -> list[bytes]:
     inside = found[1:-1]
     if _NESTED.search(inside) is None:  # many times faster, for what may be a million numbers
         return [each.strip() for each in inside.split(b",")] if inside.strip() else []
-    return [data[start:end] for start, end in json_spans.items(data, root)]
+    spans = islice(json_spans.items(data, root), most and most + 1)
+    return [data[start:end] for start, end in spans]
 
 
-def bytes_values(tensor: Tensor) -> Sequence[bytes | Value] | None:
+def bytes_values(tensor: Tensor, most: int = MOST_ELEMENTS) -> Sequence[bytes | Value] | None:
     """The elements of a BYTES tensor: JSON texts, or bytes as they came (`tensor.data` is None).
 
-    `[["a", "b"]]` has two. None where it has no data, or that cannot be read.
+    `[["a", "b"]]` has two. Of more than `most` one more is told, or all. None where it has no
+    data, or that cannot be read.
     """
     if tensor.data is None:
         return tensor.values if tensor.raw is None else bytes_elements(tensor.raw)
-    found = texts(tensor.data)
+    found = texts(tensor.data, most)
     for _ in range(_LAYERS):
         if len(found) != 1 or not found[0].startswith(b"["):
             break
-        found = texts(found[0])
+        found = texts(found[0], most)
     return found
 
 

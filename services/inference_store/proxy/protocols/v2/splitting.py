@@ -53,7 +53,7 @@ def split(request: InferRequest, response: InferResponse | None, model: Model) -
     try:
         inputs = _divided_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
-        return replace(whole, problem=f"{exc} inputs are kept as one inference")
+        return replace(whole, problem=str(exc))
     if not inputs or len(inputs) == 1:
         return whole
     if outputs is None:
@@ -74,7 +74,7 @@ def _divided_inputs(
         return batch
     if task_type.vision:
         return _vision(inputs)
-    if task_type.read is None and outputs is not None and len(inputs) == len(outputs):
+    if task_type.read is None and outputs is not None and 1 < len(inputs) == len(outputs):
         alike = all(each.datatype == BYTES and image_in(each) for each in inputs)
         return [[each] for each in inputs] if alike else None
     return None
@@ -99,7 +99,7 @@ def _vision(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
         return [[each] for each in inputs]
     found: list[Sequence[Tensor]] = []
     for each in inputs:
-        elements = bytes_values(each)
+        elements = bytes_values(each, MOST_INFERENCES)
         if elements is None or len(elements) < 2:
             found.append([each])
         else:
@@ -110,12 +110,15 @@ def _vision(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:
 
 
 class _TooMany(Exception):
-    """So many."""
+    """More than are made inferences of their own."""
+
+    def __init__(self) -> None:
+        super().__init__(f"more than {MOST_INFERENCES} inputs: kept as one inference")
 
 
 def _expect_few(count: int) -> None:
     if count > MOST_INFERENCES:
-        raise _TooMany(count)
+        raise _TooMany
 
 
 def _divided_outputs(

@@ -28,7 +28,9 @@ def coded(data: bytes) -> str:
     [
         (coded(JPEG), True, {}, (JPEG, None)),
         (coded(JPEG), False, {"content_type": "base64"}, (JPEG, None)),
-        (coded(JPEG), False, {}, (coded(JPEG).encode(), TEXT)),
+        (coded(JPEG), False, {}, (JPEG, None)),
+        (coded(b"no image"), False, {}, (coded(b"no image").encode(), TEXT)),
+        (coded(JPEG) + "!", False, {}, ((coded(JPEG) + "!").encode(), TEXT)),
         (encodebytes(JPEG * 9).decode(), True, {}, (JPEG * 9, None)),
         (f"data:image/jpeg;base64,{coded(JPEG)}", False, {}, (JPEG, "image/jpeg")),
         (f"data:;base64,{coded(JPEG)}", True, {}, (JPEG, None)),

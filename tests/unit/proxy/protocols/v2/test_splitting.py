@@ -189,7 +189,7 @@ def test_without_an_answer_a_request_is_split_all_the_same(response: InferRespon
 def test_too_many_are_kept_as_one(request_: InferRequest) -> None:
     found = split(request_, None, BATCHED)
     assert len(found.shares) == 1
-    assert found.problem == f"{MOST_INFERENCES + 1} inputs are kept as one inference"
+    assert found.problem == f"more than {MOST_INFERENCES} inputs: kept as one inference"
 
 
 def test_raw_tensors_are_divided() -> None:

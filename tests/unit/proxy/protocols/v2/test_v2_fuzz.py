@@ -31,22 +31,8 @@ _PATHS = st.sampled_from(
 )
 _NAMES = st.sampled_from(
     [
-        "inputs",
-        "outputs",
-        "data",
-        "shape",
-        "datatype",
-        "name",
-        "parameters",
-        "metadata",
-        "id",
-        "binary_data_size",
-        "error",
-        "model_name",
-        "text_input",
-        "prompts",
-        "action",
-        "x",
+        *("inputs", "outputs", "data", "shape", "datatype", "name", "parameters", "metadata"),
+        *("binary_data_size", "error", "model_name", "text_input", "prompts", "action", "id"),
     ]
 )
 _DATATYPES = st.sampled_from([*CODES, "BYTES", "BF16", ""])

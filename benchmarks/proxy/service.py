@@ -1,0 +1,61 @@
+"""The proxy as its users start it, on the servers of the benchmark."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+from tests.servers.environment import service_environment
+from tests.servers.kafka import KafkaServer
+from tests.servers.minio import MinioServer
+from tests.service_process import Service
+
+from .nginx import until_open
+from .workloads import Ports
+
+# What became of exchanges, as the proxy's own metrics count them.
+_COUNTED: Final = {
+    "seen": r'proxy_captures_total\{outcome="seen"\}',
+    "published": r'proxy_captures_total\{outcome="published"\}',
+    "dropped": r'proxy_captures_total\{outcome="dropped"\}',
+    "queued": "proxy_captures_queued",
+}
+
+
+class Proxy:
+    """One `inference-store proxy` with its default settings."""
+
+    def __init__(
+        self, folder: Path, *, upstream: Ports, kafka: KafkaServer, s3: MinioServer, bucket: str,
+        settings: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        """`settings`: names without the prefix."""
+        self.ports = Ports.free()
+        environment = service_environment(
+            "", kafka, s3, bucket,
+            PROXY_UPSTREAM=f"http://127.0.0.1:{upstream.rest}",
+            PROXY_UPSTREAM_GRPC=f"127.0.0.1:{upstream.grpc}",
+            PROXY_PORT=str(self.ports.rest),
+            PROXY_GRPC_PORT=str(self.ports.grpc),
+            PROXY_ADMIN_PORT="0",
+            **settings,
+        )  # fmt: skip
+        self.service = Service("proxy", environment, folder)
+        for port in self.ports:
+            until_open(self.service.process, port, "the proxy")
+
+    def pids(self) -> list[int]:
+        """Its processes."""
+        return self.service.process.pids()
+
+    def resident(self) -> float:
+        """MiB of memory, of all its processes."""
+        return sum(psutil.Process(pid).memory_info().rss for pid in self.pids()) / 2**20
+
+    def counted(self) -> dict[str, float]:
+        """What became of the exchanges so far."""
+        return {name: self.service.metrics(metric) for name, metric in _COUNTED.items()}
+
+    def end(self) -> None:
+        """At once: what it still holds is not waited for."""
+        self.service.kill()

@@ -1,0 +1,113 @@
+"""Exchanges as a proxy hands them over, by a small protocol of our own: JSON inputs in base64."""
+
+import base64
+import struct
+import zlib
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import orjson
+
+from inference_store.proxy.capture.content_coding import decoded
+from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols.protocol import Call, Inference, Model, Protocol, Reading
+from inference_store.store.json_text import UnreadableJson, read_exactly, write_json
+
+
+def png(width: int = 4, height: int = 3) -> bytes:
+    """A grey image."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        framed = kind + body
+        return struct.pack(">I", len(body)) + framed + struct.pack(">I", zlib.crc32(framed))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    rows = zlib.compress(b"".join(b"\0" + b"\x80" * width for _ in range(height)))
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def read(exchange: Exchange, call: Call, model: Model) -> Reading:
+    """One inference an input; an answer's outputs one each."""
+    del call, model
+    try:
+        plain = decoded(exchange.request.bytes, exchange.request_headers, limit=1 << 20)
+        asked = read_exactly(plain or b"")
+        inputs = [base64.b64decode(each["data"][0]) for each in asked["inputs"]]
+        envelopes = [each.get("parameters", {}).get("metadata") for each in asked["inputs"]]
+    except (UnreadableJson, KeyError, TypeError, ValueError) as error:
+        whole = Inference(data=exchange.request.bytes or None, response=exchange.response.bytes)
+        return Reading(inferences=[whole], problem=f"{type(error).__name__} in the request")
+    answer = orjson.loads(exchange.response.bytes) if exchange.response.parts else {}
+    outputs = answer.get("outputs", [])
+    inferences = [
+        Inference(
+            data=data,
+            response=orjson.dumps({"outputs": outputs[i : i + 1]}) if outputs else None,
+            metadata=() if envelope is None else (write_json(envelope).encode(),),
+        )
+        for i, (data, envelope) in enumerate(zip(inputs, envelopes, strict=True))
+    ]
+    return Reading(
+        inferences=inferences,
+        request_id=asked.get("id"),
+        response_id=answer.get("id"),
+        error=answer.get("error"),
+        standard={"prompts": ["what?"]} if "prompts" in asked else {},
+    )
+
+
+PROTOCOL = Protocol(
+    name="images",
+    title="Images in base64",
+    transport="rest",
+    recognise=lambda protocol, *_: Call(protocol, "infer"),
+    read=read,
+)
+CALL = Call(PROTOCOL, "infer", model="detector", version="3")
+RECEIVED_AT = datetime.now(UTC).replace(microsecond=123456) - timedelta(minutes=1)
+
+
+def request_body(*images: bytes, metadata: Any = None, **more: Any) -> bytes:
+    """A request; `metadata`: of every input."""
+    parameters = {} if metadata is None else {"parameters": {"metadata": metadata}}
+    inputs = [
+        {"name": "image", "data": [base64.b64encode(each).decode()], **parameters}
+        for each in images or (png(),)
+    ]
+    return orjson.dumps({**more, "inputs": inputs})
+
+
+def response_body(*scores: float, **more: Any) -> bytes:
+    """An answer with a detection each."""
+    outputs = [
+        {"name": "predictions", "datatype": "BYTES", "shape": [1], "data": [detection(score)]}
+        for score in scores or (0.9,)
+    ]
+    return orjson.dumps({**more, "outputs": outputs})
+
+
+def detection(score: float) -> dict[str, Any]:
+    """A box."""
+    return {"label": "person", "score": score, "xmin": 0, "ymin": 0, "xmax": 2, "ymax": 2}
+
+
+def exchange(body: bytes | None = None, answer: bytes | None = None, /, **changes: Any) -> Exchange:
+    """One call that went well."""
+    asked = request_body() if body is None else body
+    answered = response_body() if answer is None else answer
+    made = Exchange(
+        transport="rest",
+        method="POST",
+        path="/v2/models/detector/infer",
+        request_headers=[("content-type", "application/json")],
+        request=Body(parts=(asked,) if asked else (), size=len(asked)),
+        response_headers=[("content-type", "application/json")],
+        response=Body(parts=(answered,) if answered else (), size=len(answered)),
+        http_status=200,
+        received_at=RECEIVED_AT,
+        forwarded_at=RECEIVED_AT + timedelta(milliseconds=1),
+        responded_at=RECEIVED_AT + timedelta(milliseconds=21),
+        finished_at=RECEIVED_AT + timedelta(milliseconds=22),
+    )
+    return replace(made, **changes)

@@ -1,0 +1,37 @@
+"""A process that captures without end, to be killed: settings from the environment.
+
+    python -m tests.integration.proxy.capture.capturing
+
+Prints its producer's id, then works until it is killed or, on SIGTERM, drains and prints what is
+left.
+"""
+
+import asyncio
+import signal
+
+from inference_store.proxy.capture import Captures
+from inference_store.store.settings import ProxySettings
+
+from .servers import hand_over
+
+_PAUSE_SECONDS = 0.002
+
+
+async def main() -> None:
+    """Hand over one exchange after the other."""
+    captures = Captures(ProxySettings())
+    await captures.start()
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    print(captures.producer, flush=True)
+    number = 0
+    while not stop.is_set():
+        number += 1
+        hand_over(captures, number)
+        await asyncio.sleep(_PAUSE_SECONDS)
+    left = await captures.stop(20)
+    print(f"left {left}", flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,183 @@
+"""The demo's model server keeps the Open Inference Protocol, over REST and gRPC alike."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("cv2", reason="the demo's packages are not installed")
+pytest.importorskip("sklearn", reason="the demo's packages are not installed")
+
+import aiohttp
+import grpc
+import orjson
+
+from inference_store.grpc_messages import message
+from inference_store.local.demo.model_server.grpc import serve_grpc
+from inference_store.local.demo.model_server.rest import serve_rest
+from inference_store.local.demo.model_server.serving import BadRequest, Input, NoSuchModel, Serving
+from inference_store.local.demo.requests import Request, frame_requests
+from inference_store.local.demo.sending import grpc_message, rest_body, send_all
+from inference_store.local.errors import LocalStackError
+from inference_store.local.ports import HOST, free_ports
+
+IMAGE = {"name": "image", "datatype": "BYTES", "shape": [1]}
+
+
+@pytest.fixture(scope="module")
+def serving() -> Serving:
+    return Serving()
+
+
+@pytest.fixture
+async def address(serving: Serving) -> AsyncIterator[tuple[str, str]]:
+    """Of REST and of gRPC."""
+    rest, over_grpc = free_ports(2)
+    server = await serve_grpc(serving, over_grpc)
+    runner = await serve_rest(serving, rest)
+    yield f"http://{HOST}:{rest}", f"{HOST}:{over_grpc}"
+    await runner.cleanup()
+    await server.stop(0)
+
+
+@pytest.fixture
+async def session(address: tuple[str, str]) -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession(address[0]) as open_session:
+        yield open_session
+
+
+@pytest.fixture
+async def channel(address: tuple[str, str]) -> AsyncIterator[grpc.aio.Channel]:
+    async with grpc.aio.insecure_channel(address[1]) as open_channel:
+        yield open_channel
+
+
+async def call(channel: grpc.aio.Channel, method: str, asked: Any) -> Any:
+    one: Any = channel.unary_unary(
+        f"/inference.GRPCInferenceService/{method}",
+        request_serializer=lambda written: written.SerializeToString(),
+        response_deserializer=message(f"inference.{method}Response").FromString,
+    )
+    return await one(asked)
+
+
+def a_face() -> Request:
+    """The astronaut's, from nearby."""
+    (request,) = frame_requests("face-detector", [180])
+    return request
+
+
+async def test_one_picture_has_one_output_over_rest_and_the_same_over_grpc(
+    session: aiohttp.ClientSession, channel: grpc.aio.Channel
+) -> None:
+    async with session.post("/v2/models/face-detector/infer", json=rest_body(a_face())) as answer:
+        over_rest = await answer.json()
+    over_grpc = await call(channel, "ModelInfer", grpc_message(a_face()))
+    (output,), (tensor,) = over_rest["outputs"], over_grpc.outputs
+    assert over_rest["id"] == over_grpc.id == "frame-00180"
+    assert over_rest["model_name"] == over_grpc.model_name == "face-detector"
+    assert output["name"] == tensor.name == "image"
+    assert output["shape"] == [len(output["data"])] == [*tensor.shape]
+    assert output["data"][0]["label"] == "face"
+    assert output["data"] == [orjson.loads(one) for one in tensor.contents.bytes_contents]
+
+
+async def test_two_pictures_have_two_outputs(serving: Serving) -> None:
+    picture = a_face().picture
+    outputs = await serving.answer("face-detector", "", [Input("a", picture), Input("b", picture)])
+    assert [one.name for one in outputs] == ["a", "b"]
+    assert outputs[0].findings == outputs[1].findings
+
+
+@pytest.mark.parametrize("content", [b"", b"no picture"])
+async def test_what_is_no_picture_is_refused(serving: Serving, content: bytes) -> None:
+    with pytest.raises(BadRequest, match="'a' is no picture"):
+        await serving.answer("face-detector", "", [Input("a", content)])
+    with pytest.raises(NoSuchModel, match="served are face-detector"):
+        await serving.answer("cars", "", [Input("a", content)])
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v2/health/live", 200),
+        ("/v2/health/ready", 200),
+        ("/v2", 200),
+        ("/v2/models/face-detector", 200),
+        ("/v2/models/face-detector/versions/1", 200),
+        ("/v2/models/face-detector/versions/2", 404),
+        ("/v2/models/people-detector/ready", 200),
+        ("/v2/models/cars/ready", 404),
+        ("/v2/models/cars", 404),
+        ("/v3", 404),
+    ],
+)
+async def test_what_is_served_can_be_asked(
+    session: aiohttp.ClientSession, path: str, status: int
+) -> None:
+    async with session.get(path) as answer:
+        assert answer.status == status
+        if status != 200:
+            assert set(await answer.json()) == {"error"}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[]",
+        b'{"inputs": {}}',
+        b'{"inputs": []}',
+        b'{"inputs": [7]}',
+        orjson.dumps({"inputs": [{**IMAGE, "data": ["no base64"]}]}),
+        orjson.dumps({"inputs": [{**IMAGE, "data": ["", ""]}]}),
+        orjson.dumps({"inputs": [{**IMAGE, "datatype": "FP32", "data": [1.5]}]}),
+    ],
+)
+async def test_a_bad_body_is_refused_as_the_protocol_has_it(
+    session: aiohttp.ClientSession, body: bytes
+) -> None:
+    async with session.post("/v2/models/face-detector/versions/1/infer/", data=body) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["error"]
+
+
+async def test_grpc_tells_what_it_serves(channel: grpc.aio.Channel) -> None:
+    asked = message("inference.ModelMetadataRequest")(name="digit-classifier")
+    assert [*(await call(channel, "ModelMetadata", asked)).versions] == ["1"]
+    for server in ("ServerLive", "ServerReady"):
+        answer = await call(channel, server, message(f"inference.{server}Request")())
+        assert answer.live if server == "ServerLive" else answer.ready
+    asked = message("inference.ServerMetadataRequest")()
+    assert (await call(channel, "ServerMetadata", asked)).name == "inference-store-demo"
+
+
+async def test_grpc_refuses_with_the_status_of_the_case(channel: grpc.aio.Channel) -> None:
+    cars = message("inference.ModelReadyRequest")(name="cars")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call(channel, "ModelReady", cars)
+    assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+    raw = message("inference.ModelInferRequest")(
+        model_name="face-detector", inputs=[IMAGE], raw_input_contents=[b"\x00\x00\x00\x00"]
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call(channel, "ModelInfer", raw)
+    assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_the_client_sends_all_and_stops_at_a_refusal(address: tuple[str, str]) -> None:
+    rest, target = address
+    told: list[int] = []
+
+    def send(*requests: Request) -> None:
+        send_all([iter(requests)], rest=rest, grpc_target=target, told=lambda: told.append(1))
+
+    await asyncio.to_thread(send, *frame_requests("face-detector", range(3)))
+    assert len(told) == 3
+    strange = Request("cars", "one", b"", "[]")
+    with pytest.raises(LocalStackError, match=r"answered 404: .*no model 'cars'"):
+        await asyncio.to_thread(send, strange)
+    with pytest.raises(LocalStackError, match="NOT_FOUND: no model 'cars'"):
+        await asyncio.to_thread(send, a_face(), strange)
+    assert len(told) == 4

@@ -1,0 +1,344 @@
+"""The budget, the queue, the books: with an S3 and a Kafka that do as they are told."""
+
+import asyncio
+import os
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiokafka.errors import KafkaConnectionError
+
+from inference_store.proxy.capture.captures import Captures
+from inference_store.proxy.capture.prepared import Message
+from inference_store.proxy.capture.publisher import Refused
+from inference_store.proxy.capture.ticket import OVERHEAD
+from inference_store.proxy.exchange import Body
+from inference_store.proxy.protocols.protocol import Call, Protocol
+from inference_store.proxy.rules import Rules, Sampling
+from inference_store.store.errors import BlobsAway
+from inference_store.store.events import StorageKey
+from inference_store.store.producer_reports import ProducerReport, decode
+from inference_store.store.settings import ProxySettings
+from tests.exchanges import CALL, PROTOCOL, exchange, request_body
+from tests.polling import until
+
+
+@dataclass
+class Bucket:
+    """An S3."""
+
+    is_away: bool = False
+    objects: dict[str, bytes] = field(default_factory=dict)
+    at_once: int = 0
+    most_at_once: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
+        assert content_type
+        with self._lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if self.is_away:
+                raise BlobsAway("away")
+            self.objects[key.key] = data
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+
+@dataclass
+class Log:
+    """A Kafka."""
+
+    is_away: bool = False
+    refuses: bool = False
+    bucket: Bucket = field(default_factory=Bucket)
+    events: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    reports: list[ProducerReport] = field(default_factory=list)
+
+    async def publish(self, messages: Sequence[Message], *, producer: str, sequence: int) -> None:
+        if self.is_away:
+            raise KafkaConnectionError("away")
+        if self.refuses:
+            raise Refused("too large")
+        for each in messages:
+            event = orjson.loads(each.value)
+            # blobs first
+            assert event["metadata_storage_key"] in self.bucket.objects
+            self.events.append((producer, sequence, event))
+
+    async def report(self, key: bytes, value: bytes) -> None:
+        if self.is_away:
+            raise KafkaConnectionError("away")
+        found = decode(value)
+        assert key.decode() == found.producer
+        self.reports.append(found)
+
+    async def close(self) -> None: ...
+
+
+@asynccontextmanager
+async def running(log: Log, **changes: Any) -> AsyncIterator[Captures]:
+    quick: dict[str, Any] = {"proxy_report_seconds": 0.05, "proxy_retry_seconds": 0.02}
+    quick |= {"proxy_upstream": "http://up"}
+    settings = ProxySettings(_env_file=None, **(quick | changes))  # type: ignore[call-arg]
+    captures = Captures(settings, store=log.bucket, topic=log)
+    await captures.start()
+    try:
+        yield captures
+    finally:
+        await captures.stop(5)
+
+
+def hand_over(captures: Captures, count: int = 1, *, rules: Rules | None = None) -> int:
+    """So many exchanges; how many were taken."""
+    taken = 0
+    for number in range(count):
+        body = request_body(id=str(number))
+        ticket = captures.begin(len(body))
+        if ticket is not None:
+            ticket.finish(exchange(body), CALL, rules or Rules(), "m")
+            taken += 1
+    return taken
+
+
+async def reported(log: Log, enough: Callable[[ProducerReport], bool]) -> ProducerReport:
+    """The newest report that is enough."""
+
+    async def last() -> ProducerReport | None:
+        return log.reports[-1] if log.reports else None
+
+    found = await until(last, lambda r: r is not None and enough(r), seconds=10)
+    assert found is not None
+    assert found.closes
+    return found
+
+
+async def test_every_exchange_is_published_once_under_its_own_sequence() -> None:
+    log = Log()
+    async with running(log) as captures:
+        hand_over(captures, 50)
+        await reported(log, lambda report: report.published == 50)
+        assert captures._budget.held == 0
+    assert sorted(sequence for _, sequence, _ in log.events) == list(range(1, 51))
+    assert {producer for producer, _, _ in log.events} == {captures.producer}
+    last = log.reports[-1]
+    assert last.final
+    assert (last.seen, last.published, last.events, last.highest_sequence) == (50, 50, 50, 50)
+    numbers = [report.number for report in log.reports]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_a_batch_is_one_exchange_and_several_events() -> None:
+    log = Log()
+    async with running(log) as captures:
+        body = request_body(b"one", b"two")
+        ticket = captures.begin(len(body))
+        assert ticket is not None
+        ticket.finish(exchange(body, b"{}"), CALL, Rules(), "m")
+        report = await reported(log, lambda report: report.published == 1)
+    assert (report.events, report.highest_sequence) == (2, 1)
+    assert [(number, event["batch_index"]) for _, number, event in log.events] == [(1, 0), (1, 1)]
+
+
+async def test_what_was_sampled_out_leaves_no_hole() -> None:
+    log = Log()
+    async with running(log) as captures:
+        hand_over(captures, 10, rules=Rules(sampling=Sampling(share=0)))
+        hand_over(captures, 5)
+        report = await reported(log, lambda report: report.published == 5)
+    assert (report.seen, report.sampled_out, report.highest_sequence) == (15, 10, 5)
+
+
+async def test_passed_through_and_not_to_be_captured_are_as_if_never_seen() -> None:
+    log = Log()
+    async with running(log) as captures:
+        ticket = captures.begin(100)
+        assert ticket is not None
+        assert captures._budget.held == 100 + OVERHEAD
+        ticket.pass_through()
+        ticket.finish(exchange(), CALL, Rules(), "m")
+        hand_over(captures, 3, rules=Rules(capture=False))
+        forgotten = captures.begin(100)
+        del ticket, forgotten
+        assert captures._budget.held == 0
+        report = await reported(log, lambda _: True)
+    assert report.seen == 0
+    assert log.events == []
+
+
+@pytest.mark.parametrize("away", ["s3", "kafka"])
+async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_by_count(
+    away: str,
+) -> None:
+    log = Log()
+    log.is_away, log.bucket.is_away = away == "kafka", away == "s3"
+    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
+    async with running(log, **small) as captures:
+        taken = 0
+        for _ in range(40):
+            taken += hand_over(captures, 10)
+            # what an exchange becomes may be a little more than it was
+            assert captures._budget.held < 300_000
+            await asyncio.sleep(0)
+        assert 5 < taken < 100
+        assert (captures._deliveries.kafka.away is not None) or away == "s3"
+        log.is_away = log.bucket.is_away = False
+        report = await reported(log, lambda report: report.published == taken)
+        assert report.dropped == {"no_budget": 400 - taken}
+        assert captures._budget.held == 0
+        assert hand_over(captures) == 1
+        await reported(log, lambda report: report.published == taken + 1)
+    assert log.reports[-1].highest_sequence == 401
+    assert captures._deliveries.kafka.away is None
+
+
+async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
+    log = Log()
+    async with running(log, proxy_body_bytes=1000, proxy_stream_chunks=3) as captures:
+        ticket = captures.begin(1001)
+        assert ticket is not None
+        assert ticket.refused
+        assert ticket.more(1000)
+        assert not ticket.more(1)
+        ticket.pass_through()
+        ticket = captures.begin(0)
+        assert ticket is not None
+        assert not ticket.refused
+        assert [ticket.more(1) for _ in range(4)] == [True, True, True, False]
+        made = exchange()
+        made.response = Body(parts=(b"{",), size=5000, whole=False)
+        ticket.finish(made, CALL, Rules(), "m")
+        await reported(log, lambda report: report.published == 1)
+    ((_, _, event),) = log.events
+    assert event["inference_storage_key"] == ""
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError("a defect")
+
+
+async def test_what_cannot_be_made_into_an_event_is_counted_and_harms_no_other() -> None:
+    log = Log()
+    defect = Protocol(
+        name="broken", title="", transport="rest", recognise=PROTOCOL.recognise, read=broken
+    )
+    async with running(log) as captures:
+        ticket = captures.begin(1)
+        assert ticket is not None
+        ticket.finish(exchange(), Call(defect, "infer"), Rules(), "m")
+        hand_over(captures)
+        report = await reported(log, lambda report: report.published == 1)
+        assert captures._budget.held == 0
+    assert report.dropped == {"unreadable": 1}
+    assert report.highest_sequence == 2
+
+
+async def test_what_kafka_refuses_is_counted() -> None:
+    log = Log(refuses=True)
+    async with running(log) as captures:
+        hand_over(captures, 2)
+        report = await reported(log, lambda report: report.dropped.get("refused") == 2)
+        assert captures._budget.held == 0
+    assert (report.published, report.queued) == (0, 0)
+
+
+async def test_at_its_end_it_drains_and_refuses_new_ones() -> None:
+    log = Log()
+    async with running(log) as captures:
+        hand_over(captures, 100)
+        assert await captures.stop(10) == 0
+        assert captures.begin(1) is None
+    assert len(log.events) == 100
+    assert log.reports[-1].final
+
+
+async def test_what_is_left_in_memory_at_its_end_is_said_to_be_lost() -> None:
+    log = Log(bucket=Bucket(is_away=True))
+    async with running(log) as captures:
+        hand_over(captures, 30)
+        assert await captures.stop(0.2) == 30
+    assert log.reports[-1].dropped == {"left": 30}
+    assert log.reports[-1].closes
+    assert log.events == []
+
+
+async def test_writing_is_bounded_by_its_threads() -> None:
+    log = Log()
+    async with running(log, proxy_upload_threads=2) as captures:
+        hand_over(captures, 60)
+        await reported(log, lambda report: report.published == 60)
+    assert log.bucket.most_at_once <= 2
+
+
+@pytest.mark.parametrize("mode", ["all", "overflow"])
+async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
+    mode: str, tmp_path: Path
+) -> None:
+    spool = {"proxy_spool": mode, "proxy_spool_directory": tmp_path}
+    log = Log(bucket=Bucket(is_away=True))
+    async with running(log, **spool) as first:
+        hand_over(first, 30)
+        assert await first.stop(5) == 30
+    last = log.reports[-1]
+    assert (last.queued, last.spooled, last.final, last.dropped) == (30, 30, True, {})
+    log.bucket.is_away = False
+    async with running(log, **spool) as second:
+        hand_over(second, 3)
+        await until(_emptied(tmp_path, second.producer), bool, seconds=10)
+        await reported(log, lambda report: report.published == 3)
+    found = Counter(producer for producer, _, _ in log.events)
+    assert found == {first.producer: 30, second.producer: 3}
+    of_first = sorted(number for producer, number, _ in log.events if producer == first.producer)
+    assert of_first == list(range(1, 31))
+    (heirs,) = [r for r in log.reports if r.reporter == second.producer != r.producer and r.final]
+    assert (heirs.producer, heirs.seen, heirs.published) == (first.producer, 30, 30)
+    assert heirs.closes
+    assert await asyncio.to_thread(os.listdir, tmp_path) == []
+
+
+def _emptied(root: Path, producer: str) -> Callable[[], Any]:
+    async def ask() -> bool:
+        found = await asyncio.to_thread(os.listdir, root)
+        return set(found) <= {producer, f"{producer}.lock"}
+
+    return ask
+
+
+async def test_an_overflow_goes_to_disk_and_none_is_dropped(tmp_path: Path) -> None:
+    log = Log(bucket=Bucket(is_away=True))
+    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
+    spool = {"proxy_spool": "overflow", "proxy_spool_directory": tmp_path}
+    async with running(log, **small, **spool) as captures:
+        for number in range(200):
+            assert hand_over(captures) == 1, number
+            await asyncio.sleep(0.002)
+        report = await reported(log, lambda report: report.spooled > 100)
+        assert report.dropped == {}
+        log.bucket.is_away = False
+        await reported(log, lambda report: report.published == 200)
+    assert sorted(number for _, number, _ in log.events) == list(range(1, 201))
+
+
+async def test_a_last_report_that_kafka_did_not_take_comes_with_the_next_one(
+    tmp_path: Path,
+) -> None:
+    spool = {"proxy_spool": "overflow", "proxy_spool_directory": tmp_path}
+    log = Log(is_away=True)
+    async with running(log, **spool) as first:
+        hand_over(first, 4)
+        assert await first.stop(5) == 4
+    assert log.reports == []
+    log.is_away = False
+    async with running(log, **spool) as second:
+        await until(_emptied(tmp_path, second.producer), bool, seconds=10)
+    of_first = [report for report in log.reports if report.reporter == first.producer]
+    assert [(r.final, r.seen, r.spooled) for r in of_first] == [(True, 4, 4)]
+    assert len(log.events) == 4

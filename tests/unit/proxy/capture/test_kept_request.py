@@ -1,0 +1,84 @@
+"""With the data blobs, the request again: whatever the bytes are."""
+
+import base64
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.proxy.capture.kept_request import MOST_BYTES, kept_request, rebuilt
+from inference_store.proxy.exchange import Body
+from tests.exchanges import exchange
+
+
+def kept(body: bytes, *data: bytes | None, **changes: Any) -> dict[str, Any]:
+    made = exchange(body, **changes)
+    request = kept_request(made, data, (), limit=1 << 24)
+    # as it is read back from a blob
+    found: dict[str, Any] = orjson.loads(orjson.dumps(request))
+    return found
+
+
+@given(
+    st.lists(st.binary(max_size=40), max_size=5),
+    st.lists(st.binary(min_size=1, max_size=30), min_size=1, max_size=4),
+)
+def test_any_body_comes_back(rest: list[bytes], data: list[bytes]) -> None:
+    pieces = [*rest, *data, *(base64.b64encode(each) for each in data)]
+    body = b"".join(pieces)
+    assert b"".join(rebuilt(kept(body, *data), dict(enumerate(data)))) == body
+
+
+@given(st.text(min_size=1, max_size=40), st.booleans())
+def test_any_text_in_json_comes_back(text: str, strict: bool) -> None:
+    body = orjson.dumps({"text": text}) if strict else b'{"text": "%s"}' % text.encode()
+    found = kept(body, text.encode())
+    if found["messages"] is not None:
+        assert rebuilt(found, {0: text.encode()}) == [body]
+    else:  # orjson and json escape a few control characters each in its own way
+        assert any(character < " " or character == "\x7f" for character in text)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=20), min_size=1, max_size=4))
+def test_messages_of_grpc_come_back_one_by_one(messages: list[bytes]) -> None:
+    body = Body(parts=messages, size=sum(map(len, messages)))
+    found = kept(b"", messages[0], transport="grpc", request=body)
+    assert rebuilt(found, {0: messages[0]}) == messages
+
+
+def test_a_datum_is_not_in_what_is_kept() -> None:
+    image = bytes(range(256)) * 4
+    body = orjson.dumps({"a": base64.b64encode(image).decode(), "b": 1})
+    assert kept(body, image)["messages"] == [['{"a":"', {"data": 0, "as": "base64"}, '==","b":1}']]
+
+
+def test_one_datum_for_two_inferences_stands_once() -> None:
+    body = b'{"text": "hello"}'
+    found = kept(body, b"hello", b"hello")
+    assert rebuilt(found, {0: b"hello", 1: b"hello"}) == [body]
+
+
+def test_data_out_of_order_are_found() -> None:
+    body = b'{"a": "second", "b": "first"}'
+    assert rebuilt(kept(body, b"first", b"second"), {0: b"first", 1: b"second"}) == [body]
+
+
+@pytest.mark.parametrize(
+    ("body", "data", "changes", "why"),
+    [
+        (b"{}", b"datum", {}, "the datum cannot be told"),
+        (b"x" * (MOST_BYTES + 1), None, {}, "over"),
+        (b"no gzip", None, {"request_headers": [("content-encoding", "gzip")]}, "coding"),
+        (b"", None, {"request": Body(size=7, whole=False)}, "over a cap"),
+    ],
+)
+def test_what_is_not_kept_says_why(
+    body: bytes, data: bytes | None, changes: dict[str, Any], why: str
+) -> None:
+    found = kept(body, data, **changes)
+    assert found["messages"] is None
+    assert why in found["why"]
+    with pytest.raises(ValueError, match="not kept"):
+        rebuilt(found, {})

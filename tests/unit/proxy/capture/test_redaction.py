@@ -1,0 +1,89 @@
+"""Nothing that is to be taken out is found anywhere, whatever surrounds it."""
+
+from typing import Any
+
+import orjson
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.proxy.capture.redaction import Redactor
+from inference_store.proxy.exchange import Body, header
+from inference_store.proxy.protocols.protocol import Inference, Reading
+from inference_store.proxy.rules import Redaction
+from tests.exchanges import exchange
+
+SECRET = "4711-secret"
+ITEM = {"key": "user", "type": "string", "value": SECRET}
+OTHER = {"key": "camera", "type": "string", "value": "hall"}
+ENVELOPES = st.recursive(
+    st.sampled_from([ITEM, OTHER, [ITEM, OTHER], {"user": SECRET}]),
+    lambda inner: st.one_of(
+        st.builds(lambda each: {"standard_metadata": {}, "extended_metadata": each}, inner),
+        st.builds(lambda each: {"metadata": each}, inner),
+        st.builds(lambda each: orjson.dumps(each).decode(), inner),
+        st.lists(inner, max_size=2),
+    ),
+    max_leaves=3,
+)
+
+
+def redactor(*redactions: Redaction, key: str = "k") -> Redactor:
+    return Redactor(redactions, key, limit=1 << 20)
+
+
+@given(ENVELOPES, st.sampled_from(["drop", "hash"]))
+def test_a_key_is_in_no_envelope(envelope: Any, how: Any) -> None:
+    body = orjson.dumps({"inputs": [{"parameters": {"metadata": envelope}}], "camera": "hall"})
+    rule = Redaction(what="metadata", name="user", how=how)
+    redacted = redactor(rule).request(exchange(body))
+    assert SECRET.encode() not in redacted.request.bytes
+    # and a second time changes nothing
+    assert redactor(rule).request(redacted).request.bytes == redacted.request.bytes
+
+
+@given(st.binary(max_size=60), st.sampled_from(["", "3", "x", "999999999999999999999"]))
+def test_nothing_is_raised_on_any_body(body: bytes, length: str) -> None:
+    headers = [("inference-header-content-length", length)] if length else []
+    rules = (Redaction(what="metadata", name="user"), Redaction(what="path", name="a[].b"))
+    found = redactor(*rules).request(exchange(body, request_headers=headers))
+    assert found.request.whole or found.request.size == len(body)
+
+
+def test_the_binary_part_of_a_body_stays_behind_its_json() -> None:
+    head = orjson.dumps({"inputs": [{"parameters": {"metadata": [ITEM]}}]})
+    tail = bytes(range(256))
+    headers = [("inference-header-content-length", str(len(head))), ("content-length", "1")]
+    made = exchange(head + tail, request_headers=headers)
+    found = redactor(Redaction(what="metadata", name="user")).request(made)
+    length = int(header(found.request_headers, "inference-header-content-length") or "")
+    assert orjson.loads(found.request.bytes[:length]) == {
+        "inputs": [{"parameters": {"metadata": []}}]
+    }
+    assert found.request.bytes[length:] == tail
+    assert header(found.request_headers, "content-length") == str(found.request.size)
+
+
+def test_json_lines_are_redacted_line_by_line() -> None:
+    line = orjson.dumps({"parameters": {"metadata": [ITEM, OTHER]}})
+    found = redactor(Redaction(what="metadata", name="user")).request(
+        exchange(line + b"\n" + line + b"\n")
+    )
+    lines = found.request.bytes.splitlines()
+    expected = {"parameters": {"metadata": [OTHER]}}
+    assert [orjson.loads(each) for each in lines] == [expected, expected]
+
+
+def test_numbers_that_are_not_taken_out_keep_their_digits() -> None:
+    body = b'{"user": 1, "x": 0.10000000000000000000000001, "y": 1e400}'
+    found = redactor(Redaction(what="path", name="user")).request(exchange(body))
+    assert found.request.bytes == b'{"x": 0.10000000000000000000000001, "y": 1e400}'
+
+
+def test_over_grpc_a_path_to_the_tensors_takes_the_datum_along() -> None:
+    reading = Reading(inferences=[Inference(data=b"datum", metadata=[orjson.dumps([ITEM])])])
+    made = exchange(transport="grpc", request=Body(parts=(b"\0" * 9,), size=9))
+    for name, expected in (("inputs[].data", None), ("inputs", None), ("id", b"datum")):
+        one = redactor(Redaction(what="path", name=name))
+        assert one.request(made).request == made.request
+        assert one.reading(reading, transport="grpc").inferences[0].data == expected
+        assert not one.keeps_body("grpc")

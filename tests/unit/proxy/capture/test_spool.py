@@ -1,0 +1,142 @@
+"""The spool: files that are whole or counted, and folders of the dead."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from inference_store.proxy.capture.counts import Counts
+from inference_store.proxy.capture.prepared import Blob, Message, Prepared, Torn, decode, encode
+from inference_store.proxy.capture.spool import Folder, Room, dead_producers, own_folder
+
+
+def counts(producer: str = "p") -> Counts:
+    return Counts(producer, producer, datetime.now(UTC))
+
+
+def capture(sequence: int, size: int = 10) -> Prepared:
+    return Prepared(
+        producer="p",
+        sequence=sequence,
+        blobs=(Blob("k/data", "image/png", b"\0" * size), Blob("k/metadata", "x", b"")),
+        messages=(Message(b"m/1", b"{}"), Message(b"m/2", b"")),
+    )
+
+
+def folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folder:
+    return own_folder(root, counts(producer), Room(limit), fsync=True)
+
+
+def test_a_capture_comes_back_as_it_was() -> None:
+    assert decode(encode(capture(7))) == capture(7)
+
+
+def test_no_beginning_and_no_change_of_a_file_is_taken_for_a_capture() -> None:
+    raw = encode(capture(7, 3))
+    for end in range(len(raw)):
+        with pytest.raises(Torn):
+            decode(raw[:end])
+    for place in range(len(raw)):
+        with pytest.raises(Torn):
+            decode(raw[:place] + bytes([raw[place] ^ 1]) + raw[place + 1 :])
+
+
+def test_each_capture_is_taken_once_and_gone_when_it_is_published(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    assert all(spool.write(capture(number)) for number in range(1, 6))
+    paths = [spool.take() for _ in range(5)]
+    assert spool.take() is None
+    assert spool.waiting == 5
+    found = [spool.read(path) for path in paths if path is not None]
+    assert sorted(each.sequence for each in found if each is not None) == [1, 2, 3, 4, 5]
+    for path in paths:
+        assert path is not None
+        spool.remove(path)
+    assert spool.waiting == 0
+    assert spool.write(capture(6))
+    assert spool.take() is not None
+    spool.close()
+
+
+def test_the_spool_is_bounded_and_room_comes_back(tmp_path: Path) -> None:
+    size = len(encode(capture(1)))
+    spool = folder(tmp_path, limit=2 * size)
+    assert spool.write(capture(1))
+    assert spool.write(capture(2))
+    assert not spool.write(capture(3))
+    path = spool.take()
+    assert path is not None
+    spool.remove(path)
+    assert spool.write(capture(3))
+    spool.close()
+
+
+def test_a_disk_that_refuses_is_no_error(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    (tmp_path / "p").rmdir()
+    assert not spool.write(capture(1))
+    spool.close()
+
+
+def test_a_torn_file_is_counted_and_removed(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    assert spool.write(capture(1))
+    path = spool.take()
+    assert path is not None
+    path.write_bytes(path.read_bytes()[:-1])
+    spool.counts.see()
+    assert spool.read(path) is None
+    assert spool.waiting == 0
+    assert spool.counts.report().dropped == {"torn": 1}
+    assert spool.take() is None
+    spool.close()
+
+
+def test_what_somebody_else_removed_is_counted(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    assert spool.write(capture(1))
+    (tmp_path / "p" / f"{1:020d}").unlink()
+    assert spool.take() is None
+    assert spool.waiting == 0
+    assert spool.counts.report().dropped == {"torn": 1}
+    spool.close()
+
+
+def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
+    living, dying = folder(tmp_path, producer="living"), folder(tmp_path, producer="dying")
+    assert dying.write(capture(41))
+    (tmp_path / "dying" / f"{42:020d}.part").write_bytes(b"half")
+    assert list(dead_producers(tmp_path)) == []
+    os.close(dying._lock_file)  # as the kernel does at its death
+    ((producer, lock),) = dead_producers(tmp_path)
+    assert producer == "dying"
+    assert list(dead_producers(tmp_path)) == []  # one heir alone
+    found = Counts("dying", "heir", datetime.now(UTC))
+    heir = Folder(tmp_path, found, Room(10**6), lock, fsync=False)
+    heir.look_through()
+    report = found.report(spooled=heir.waiting)
+    assert (report.seen, report.queued, report.dropped) == (2, 1, {"torn": 1})
+    assert report.highest_sequence == 42
+    path = heir.take()
+    assert path is not None
+    assert heir.read(path) == capture(41)
+    heir.remove(path)
+    heir.close()
+    assert {each.name for each in tmp_path.iterdir()} == {"living", "living.lock"}
+    living.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_last_report_is_kept_until_it_is_sent(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    spool.keep_report(b"last")
+    spool.close()
+    ((producer, lock),) = dead_producers(tmp_path)
+    heir = Folder(tmp_path, counts(producer), Room(100), lock, fsync=False)
+    heir.look_through()
+    assert heir.kept_report() == b"last"
+    heir.forget_report()
+    assert heir.kept_report() is None
+    heir.close()
+    assert list(tmp_path.iterdir()) == []
