@@ -13,8 +13,7 @@ strictly; a `data:` URL says so itself. Of a model whose task is not known: wher
 """
 
 import re
-from base64 import b64decode
-from binascii import Error
+from binascii import Error, a2b_base64
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
@@ -139,7 +138,7 @@ def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
     is_coded = may_be_base64 or _begins_an_image(element)
     coded = element[url.end() :] if url else element if is_coded else b""
     try:
-        data = b64decode(coded.translate(None, _LINE_ENDS), validate=True)
+        data = a2b_base64(coded.translate(None, _LINE_ENDS), strict_mode=True)
     except (Error, ValueError):
         data = b""
     if data:
@@ -150,7 +149,7 @@ def _decoded(element: bytes, is_text: bool, may_be_base64: bool) -> Datum:
 def _begins_an_image(element: bytes) -> bool:
     """Whether it is base64 whose first bytes are an image's."""
     try:
-        first = b64decode(element[:_FIRST], validate=True)
+        first = a2b_base64(element[:_FIRST], strict_mode=True)
     except (Error, ValueError):
         return False
     return first.startswith(_IMAGES) or _WEBP.match(first) is not None
