@@ -90,7 +90,9 @@ async def _ended(call: Any, seen: Seen) -> Seen:
 
 class Ticket:
     def __init__(self, captures: "Captures", size: int) -> None:
-        self.captures, self.room = captures, captures.room - size
+        self.refused = size > captures.most
+        self.captures = captures
+        self.room = captures.room - (0 if self.refused else size)
 
     def more(self, size: int) -> bool:
         self.room -= size
@@ -104,8 +106,10 @@ class Ticket:
 class Captures:
     """Gives places as long as there is room, and keeps what is handed over."""
 
-    def __init__(self, room: int = 1 << 30) -> None:
-        self.room = room
+    def __init__(self) -> None:
+        self.room = 1 << 30
+        self.most = 1 << 30
+        """The largest body that is kept."""
         self.begun = 0
         self.handed_over: asyncio.Queue[Exchange] = asyncio.Queue()
         self.finished: list[tuple[Exchange, Call, Rules, str]] = []

@@ -98,6 +98,20 @@ async def test_what_is_over_the_budget_passes_without_its_bytes() -> None:
         assert len(started.captures.finished) == 2
 
 
+async def test_a_body_over_the_cap_passes_without_its_bytes() -> None:
+    async with line() as started:
+        started.upstream.behaviours |= {INFER: answer, STREAM: answer}
+        started.captures.most = len(WRITTEN) - 1
+        seen = await unary(started.proxied, INFER, WRITTEN)
+        assert seen.messages == [WRITTEN * 2]
+        request = (await started.captures.exchange()).request
+        assert (request.parts, request.size, request.whole) == ([], len(WRITTEN), False)
+        await stream(started.at[1], STREAM, [WRITTEN, b"x"])
+        exchange = await started.captures.exchange()
+        assert (exchange.request.parts, exchange.request.whole) == ([], False)
+        assert exchange.response.parts == [WRITTEN * 2]
+
+
 async def test_other_methods_are_not_captured() -> None:
     async with line() as started:
         path = V2 + "ModelReady"

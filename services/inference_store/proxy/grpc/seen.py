@@ -18,6 +18,11 @@ OnwardOf: TypeAlias = Callable[[bytes], Onward | None]
 class Ticket(Protocol):
     """A captured call's place in the budget: `capture`'s."""
 
+    @property
+    def refused(self) -> bool:
+        """The size that it began with is over the cap of a body: that is not kept."""
+        ...
+
     def more(self, size: int) -> bool: ...
     def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None: ...
 
@@ -37,10 +42,15 @@ class _Kept:
         self._size = 0
         self.whole = True
 
-    def add(self, message: bytes, *, reserved: bool = False) -> None:
+    def add(self, message: bytes) -> None:
+        """Keep it, unless there is no room for it or was none for one before it."""
+        self.keep(message, room=self.whole and self._more(len(message)))
+
+    def keep(self, message: bytes, *, room: bool) -> None:
+        """`room`: it is reserved."""
         self._size += len(message)
-        self.whole = self.whole and (reserved or self._more(len(message)))
-        if self.whole:
+        self.whole = room
+        if room:
             self._parts.append(message)
 
     @property
@@ -74,7 +84,7 @@ class Seen:
             return None
         metadata = kept(self._context.invocation_metadata())
         captured = _Captured(ticket, onward, self._path, metadata, self._received_at)
-        captured.request.add(first, reserved=True)
+        captured.request.keep(first, room=not ticket.refused)
         self._context.add_done_callback(captured.hand_over)
         return captured
 
