@@ -21,7 +21,7 @@ pytest.importorskip("cv2", reason="the demo's packages are not installed")
 INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
 FIRST_START_SECONDS = 150.0
 NEXT_START_SECONDS = 60.0  # 15 on a machine with nothing else to do
-PARTS = {"postgres", "s3", "kafka", "ingester", "api", "retention"}
+PARTS = {"model-server", "postgres", "s3", "kafka", "ingester", "api", "retention", "proxy"}
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -84,17 +84,30 @@ def is_gone(pid: int) -> bool:
         return True
 
 
-def counts(api: str) -> dict[str, int]:
+def counts(api: str, filter_text: str | None = None) -> dict[str, int]:
+    """How many inferences each model has, or how many of them match."""
     found = {}
     for model in INFERENCES:
         request = urllib.request.Request(
             f"{api}/v1/models/{model}/inferences/count",
-            data=b"{}",
+            data=json.dumps({"filter": filter_text} if filter_text else {}).encode(),
             headers={"Content-Type": "application/json"},
         )
         with urllib.request.urlopen(request, timeout=30) as answer:
             found[model] = json.load(answer)["count"]
     return found
+
+
+def send_own_picture(printed: str, folder: Path) -> None:
+    """As pasted into a shell: the picture behind the first answer goes through the proxy again."""
+    blocks = re.findall(r"^# (?:The|What was).*:\n((?:.+\n)+)", printed, re.MULTILINE)
+    fetch, send, look = blocks
+    subprocess.run(fetch, shell=True, cwd=folder, check=True)
+    answer = json.loads(subprocess.check_output(send, shell=True, cwd=folder))
+    assert answer["id"] == "mine"
+    wait_for(lambda: b'"mine"' in subprocess.check_output(look, shell=True), 30)
+    found = json.loads(subprocess.check_output(look, shell=True))
+    assert (found["protocol"], found["ok"], found["width"]) == ("v2", True, 400)
 
 
 def remove_database(output: Path) -> None:
@@ -108,6 +121,9 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
     with demo(tmp_path) as first:
         first.wait_serving(FIRST_START_SECONDS)
         assert counts(first.api) == INFERENCES
+        half = {model: count // 2 for model, count in INFERENCES.items()}
+        for protocol in ("v2", "v2-grpc"):  # the proxy captured each call, over both transports
+            assert counts(first.api, f"protocol = '{protocol}' AND ok") == half
         printed = first.output.read_text()
         commands = re.findall(r"^curl -s .*?-d '.*?'$", printed, re.MULTILINE | re.DOTALL)
         assert len(commands) == 3
@@ -115,6 +131,8 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
             answer = json.loads(subprocess.check_output(command, shell=True, text=True))
             assert answer.get("items") or answer.get("count")
         assert "→ none" not in printed
+        send_own_picture(printed, tmp_path)
+        fed = INFERENCES | {"face-detector": INFERENCES["face-detector"] + 1}
         pids = first.pids()
         assert set(pids) == PARTS
         first.process.send_signal(signal.SIGINT)
@@ -133,7 +151,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
     with demo(tmp_path) as third:
         third.wait_serving(NEXT_START_SECONDS)
         assert all(is_gone(pid) for pid in pids.values())
-        assert counts(third.api) == INFERENCES
+        assert counts(third.api) == fed
         pids = third.pids()
     assert all(is_gone(pid) for pid in pids.values())
     remove_database(third.output)

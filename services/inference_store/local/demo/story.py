@@ -73,9 +73,11 @@ def own_picture(proxy: str, rest: Rest) -> str:
     image = '"name": "image", "shape": [1], "datatype": "BYTES"'
     body = f'{{"id": "mine", "inputs": [{{{image}, "data": ["%s"]}}]}}'
     return f"""\
-# The same picture (or one of yours) sent to the model again, through the proxy; what was captured:
+# The same picture, or one of yours, sent to the model through the proxy:
 printf '{body}' "$(base64 < frame.jpg | tr -d '\\n')" \\
   | curl -s {proxy}/v2/models/{model}/infer -d @-
+
+# What was captured of that call, a moment later:
 curl -s {rest.address}/v1/models/{model}/inferences/mine
 """
 
