@@ -131,10 +131,11 @@ def main() -> None:
     except Broken as exc:
         sys.exit(f"{work.name} at port {arguments.port}: {exc}")
     elapsed = arguments.warming + arguments.seconds
-    print(json.dumps(_said(load, (time.process_time() - spent) / elapsed)))
+    busy = (time.process_time() - spent) / elapsed
+    print(json.dumps({**_said(load), "elapsed": elapsed, "load's share of a core": busy}))
 
 
-def _said(load: Load, busy: float) -> dict[str, float]:
+def _said(load: Load) -> dict[str, float]:
     times = sorted(load.counted.milliseconds)
     behind = sorted(load.counted.behind)
     return {
@@ -146,7 +147,6 @@ def _said(load: Load, busy: float) -> dict[str, float]:
         "p99": _percentile(times, 0.99),
         "longest": _percentile(times, 1.0),
         "behind p99": _percentile(behind, 0.99),
-        "load's share of a core": busy,
     }
 
 

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,13 +40,13 @@ def measured(
     workload: str, port: int, cores: frozenset[int], pids: Pids, **options: float
 ) -> Figures:
     """Run the load; its figures, with the CPU of `pids`: microseconds a call, share of a core."""
-    before, began = _spent(pids), time.perf_counter()
+    before = _spent(pids)
     found = Loading(workload, port, cores, **options).result()
-    spent, seconds = _spent(pids) - before, time.perf_counter() - began
+    spent = _spent(pids) - before
     if found["failed"]:
         print(f"    {found['failed']} calls failed", flush=True)
     calls = max(found["answered"], 1)
-    return {**found, "cpu": 1e6 * spent / calls, "share of a core": spent / seconds}
+    return {**found, "cpu": 1e6 * spent / calls, "share of a core": spent / found["elapsed"]}
 
 
 def _spent(pids: Pids) -> float:
