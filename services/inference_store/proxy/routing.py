@@ -1,8 +1,8 @@
 """Which upstream a call goes to, and whether it is captured: by its method and path alone."""
 
 import re
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from typing import Final
 from urllib.parse import unquote
 
@@ -55,6 +55,8 @@ class Routing:
             return Route(upstream)
         name = named or upstream.name
         rules = self._configuration.rules(upstream.name, name, found.version or version or None)
+        if named is None and rules.capture:
+            rules = replace(rules, by_name=partial(self._configuration.rules, upstream.name))
         return Route(upstream, found, rules, name) if rules.capture else Route(upstream)
 
 

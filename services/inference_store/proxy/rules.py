@@ -1,5 +1,6 @@
 """What the configuration says about the exchanges of a model."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -44,3 +45,5 @@ class Rules:
     redactions: tuple[Redaction, ...] = ()
     metadata_headers: tuple[str, ...] = ()
     """Request headers, in lower case, that become metadata."""
+    by_name: Callable[[str, str | None], "Rules"] | None = None
+    """Where only the body says the model: the rules by its name and version."""

@@ -39,6 +39,7 @@ async def serve(settings: ProxySettings) -> None:
     heartbeat = Heartbeat()
     captures = Captures(settings)
     admin = AdminApp("proxy", {}, heartbeat, spares=captures.waits)
+    ended: float | None = None
     try:
         await captures.start()
         await admin.start(settings.proxy_admin_host, settings.proxy_admin_port, settings)
@@ -46,11 +47,10 @@ async def serve(settings: ProxySettings) -> None:
         gc.collect()
         gc.freeze()
         async with _beating(heartbeat):
-            began = await _pass(settings, configuration, captures, stop)
+            ended = await _pass(settings, configuration, captures, stop)
     finally:
-        began = began if stop.is_set() else time.monotonic()
-        left_seconds = settings.proxy_grace_seconds - (time.monotonic() - began)
-        await captures.stop(max(1.0, left_seconds))
+        spent_seconds = 0.0 if ended is None else time.monotonic() - ended
+        await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
         await admin.stop()
 
 
@@ -75,11 +75,11 @@ async def _serve(
         serving = asyncio.create_task(rest.serve())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        began = time.monotonic()
+        ended = time.monotonic()
         rest.should_exit = True
         await asyncio.gather(serving, grpc.stop(grace))
         stopping.cancel()
-        return began
+        return ended
     finally:
         await upstreams.close()
 
@@ -97,7 +97,8 @@ def _rest(settings: ProxySettings, app: Forwarding, grace: float) -> Server:
 
 def _configuration(settings: ProxySettings) -> Configuration:
     if settings.proxy_config is not None:
-        return configuration_of(settings.proxy_config, protocols=PROTOCOLS)
+        has_key = bool(settings.proxy_redaction_key.get_secret_value())
+        return configuration_of(settings.proxy_config, protocols=PROTOCOLS, has_key=has_key)
     names = [name.strip() for name in settings.proxy_protocols.split(",") if name.strip()]
     return configuration_of_one(
         settings.proxy_upstream, settings.proxy_upstream_grpc, names, protocols=PROTOCOLS

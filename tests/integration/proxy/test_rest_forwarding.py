@@ -147,7 +147,8 @@ async def test_what_has_no_room_passes_all_the_same() -> None:
                 assert _parts(await raw(before, request))[2] == b"x" * 1_000_000
     exchange = await kept.first()
     assert (exchange.request.whole, exchange.response.whole) == (True, False)
-    assert (exchange.response.size, exchange.response.parts) == (1_000_000, [])
+    # of an answer the beginning stays, for it may be a stream
+    assert exchange.response.size == 1_000_000 > sum(map(len, exchange.response.parts))
 
 
 async def test_metadata_is_taken_out_on_the_way() -> None:

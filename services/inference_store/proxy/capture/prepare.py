@@ -21,7 +21,7 @@ from .documents import event_bytes, metadata_blob, metadata_text, plain_text
 from .ids import Ids, ids_of, storable_name
 from .kept_request import kept_request
 from .prepared import Blob, Message, Prepared
-from .reading import is_ok, read_by_protocol, standard_of
+from .reading import by_its_name, is_ok, read_by_protocol, standard_of
 from .redaction import Redactor
 from .request_headers import trace_of
 from .sampling import is_kept
@@ -56,7 +56,10 @@ class Preparation:
         """Read an exchange; None where the sampling leaves it out."""
         work = without_cut_bodies(work)
         reading = read_by_protocol(work, work.exchange)
+        work = by_its_name(work, reading)
         rules, exchange = work.rules, work.exchange
+        if not rules.capture:
+            return None
         model_id = storable_name(rules.model_id or work.model or reading.model, "unknown")
         kept = is_kept(
             rules.sampling,

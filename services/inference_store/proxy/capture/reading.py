@@ -27,6 +27,14 @@ def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
     return replace(reading, inferences=inferences)
 
 
+def by_its_name(work: Work, reading: Reading) -> Work:
+    """The exchange by the model's name, where only the body says it."""
+    if work.rules.by_name is None or not reading.model:
+        return work
+    rules = work.rules.by_name(reading.model, reading.version)
+    return replace(work, rules=rules, model=reading.model)
+
+
 def standard_of(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:
     """Standard metadata: what the protocol knows, and what came by headers."""
     trace = trace_of(exchange.request_headers)

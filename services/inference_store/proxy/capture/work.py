@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.exchange import Body, Exchange, header
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
@@ -24,11 +24,16 @@ def without_cut_bodies(work: Work) -> Work:
     exchange = work.exchange
     request = _without_cut(exchange.request)
     response = exchange.response
-    if work.call.kind == "infer":
+    if work.call.kind == "infer" and not _is_event_stream(exchange):
         response = _without_cut(response)
     if request is exchange.request and response is exchange.response:
         return work
     return replace(work, exchange=replace(exchange, request=request, response=response))
+
+
+def _is_event_stream(exchange: Exchange) -> bool:
+    kind = header(exchange.response_headers, "content-type") or ""
+    return kind.strip().lower().startswith("text/event-stream")
 
 
 def _without_cut(body: Body) -> Body:

@@ -48,8 +48,13 @@ class Configuration:
         return next(found, _EVERYTHING).rules(dialect)
 
 
-def configuration_of(path: Path, *, protocols: Collection[str]) -> Configuration:
-    """The file's configuration. Raises WrongConfiguration, which names each mistake's line."""
+def configuration_of(
+    path: Path, *, protocols: Collection[str], has_key: bool = True
+) -> Configuration:
+    """The file's configuration. `has_key`: there is one for the hashes of redactions.
+
+    Raises WrongConfiguration, which names each mistake's line.
+    """
     document = Document(path)
     if not isinstance(document.value, dict):
         raise WrongConfiguration(document.wrong((), "expected `upstreams:` and `models:`"))
@@ -63,6 +68,7 @@ def configuration_of(path: Path, *, protocols: Collection[str]) -> Configuration
         *_unknown_protocols(read, document, protocols),
         *_unknown_upstreams(read, document),
         *_repeated_names(read, document),
+        *(() if has_key else _hashes(read, document)),
     ]
     if wrong:
         raise WrongConfiguration("\n".join(wrong))
@@ -158,4 +164,16 @@ def _repeated_names(read: _File, document: Document) -> Sequence[str]:
         document.wrong(("upstreams", place, "name"), f"there are two upstreams {name!r}")
         for place, name in enumerate(names)
         if name in names[:place]
+    ]
+
+
+def _hashes(read: _File, document: Document) -> Sequence[str]:
+    return [
+        document.wrong(
+            ("models", place, "redactions", at),
+            "a hash needs a key: set INFERENCE_STORE_PROXY_REDACTION_KEY, or drop the value",
+        )
+        for place, each in enumerate(read.models)
+        for at, redaction in enumerate(each.redactions)
+        if redaction.how == "hash"
     ]

@@ -23,16 +23,18 @@ class Ticket(Protocol):
 class Kept:
     """What is kept of a body: all its parts, while there is memory for them."""
 
-    def __init__(self, body: Body, ticket: Ticket | None, reserved: int = 0) -> None:
-        """`reserved`: bytes that were reserved for it when the call began."""
+    def __init__(self, body: Body, ticket: Ticket | None, reserved: int | None = None) -> None:
+        """`reserved`: of a request, the bytes that were reserved when the call began; of an answer,
+        which may be a stream, the beginning is kept where there is no memory for all."""
         self._body = body
         self._ticket = ticket
-        self._reserved = 0 if ticket is None or ticket.refused else reserved
+        self._is_request = reserved is not None
+        self._reserved = 0 if ticket is None or ticket.refused else reserved or 0
         self._parts: list[bytes] = []
         body.parts = self._parts
 
     def add(self, part: bytes) -> None:
-        """Keep a part; where there is no memory for it, none of them."""
+        """Keep a part, if there is memory for it."""
         self._body.size += len(part)
         if self._ticket is None or not part or not self._body.whole:
             return
@@ -40,4 +42,5 @@ class Kept:
             self._parts.append(part)
         else:
             self._body.whole = False
-            self._parts.clear()
+            if self._is_request:
+                self._parts.clear()

@@ -110,3 +110,10 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(WrongConfiguration) as wrong:
         _read(tmp_path, text)
     assert len(str(wrong.value).splitlines()) == 2
+
+
+def test_a_hash_without_a_key_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "proxy.yaml"
+    path.write_text(GOOD)
+    with pytest.raises(WrongConfiguration, match=r"line 17: .* a hash needs a key"):
+        configuration_of(path, protocols=PROTOCOLS, has_key=False)
