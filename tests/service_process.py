@@ -30,6 +30,10 @@ class Service:
         self._mark = self.log.stat().st_size if self.log.exists() else 0
         return LeashedProcess(command, log=self.log, environment=self._environment)
 
+    def setting(self, name: str) -> str:
+        """What it was told (the name without the prefix)."""
+        return self._environment[f"INFERENCE_STORE_{name}"]
+
     @property
     def text(self) -> str:
         """What it logged since it was last started."""

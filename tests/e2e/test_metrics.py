@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import re
+import shutil
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -18,8 +19,10 @@ from minio.retention import Retention
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.metrics import METRICS, Entry
+from inference_store.store.metrics import METRICS, SERVICES, Entry
 from inference_store.store.producer_reports import ProducerReport, encode
+from tests.e2e.capture.detector import detector
+from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
 from tests.producer import START, Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -58,6 +61,18 @@ def has(*labels: str) -> Callable[[Samples], bool]:
 # What each metric must show at some moment of the story below, whatever service shows it.
 MOVES: dict[str, Callable[[Samples], bool]] = {
     "build_info": above_zero,
+    "proxy_captures_total": has("seen", "sampled_out", "dropped", "published"),
+    "proxy_captures_dropped_total": has("no_budget"),
+    "proxy_events_total": above_zero,
+    "proxy_cut_bodies_total": has("request"),
+    "proxy_captures_queued": above_zero,
+    "proxy_capture_bytes": above_zero,
+    "proxy_capture_budget_bytes": above_zero,
+    "proxy_captures_spooled": above_zero,
+    "proxy_spool_bytes": above_zero,
+    "proxy_spool_trouble_total": above_zero,
+    "proxy_trouble_total": has("object store"),
+    "proxy_capture_seconds": has("prepare"),
     "ready": has("postgres", "kafka", "object store"),
     "heartbeat_age_seconds": above_zero,
     "ingester_events_total": has("stored", "duplicate", "dead", "parked"),
@@ -156,7 +171,7 @@ def _samples(text: str) -> Iterator[tuple[str, str, float]]:
 
 @dataclass
 class Store:
-    """Three services and what feeds them."""
+    """All services and what feeds them."""
 
     services: dict[str, Service]
     producer: Producer
@@ -188,11 +203,14 @@ class Store:
 
 
 @asynccontextmanager
-async def running(environment: dict[str, str], folder: Path) -> AsyncIterator[Store]:
+async def running(
+    environment: dict[str, str], proxy: dict[str, str], folder: Path
+) -> AsyncIterator[Store]:
     async with AsyncExitStack() as opened:
         services = {}
-        for name in ("ingester", "api", "retention"):
-            services[name] = Service(name, environment, folder)
+        for name in SERVICES:
+            changes = proxy if name == "proxy" else {}
+            services[name] = Service(name, environment | changes, folder)
             opened.callback(services[name].stop)
         for service in services.values():
             await asyncio.to_thread(service.wait_ready)
@@ -230,7 +248,11 @@ async def test_every_metric_moves_when_the_thing_happens(
     async with engine.begin() as connection:
         long_ago = "now() - interval '500 days', 'somebody', 'something'"
         await connection.execute(text(f"INSERT INTO audit (at, actor, action) SELECT {long_ago}"))
-    async with running(environment, tmp_path) as store:
+    async with (
+        upstream(detector) as port,
+        running(environment, _proxy(port, tmp_path), tmp_path) as store,
+    ):
+        await _capture(store, environment, tmp_path)
         await _ingest(store)
         await _report(store, environment)
         await _ask(store, engine)
@@ -240,6 +262,62 @@ async def test_every_metric_moves_when_the_thing_happens(
         await _halt(store)
         assert store.scraped.still() == []
         _each_shows_its_own(store)
+
+
+def _proxy(port: int, folder: Path) -> dict[str, str]:
+    """What the proxy is told besides: no object store answers it, and little fits its memory."""
+    config = folder / "proxy.yaml"
+    config.write_text(
+        f"upstreams: [{{name: one, url: 'http://127.0.0.1:{port}', protocols: [v2]}}]\n"
+        "models: [{model: sampled, sampling: {share: 0}}]\n"
+    )
+    (folder / "spool").mkdir()
+    changes = {
+        "PROXY_PORT": str(free_port()),
+        "PROXY_CONFIG": str(config),
+        "PROXY_CAPTURE_BYTES": "300000",
+        "PROXY_BODY_BYTES": "100000",
+        "PROXY_SPOOL": "all",
+        "PROXY_SPOOL_DIRECTORY": str(folder / "spool"),
+        "S3_ENDPOINT": f"http://127.0.0.1:{free_port()}",
+    }
+    return {f"INFERENCE_STORE_{name}": value for name, value in changes.items()}
+
+
+async def _capture(store: Store, environment: dict[str, str], folder: Path) -> None:
+    """Calls while no object store answers and the spool breaks, and one when all is well."""
+    proxy = store.services["proxy"]
+    await _call(proxy, "people")
+    await _call(proxy, "sampled")
+    await _call(proxy, "people", 150_000)
+    await store.until_moved(
+        *("proxy_captures_spooled", "proxy_spool_bytes", "proxy_captures_queued"),
+        *("proxy_cut_bodies_total", "proxy_trouble_total", "proxy_capture_seconds"),
+    )
+    shutil.rmtree(folder / "spool")
+    for _ in range(8):
+        await _call(proxy, "people", 90_000)
+    await store.until_moved(
+        "proxy_spool_trouble_total", "proxy_capture_bytes", "proxy_captures_dropped_total"
+    )
+    await asyncio.to_thread(proxy.kill)
+    (folder / "spool").mkdir()
+    proxy.restart(S3_ENDPOINT=environment["INFERENCE_STORE_S3_ENDPOINT"])
+    await asyncio.to_thread(proxy.wait_ready)
+    await _call(proxy, "people")
+    await store.until_moved("proxy_captures_total", "proxy_events_total")
+
+
+async def _call(proxy: Service, model: str, size: int = 100) -> None:
+    """A call through the proxy is answered whatever becomes of its capture."""
+    sent = {"name": "image", "shape": [1], "datatype": "BYTES", "data": ["x" * size]}
+    url = f"http://127.0.0.1:{proxy.setting('PROXY_PORT')}/v2/models/{model}/infer"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(url, json={"inputs": [sent]}) as answer,
+    ):
+        assert answer.status == 200
+        await answer.read()
 
 
 async def _ingest(store: Store) -> None:

@@ -34,6 +34,7 @@ def service_environment(
         "INGESTER_ADMIN_PORT": "0",
         "API_ADMIN_PORT": "0",
         "RETENTION_ADMIN_PORT": "0",
+        "PROXY_ADMIN_PORT": "0",
         **changes,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

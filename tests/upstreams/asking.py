@@ -20,7 +20,7 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as it is to stand on the wire; Host and Content-Length are added."""
+    """A request, as it is to stand on the wire; Host and Content-Length are added if missing."""
 
     method: str
     path: str
@@ -122,8 +122,9 @@ async def _coming(address: str, asked: Asked) -> AsyncIterator[tuple[float, byte
 
 
 def _on_the_wire(address: str, asked: Asked) -> bytes:
-    headers = [("Host", address), *asked.headers]
-    if asked.body and not any(name.lower() == "content-length" for name, _ in asked.headers):
+    named = {name.lower() for name, _ in asked.headers}
+    headers = [*([] if "host" in named else [("Host", address)]), *asked.headers]
+    if asked.body and "content-length" not in named:
         headers.append(("Content-Length", str(len(asked.body))))
     lines = [f"{asked.method} {asked.path} HTTP/1.1", *(f"{n}: {v}" for n, v in headers), "", ""]
     return "\r\n".join(lines).encode("latin-1") + asked.body

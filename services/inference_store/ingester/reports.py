@@ -84,7 +84,7 @@ class Reports:
             await _start(consumer)
             await self._follow(consumer)
         finally:
-            await consumer.stop()
+            await _stop(consumer)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         loop, looked_at = asyncio.get_running_loop(), -self._look_seconds
@@ -177,6 +177,18 @@ async def _start(consumer: AIOKafkaConsumer) -> None:
             await consumer.start()
     except TimeoutError as error:
         raise KafkaTimeoutError(f"no broker answers within {_KAFKA_SECONDS:g} s") from error
+
+
+async def _stop(consumer: AIOKafkaConsumer) -> None:
+    """aiokafka (0.14) stops half-way, with the CancelledError of a fetch of its own that waited for
+    a broker: passed on, it would end our task in silence."""
+    try:
+        await consumer.stop()
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        await consumer._client.close()
 
 
 async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,18 @@ import pytest
 
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
-from tests.servers.fixtures import unique
+from tests.proxy_process import Proxy
+from tests.proxy_process import upstream as upstream_entry
+from tests.servers.environment import service_environment as environment_of
+from tests.servers.fixtures import migrate, unique
+from tests.servers.kafka import Kafka
+from tests.servers.minio import S3
 from tests.servers.ports import free_port
+from tests.servers.postgres import Postgres
 from tests.service_process import Service
 
 from .detector import detector
+from .real_line import RealLine
 
 
 @dataclass
@@ -72,7 +79,6 @@ async def line(
             KAFKA_GROUP=unique("group"),
             API_PORT=str(api_port),
             PROXY_PORT="0",
-            PROXY_ADMIN_PORT="0",
             PROXY_UPSTREAM=f"http://127.0.0.1:{port}",
             PROXY_PROTOCOLS="v2",
             PROXY_REPORT_SECONDS="1",
@@ -87,3 +93,83 @@ async def line(
         finally:
             for service in started:
                 await asyncio.to_thread(service.stop)
+
+
+SERVERS = {
+    "mlserver": "mlserver",
+    "kserve": "kserve",
+    "triton": "triton",
+    "chariot": "chariot_engine",
+    "omi": "omi_container",
+    "stub": "stub",
+}
+MODELS = [
+    {"model": "faces*", "task_type": "object_detection"},
+    {"model": "digits", "task_type": "tabular", "project_id": "tests"},
+    {"model": "chariot", "model_id": "detector", "task_type": "object_detection"},
+]
+
+
+def proxied(servers: Mapping[str, Any]) -> Mapping[str, list[Mapping[str, Any]]]:
+    """The upstreams of each proxy; the first stands before two of them, told apart by model."""
+    mlserver, kserve, triton = servers["mlserver"], servers["kserve"], servers["triton"]
+    v2 = ("v2", "v2-grpc")
+    return {
+        "mlserver": [
+            upstream_entry(
+                "mlserver",
+                *v2,
+                url=mlserver.url,
+                grpc=mlserver.grpc,
+                models=["digits", "faces*", "words"],
+            ),
+            upstream_entry(
+                "kserve", *v2, "kserve-v1", url=kserve.url, grpc=kserve.grpc, models=["sums"]
+            ),
+        ],
+        "triton": [upstream_entry("triton", *v2, url=triton.url, grpc=triton.grpc)],
+        "chariot": [upstream_entry("chariot", "chariot-v2", url=servers["chariot"].url)],
+        "omi": [upstream_entry("friendly", "omi", grpc=servers["omi"].address)],
+        "stub": [upstream_entry("stub", "openai", url=servers["stub"].url)],
+    }
+
+
+@pytest.fixture(scope="module")
+def real_line(
+    request: pytest.FixtureRequest,
+    postgres_server: Postgres,
+    kafka_server: Kafka,
+    minio_server: S3,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[RealLine]:
+    """Proxies before the real servers, and all that is behind them."""
+    database, api_port = unique(), free_port()
+    bucket = minio_server.create_bucket(unique())
+    dsn = postgres_server.create_database(database)
+    migrate(dsn)
+    environment = environment_of(
+        dsn,
+        kafka_server,
+        minio_server,
+        bucket,
+        KAFKA_TOPIC=kafka_server.create_topic(unique(), partitions=2),
+        KAFKA_REPORTS_TOPIC=kafka_server.create_topic(unique()),
+        KAFKA_GROUP=unique("group"),
+        API_PORT=str(api_port),
+    )
+    folder = tmp_path_factory.mktemp("line")
+    servers = {name: request.getfixturevalue(fixture) for name, fixture in SERVERS.items()}
+    proxies = {
+        name: Proxy(environment, folder / name, upstreams, MODELS)
+        for name, upstreams in proxied(servers).items()
+    }
+    services: list[Service] = [*proxies.values()]
+    try:
+        services += [Service(name, environment, folder) for name in ("ingester", "api")]
+        for service in services:
+            service.wait_ready()
+        yield RealLine(proxies, f"http://127.0.0.1:{api_port}/v1", minio_server, bucket)
+    finally:
+        for service in services:
+            service.stop()
+        postgres_server.drop_database(database)

@@ -17,7 +17,7 @@ from tests.integration.ingester.conftest import StartLine
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
-from tests.servers.kafka import Kafka
+from tests.servers.kafka import Kafka, KafkaServer
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 Found = dict[str, dict[str, Any]]
@@ -125,6 +125,19 @@ async def test_a_topic_that_comes_later_is_read_and_until_then_the_line_runs(
         await until(_asking(client), lambda found: "late" in found, seconds=60)
 
 
+def _settings(environment: dict[str, str]) -> IngesterSettings:
+    """The ingester's of a service's environment."""
+    fields = {
+        key.removeprefix("INFERENCE_STORE_").lower(): value
+        for key, value in environment.items()
+        if key.startswith("INFERENCE_STORE_")
+    }
+    wanted: dict[str, Any] = {
+        key: fields[key] for key in fields.keys() & IngesterSettings.model_fields.keys()
+    }
+    return IngesterSettings(_env_file=None, **wanted)  # type: ignore[call-arg]
+
+
 @pytest.mark.real_kafka
 async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
     service_environment: MakeEnvironment,
@@ -134,13 +147,7 @@ async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
 ) -> None:
     name, stop = topic(1), asyncio.Event()
     environment = service_environment(KAFKA_REPORTS_TOPIC=name)
-    fields = {
-        key.removeprefix("INFERENCE_STORE_").lower(): value
-        for key, value in environment.items()
-        if key.startswith("INFERENCE_STORE_")
-    }
-    wanted = {key: fields[key] for key in fields.keys() & IngesterSettings.model_fields.keys()}
-    ingester = IngesterSettings(_env_file=None, **wanted)  # type: ignore[call-arg]
+    ingester = _settings(environment)
     short = {"silent_after": timedelta(seconds=1), "look_seconds": 0.2}
     async with Producer(environment, name) as reporter, asyncio.TaskGroup() as tasks:
         tasks.create_task(Reports(ingester, engine, stop, **short).run())  # type: ignore[arg-type]
@@ -165,3 +172,37 @@ async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
     dies = found["dies"]
     assert (dies["seen"], dies["published"], dies["queued"], dies["unsettled"]) == (9, 9, 0, 0)
     assert dies["closes"] is True
+
+
+@pytest.mark.real_kafka
+async def test_a_kafka_that_was_away_is_read_on_and_holds_up_no_end(
+    service_environment: MakeEnvironment,
+    own_kafka: KafkaServer,
+    engine: AsyncEngine,
+    client: httpx.AsyncClient,  # noqa: F811
+) -> None:
+    name, stop = own_kafka.create_topic(unique("reports")), asyncio.Event()
+    environment = service_environment(
+        KAFKA_REPORTS_TOPIC=name,
+        KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
+        INGESTER_RETRY_SECONDS="0.2",
+    )
+    short = {"silent_after": timedelta(seconds=2), "look_seconds": 0.2}
+    reports = Reports(_settings(environment), engine, stop, **short)  # type: ignore[arg-type]
+    running = asyncio.create_task(reports.run())
+    async with Producer(environment, name) as reporter:
+        await reporter.publish(said("p", 1))
+        await until(_asking(client), lambda found: "p" in found, seconds=30)
+    await asyncio.to_thread(own_kafka.stop)
+    # while nobody can tell whether it reports, it is not declared dead
+    deadline = asyncio.get_running_loop().time() + 4
+    while asyncio.get_running_loop().time() < deadline:
+        assert (await _accounts(client))["p"]["state"] == "running"
+        await asyncio.sleep(0.2)
+    await asyncio.to_thread(own_kafka.start)
+    async with Producer(environment, name) as reporter:
+        await reporter.publish(said("p", 2, seen=5, queued=5))
+        await until(_asking(client), lambda found: found["p"]["seen"] == 5, seconds=60)
+    await asyncio.to_thread(own_kafka.stop)
+    stop.set()
+    await asyncio.wait_for(running, 20)

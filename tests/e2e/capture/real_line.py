@@ -1,0 +1,68 @@
+"""The whole line behind real model servers: a proxy before each, one ingester, one api."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from tests.proxy_process import Proxy
+from tests.servers.minio import S3
+from tests.servers.waiting import wait_until
+
+from .bucket import Again, requests_in
+
+
+@dataclass(frozen=True)
+class RealLine:
+    """Where a client calls, and where an analyst asks."""
+
+    proxies: Mapping[str, Proxy]
+    api: str
+    s3: S3
+    bucket: str
+
+    def captured(
+        self, model: str, count: int, *, protocol: str | None = None
+    ) -> list[dict[str, Any]]:
+        """The inferences of a model, the first one first, once there are so many."""
+        asked: dict[str, Any] = {"limit": 1000, "include": ["metadata", "predictions"]}
+        if protocol is not None:
+            asked["filter"] = f"protocol = '{protocol}'"
+        found: list[dict[str, Any]] = []
+
+        def enough() -> bool:
+            found[:] = self._items(model, asked)
+            return len(found) >= count
+
+        wait_until(enough, seconds=60, what=f"{count} inferences of {model}")
+        assert len(found) == count, [each["inference_id"] for each in found]
+        return sorted(found, key=lambda one: (one["received_at"], one["batch_index"]))
+
+    def blob(self, item: Mapping[str, Any], which: str) -> bytes:
+        """An inference's `data`, `response` or `metadata`."""
+        path = f"/models/{item['model_id']}/inferences/uid:{item['uid']}/{which}"
+        answer = httpx.get(self.api + path)
+        assert answer.status_code == 200, answer.text
+        return answer.content
+
+    def again(self, model: str) -> list[Again]:
+        """The requests to a model, from the bucket alone."""
+        return requests_in(self.s3, self.bucket, model)
+
+    def accounting(self) -> Any:
+        """The books."""
+        return httpx.get(f"{self.api}/accounting").json()
+
+    def _items(self, model: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """None while there is no such model."""
+        answer = httpx.post(f"{self.api}/models/{model}/inferences/query", json=dict(asked))
+        if answer.status_code in (404, 422):  # the model, or its first key, is not there yet
+            return []
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["items"])
+
+
+def metadata_of(item: Mapping[str, Any]) -> dict[str, str]:
+    """An inference's metadata by key, as they were sent."""
+    return {each["key"]: each["value"] for each in item["metadata"]}

@@ -1,0 +1,126 @@
+"""Model servers' own clients, which do not know that a proxy is there."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.proxy_process import Proxy
+from tests.upstreams.clients import V2, Clients, tensor
+from tests.upstreams.kserve import KServe, ask
+from tests.upstreams.mlserver import MLServer, batch
+from tests.upstreams.triton import Triton
+
+pytestmark = pytest.mark.real_upstreams
+EVERY_DATATYPE = [
+    tensor("bool", "BOOL", [2], [True, False]),
+    tensor("uint8", "UINT8", [1], [255]),
+    tensor("uint16", "UINT16", [1], [2**16 - 1]),
+    tensor("uint32", "UINT32", [1], [2**32 - 1]),
+    tensor("uint64", "UINT64", [1], [2**64 - 1]),
+    tensor("int8", "INT8", [2], [-128, 127]),
+    tensor("int16", "INT16", [1], [-(2**15)]),
+    tensor("int32", "INT32", [1], [-(2**31)]),
+    tensor("int64", "INT64", [1], [-(2**63)]),
+    tensor("fp16", "FP16", [1], [0.5]),
+    tensor("fp32", "FP32", [1], [0.25]),
+    tensor("fp64", "FP64", [1], [0.1]),
+    tensor("bytes", "BYTES", [3], [b"\xff\x00", b"", b"text"]),
+]
+
+
+@pytest.mark.real_triton
+@pytest.mark.parametrize("binary", [True, False])
+@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
+def test_tritonclient_over_http(
+    triton: Triton, before_triton: Proxy, clients: Clients, binary: bool, compression: str | None
+) -> None:
+    # What is neither text nor a number of JSON travels in binary alone.
+    tensors = EVERY_DATATYPE if binary else [each for each in EVERY_DATATYPE if _in_json(each)]
+    said: Any = {"request_compression": compression, "response_compression": compression}
+    asked: Any = {"id": "e", "binary": binary, **said}
+    direct = clients.infer("http", triton.http, "echo", tensors, **asked)
+    assert "error" not in direct, direct
+    assert clients.infer("http", before_triton.http, "echo", tensors, **asked) == direct
+
+
+def _in_json(one: Any) -> bool:
+    return one["datatype"] not in {"BYTES", "FP16"}
+
+
+@pytest.mark.real_triton
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_tritonclient_over_grpc(
+    triton: Triton, before_triton: Proxy, clients: Clients, compression: str | None
+) -> None:
+    asked: Any = {"id": "e", "request_compression": compression, "headers": {"x-tenant": "a"}}
+    direct = clients.infer("grpc", triton.grpc, "echo", EVERY_DATATYPE, **asked)
+    assert "error" not in direct, direct
+    assert clients.infer("grpc", before_triton.grpc, "echo", EVERY_DATATYPE, **asked) == direct
+
+
+@pytest.mark.real_triton
+def test_tritonclient_streams(triton: Triton, before_triton: Proxy, clients: Clients) -> None:
+    said = [tensor("text", "BYTES", [1], [b"one two three"])]
+    direct = clients.stream(triton.grpc, "words", said)
+    assert len(direct) >= 3
+    assert clients.stream(before_triton.grpc, "words", said) == direct
+
+
+@pytest.mark.real_triton
+def test_tritonclient_is_told_what_failed(
+    triton: Triton, before_triton: Proxy, clients: Clients
+) -> None:
+    asked = [tensor("x", "FP32", [1, 1], [-1])]
+    for transport in ("http", "grpc"):
+        direct = clients.infer(transport, getattr(triton, transport), "twice", asked)  # type: ignore[arg-type]
+        proxied = clients.infer(transport, getattr(before_triton, transport), "twice", asked)  # type: ignore[arg-type]
+        assert "error" in direct
+        assert proxied == direct
+
+
+@pytest.mark.real_kserve
+@pytest.mark.parametrize("protocol", ["v1", "v2", "grpc"])
+def test_kserves_own_clients(kserve: KServe, before_kserve: Proxy, protocol: Any) -> None:
+    def asked(server: Any) -> Any:
+        address = server.grpc if protocol == "grpc" else server.http
+        return ask(protocol, address, "sums", [[1, 2.5], [3, 4]], request_id="k-1")
+
+    assert asked(before_kserve) == asked(kserve)
+    assert asked(before_kserve)["values"] == [3.5, 7]
+
+
+def test_mlservers_own_client(mlserver: MLServer, before_mlserver: Proxy) -> None:
+    text = {"name": "args", "datatype": "BYTES", "shape": [1]}
+    texts = ("a good day", "a day")
+    requests = [{"id": str(at), "inputs": [text | {"data": [t]}]} for at, t in enumerate(texts)]
+    answers = [
+        sorted(batch(address, "sentiment-stub", requests), key=lambda one: str(one["id"]))
+        for address in (mlserver.http, before_mlserver.http)
+    ]
+    assert len(answers[0]) == 2
+    assert answers[0] == answers[1]
+
+
+def test_models_are_unloaded_and_loaded_over_rest(
+    mlserver: MLServer, before_mlserver: Proxy
+) -> None:
+    ready = f"{mlserver.url}/v2/models/echo/ready"
+    models = f"{before_mlserver.url}/v2/repository/models"
+    assert httpx.post(f"{models}/echo/unload").status_code == 200
+    assert httpx.get(ready).status_code == 404
+    assert httpx.post(f"{models}/echo/load").status_code == 200
+    assert httpx.get(ready).status_code == 200
+
+
+@pytest.mark.real_triton
+def test_models_are_unloaded_and_loaded_over_grpc(
+    triton: Triton, before_triton: Proxy, clients: Clients
+) -> None:
+    ready = f"{triton.url}/v2/models/blobs/ready"
+    for method, status in (("Unload", 400), ("Load", 200)):
+        name = f"RepositoryModel{method}"
+        message = clients.encode(f"{name}Request", {"model_name": "blobs"})
+        called = clients.call(before_triton.grpc, f"{V2}/{name}", message)
+        assert called.code == "OK", called.details
+        assert httpx.get(ready).status_code == status
