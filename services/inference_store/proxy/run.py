@@ -38,7 +38,8 @@ async def serve(settings: ProxySettings) -> None:
     configuration = _configuration(settings)
     heartbeat = Heartbeat()
     captures = Captures(settings)
-    admin = AdminApp("proxy", {}, heartbeat, spares=captures.waits)
+    ports = _Ports()
+    admin = AdminApp("proxy", {"ports": ports.why_closed}, heartbeat, spares=captures.waits)
     ended: float | None = None
     try:
         await captures.start()
@@ -47,23 +48,44 @@ async def serve(settings: ProxySettings) -> None:
         gc.collect()
         gc.freeze()
         async with _beating(heartbeat):
-            ended = await _pass(settings, configuration, captures, stop)
+            ended = await _pass(settings, configuration, captures, stop, ports)
     finally:
         spent_seconds = 0.0 if ended is None else time.monotonic() - ended
         await captures.stop(max(1.0, settings.proxy_grace_seconds - spent_seconds))
         await admin.stop()
 
 
+class _Ports:
+    """Whether calls are taken: ready only while they are."""
+
+    def __init__(self) -> None:
+        self.rest: Server | None = None
+
+    async def why_closed(self) -> str | None:
+        """None: they are open; gRPC's is before REST's."""
+        if self.rest is None or not self.rest.listening.is_set():
+            return "not open yet"
+        return "no new calls: the proxy ends" if self.rest.should_exit else None
+
+
 async def _pass(
-    settings: ProxySettings, configuration: Configuration, captures: Captures, stop: asyncio.Event
+    settings: ProxySettings,
+    configuration: Configuration,
+    captures: Captures,
+    stop: asyncio.Event,
+    ports: _Ports,
 ) -> float:
     """Both ports, until they have to stop; when that was (monotonic seconds)."""
     async with bridged(configuration, settings.proxy_grpc_message_bytes) as answering:
-        return await _serve(settings, answering, captures, stop)
+        return await _serve(settings, answering, captures, stop, ports)
 
 
 async def _serve(
-    settings: ProxySettings, configuration: Configuration, captures: Captures, stop: asyncio.Event
+    settings: ProxySettings,
+    configuration: Configuration,
+    captures: Captures,
+    stop: asyncio.Event,
+    ports: _Ports,
 ) -> float:
     routing = Routing(configuration)
     upstreams = Upstreams(configuration.upstreams)
@@ -72,6 +94,7 @@ async def _serve(
     rest = _rest(settings, Forwarding(routing, upstreams, captures.begin), grace)
     try:
         await grpc.start()
+        ports.rest = rest
         serving = asyncio.create_task(rest.serve())
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
