@@ -74,10 +74,10 @@ unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where 
 integration: servers upstreams ## Run the tests of the parts on real servers.
 	@$(PYTEST) tests/integration
 
-e2e: servers ## Run the tests of the whole line on real servers.
+e2e: servers upstreams ## Run the tests of the whole line on real servers.
 	@$(PYTEST) tests/e2e
 
-faults: servers ## Kill and stop everything under load, and check that nothing was lost.
+faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
 	@$(PYTEST) tests/e2e/faults --faults
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.

@@ -4,8 +4,8 @@ import asyncio
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -45,10 +45,11 @@ async def by_socket(address: str, asked: Asked) -> Answered:
     """Over a plain socket, written and read here. Raises ConnectionError where nothing came."""
     wire = b""
     with suppress(ConnectionResetError):  # after some of an answer that is its end
-        async for _, part in _coming(address, asked):
-            wire += part
-            if _whole(wire, asked.method):
-                break
+        async with aclosing(_coming(address, asked)) as coming:
+            async for _, part in coming:
+                wire += part
+                if _whole(wire, asked.method):
+                    break
     return read_answer(wire, asked.method)
 
 
@@ -72,10 +73,12 @@ async def by_curl(address: str, asked: Asked) -> Answered:
     """By the program curl, with its own habits: `Expect: 100-continue` before large bodies."""
     headers = [part for name, value in asked.headers for part in ("-H", f"{name}: {value}")]
     command = ["curl", "-sS", "-i", "--raw", "--path-as-is", "--max-time", f"{_SECONDS:g}"]
+    # told otherwise, it would wait for the body that a HEAD's answer does not have
+    method = ["--head"] if asked.method == "HEAD" else ["-X", asked.method]
     body = ["--data-binary", "@-"] if asked.body else []
     url = f"http://{address}{asked.path}"
     process = await asyncio.create_subprocess_exec(
-        *(*command, "-X", asked.method, *headers, *body, url),
+        *(*command, *method, *headers, *body, url),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -109,7 +112,7 @@ async def arrivals(address: str, asked: Asked) -> list[tuple[float, bytes]]:
     return [arrival async for arrival in _coming(address, asked)]
 
 
-async def _coming(address: str, asked: Asked) -> AsyncIterator[tuple[float, bytes]]:
+async def _coming(address: str, asked: Asked) -> AsyncGenerator[tuple[float, bytes]]:
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), limit=2**20)
     try:
@@ -119,6 +122,8 @@ async def _coming(address: str, asked: Asked) -> AsyncIterator[tuple[float, byte
             yield time.monotonic() - began, part
     finally:
         writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
 
 
 def _on_the_wire(address: str, asked: Asked) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.integration.proxy.grpc_upstream import INFER, STREAM, Line, line, unary
+from tests.integration.proxy.grpc_upstream import INFER, STREAM, Line, line, stream, unary
 
 SECONDS = 20
 
@@ -117,3 +117,17 @@ async def test_a_server_that_stops_finishes_its_calls() -> None:
             await started.server.stop(5)
             assert (await asking).messages == [b"x"]
             await started.captures.exchange()
+
+
+async def test_a_failed_call_has_a_status_and_no_message() -> None:
+    async def fail(context: Any) -> None:
+        context.set_trailing_metadata((("x-last", "1"),))
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "wrong shape")
+
+    async with line() as started:
+        started.upstream.behaviours[INFER] = fail
+        seen = [await stream(address, INFER, [b"asked"]) for address in started.at]
+        exchange = await started.captures.exchange()
+    assert seen[0] == seen[1]
+    assert (seen[1].messages, seen[1].details) == ([], "wrong shape")
+    assert (exchange.grpc_code, exchange.error) == (3, "wrong shape")

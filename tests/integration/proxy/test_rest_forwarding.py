@@ -216,7 +216,8 @@ async def test_an_answer_that_breaks_off_breaks_off() -> None:
                 await answer.read()
         exchange = await kept.first()
     assert exchange.http_status == 200
-    assert exchange.response.bytes == b"half"
+    assert (exchange.response.bytes, exchange.response.whole) == (b"half", False)
+    assert exchange.request.whole
     assert "cannot be reached" in (exchange.error or "")
 
 
@@ -242,3 +243,19 @@ async def test_a_caller_that_leaves_lets_the_upstream_go() -> None:
         await asyncio.wait_for(left.wait(), DEADLINE)
     assert exchange.error == CALLER_GONE
     assert exchange.request.bytes == b"{}"
+
+
+async def test_a_request_that_breaks_off_is_not_whole() -> None:
+    async def wait(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        return web.Response()
+
+    async with upstream(wait) as port, proxy(port, kept := Kept()) as before:
+        _, writer = await asyncio.open_connection("127.0.0.1", before)
+        head = f"POST {INFER} HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n"
+        writer.write(head.encode() + b"half")
+        await writer.drain()
+        writer.close()
+        exchange = await kept.first()
+    assert (exchange.request.bytes, exchange.request.whole) == (b"half", False)
+    assert exchange.error == CALLER_GONE

@@ -28,7 +28,9 @@ class FaceDetector:
             grey, scaleFactor=1.15, minNeighbors=2, outputRejectLevels=True
         )
         found = zip(np.reshape(boxes, (-1, 4)).tolist(), np.ravel(weights).tolist(), strict=True)
-        return [_detection(box, weight) for box, weight in found]
+        # the cascade works in threads, and finds them in another order each time
+        detections = [_detection(box, weight) for box, weight in found]
+        return sorted(detections, key=lambda one: (-one["score"], one["xmin"], one["ymin"]))
 
 
 def _grey(image: bytes) -> Any:

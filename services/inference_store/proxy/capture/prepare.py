@@ -40,6 +40,8 @@ class Chosen:
 
     work: Work
     reading: Reading
+    model: str
+    """As its callers call it."""
     model_id: str
 
 
@@ -60,7 +62,8 @@ class Preparation:
         rules, exchange = work.rules, work.exchange
         if not rules.capture:
             return None
-        model_id = storable_name(rules.model_id or work.model or reading.model, "unknown")
+        model = _model_of(work, reading)
+        model_id = storable_name(rules.model_id or model, "unknown")
         kept = is_kept(
             rules.sampling,
             model_id=model_id,
@@ -70,7 +73,7 @@ class Preparation:
             ok=all(is_ok(exchange, reading, each) for each in reading.inferences),
             chance=uuid7().bytes,
         )
-        return Chosen(work, reading, model_id) if kept else None
+        return Chosen(work, reading, model, model_id) if kept else None
 
     def prepare(self, chosen: Chosen, producer: str, sequence: int) -> Prepared:
         """The objects and events of an exchange that is kept."""
@@ -101,6 +104,13 @@ class Preparation:
         return self._limit
 
 
+def _model_of(work: Work, reading: Reading) -> str:
+    """Where no path names it, the body may: it was not read when the call was routed, and
+    `work.model` is the upstream's name then."""
+    is_unnamed = work.exchange.transport == "rest" and work.call.model is None
+    return (reading.model if is_unnamed else None) or work.model or reading.model or ""
+
+
 class _Writing:
     """What is written of one exchange."""
 
@@ -112,7 +122,7 @@ class _Writing:
         redactor: Redactor,
         preparation: Preparation,
     ) -> None:
-        self._work, self._model_id = chosen.work, chosen.model_id
+        self._work, self._model, self._model_id = chosen.work, chosen.model, chosen.model_id
         self._exchange, self._reading = exchange, reading
         self._redactor, self._preparation = redactor, preparation
         self._inferences = [
@@ -200,7 +210,7 @@ class _Writing:
             "aliases": list(ids.aliases) or None,
             "capture_id": str(self._captures[index]),
             "project_id": plain_text(work.rules.project_id, _LONGEST_WORD),
-            "model_name": plain_text(work.model or reading.model, _LONGEST_WORD),
+            "model_name": plain_text(self._model, _LONGEST_WORD),
             "model_version": plain_text(work.call.version or reading.version, _LONGEST_WORD),
             "task_type": plain_text(work.rules.task_type or reading.task_type, _LONGEST_WORD),
             "protocol": work.call.protocol.name,

@@ -27,6 +27,14 @@ async def end(call: UpstreamCall, context: Context, seen: Seen) -> None:
     seen.ended(number(code), details, await call.initial_metadata() or (), trailers or ())
 
 
+async def fail(context: Context) -> None:
+    """Send the status of a call with one answer, if it failed: returning would send an empty answer
+    before it. Does not return then."""
+    code: Any = context.code()
+    if code:
+        await context.abort(code)
+
+
 def cut_off(context: Context, seen: Seen) -> None:
     """Note that the caller is gone: by its deadline, or because it had enough."""
     remaining = context.time_remaining()

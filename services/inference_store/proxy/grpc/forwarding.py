@@ -11,7 +11,7 @@ import grpc
 from grpc import StatusCode
 
 from . import shutdown
-from .ending import Context, UpstreamCall, cut_off, end, refused
+from .ending import Context, UpstreamCall, cut_off, end, fail, refused
 from .metadata import passed
 from .methods import SHUTDOWN, Method, names
 from .onward import Onward, Route
@@ -32,6 +32,7 @@ class Forwarding:
         onward = self._onward(path, method, request)
         if onward is None or (path == SHUTDOWN and not onward.allow_shutdown):
             refused(context, onward)
+            await fail(context)
             return b""
         seen = Seen(self._captures, lambda _: onward, path, context)
         seen.asked(request)
@@ -48,6 +49,7 @@ class Forwarding:
             cut_off(context, seen)
             raise
         await _finish(call, context, seen, answer)
+        await fail(context)
         return answer
 
     async def stream(self, path: str, method: Method, _: Any, context: Context) -> None:

@@ -49,6 +49,7 @@ class Passing:
         self._send = send
         self._all_asked = asyncio.Event()
         self._answer_began = False
+        self._all_told = True
 
     async def run(self, headers: Raw) -> None:
         """Pass it through; it ends with the answer, or when the caller has gone."""
@@ -67,6 +68,8 @@ class Passing:
             for task in (answering, leaving):
                 task.cancel()
             await asyncio.gather(answering, leaving, return_exceptions=True)
+            self._exchange.request.whole &= self._all_asked.is_set()
+            self._exchange.response.whole &= self._all_told
 
     async def _caller_left(self) -> None:
         """Once the request is here, all that can still come is that the caller leaves."""
@@ -153,12 +156,13 @@ class Passing:
             name, value = id_for_answer(self._exchange.request_headers)
             headers.append((name.encode(), value.encode("latin-1")))
             self._exchange.response_headers = as_text(headers)
-        self._answer_began = True
+        self._answer_began, self._all_told = True, False
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         await self._send(start)
         async for part in answer.content.iter_any():
             self._told.add(part)
             await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        self._all_told = True
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _refuse(self, status: int, sentence: str) -> None:

@@ -9,6 +9,7 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from tests.upstreams.asking import Asked
@@ -48,7 +49,7 @@ _OF_V2 = {
     "index": post("/v2/repository/index", {}),
 }
 
-MLSERVER: Mapping[str, Asked] = {
+_MLSERVER = {
     **_OF_V2,
     "model": get(_DIGITS),
     "model ready": get(f"{_DIGITS}/ready"),
@@ -82,6 +83,11 @@ MLSERVER: Mapping[str, Asked] = {
         ("Authorization", "Bearer secret"),
         ("Cookie", "a=1"),
     ),
+}
+# What it compresses says when that was.
+MLSERVER: Mapping[str, Asked] = {
+    name: replace(asked, headers=[*asked.headers, ("Accept-Encoding", "identity")])
+    for name, asked in _MLSERVER.items()
 }
 
 
@@ -198,3 +204,11 @@ BREAKS: Mapping[str, Asked] = {
     "stream": post(_COMPLETIONS, {"prompt": "a b", "stream": True}, ("stub-cut", "part")),
 }
 """Answers that break off: over a socket alone."""
+
+REFUSED = frozenset(
+    {"no such path", "no such model", "no such method", "no such version", "wrong shape"}
+    | {"no json", "no body", "no image", "failed", "broken gzip", "v1 no instances", "v1 no model"}
+    | {"v1 no json", "v2 no inputs", "binary, empty", "binary, header too long"}
+    | {"binary, header too short", "binary, header of nothing", "binary, no number"}
+)
+"""What the real servers refuse; all else they answer as it should be."""

@@ -11,7 +11,7 @@ import pytest
 
 from tests.proxy_process import Proxy
 from tests.upstreams.clients import OMI, V2, Clients
-from tests.upstreams.compare import compared_calls
+from tests.upstreams.compare import differences_of_calls
 from tests.upstreams.kserve import KServe
 from tests.upstreams.mlserver import MLServer
 from tests.upstreams.triton import Triton
@@ -93,7 +93,7 @@ TRITON = {
         {
             "model_name": "twice",
             "id": "t",
-            "parameters": {"a": {"double_param": 0.5}, "b": {"uint64_param": "1"}},
+            "parameters": {"a": {"string_param": "b"}, "c": {"int64_param": "1"}},
             "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2]}],
             "raw_input_contents": ["AACAPwAAIEA="],
         },
@@ -136,6 +136,12 @@ OMI_RUNS = {
     "no message of it": Call(f"{OMI}/Run", (b"\xff\xff\xff",)),
 }
 
+# What the servers refuse; all else they answer as it should be.
+REFUSED = frozenset(
+    {"no such model", "no model ready", "no such method", "no such service", "no message of it"}
+    | {"deadline", "wrong shape", "no image", "failed", "not streamed"}
+)
+
 
 def differing(clients: Clients, direct: str, proxy: Proxy, calls: Mapping[str, Call]) -> Any:
     """What differs, by the name of the call."""
@@ -145,9 +151,13 @@ def differing(clients: Clients, direct: str, proxy: Proxy, calls: Mapping[str, C
             each if isinstance(each, bytes) else clients.encode(call.kind, each)
             for each in call.messages
         ]
-        found[name] = compared_calls(
-            clients, direct, proxy.grpc, call.method, *messages, **call.options
+        first, second = (
+            clients.call(address, call.method, *messages, **call.options)
+            for address in (direct, proxy.grpc)
         )
+        found[name] = differences_of_calls(first, second)
+        if (first.code == "OK") == (name in REFUSED):
+            found[name].append(f"the server itself answers {first.code}: {first.details}")
     return {name: sentences for name, sentences in found.items() if sentences}
 
 

@@ -96,14 +96,14 @@ CASES: dict[str, tuple[str, bytes, Headers, bytes]] = {
 }
 
 
-def prepared(case: str, rules: Rules) -> tuple[Prepared, Exchange]:
+def prepared(case: str, rules: Rules, *, model: str = "m") -> tuple[Prepared, Exchange]:
     path, body, headers, said = CASES[case]
     made = exchange(body, said, path=path, request_headers=headers)
     call = recognised(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
     assert call is not None
     settings = ProxySettings(_env_file=None, proxy_upstream="http://up", proxy_redaction_key="k")  # type: ignore[arg-type,call-arg]
     preparation = Preparation(settings)
-    chosen = preparation.choose(Work(made, call, rules, "m"))
+    chosen = preparation.choose(Work(made, call, rules, model))
     assert chosen is not None
     return preparation.prepare(chosen, "p", 1), made
 
@@ -117,6 +117,15 @@ def entries(of: Prepared) -> dict[str, str | None]:
     assert found.problem is None
     assert read_metadata(orjson.loads(of.messages[0].value)["metadata"].encode()) == found
     return {each.key: each.value for each in found.entries if each.section == "extended"}
+
+
+@pytest.mark.parametrize(("case", "name"), [("openai", "m"), ("chariot", "up"), ("v2", "up")])
+def test_the_body_names_the_model_where_no_path_does(case: str, name: str) -> None:
+    one, _ = prepared(case, Rules(), model="up")
+    event = orjson.loads(one.messages[0].value)
+    assert (event["model_id"], event["model_name"]) == (name, name)
+    one, _ = prepared(case, Rules(model_id="known"), model="up")
+    assert orjson.loads(one.messages[0].value)["model_id"] == "known"
 
 
 @pytest.mark.parametrize("case", CASES)
