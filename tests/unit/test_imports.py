@@ -27,7 +27,7 @@ HOMES = {
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},
-    "uvicorn": {"api", "cli/api.py", "proxy/rest/server.py"},
+    "uvicorn": {"api", "cli/api.py", "proxy/rest"},
     "aiohttp": {"store/admin.py", "store/kafka", "api/access/issuer.py", "proxy", "local/demo"},
     "imagesize": {"proxy/capture/datum.py"},
     "jwt": {"api/access"},

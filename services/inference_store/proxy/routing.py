@@ -13,6 +13,7 @@ from .rules import Rules
 
 # Paths come from strangers: as many are remembered as a server has, not more.
 _REMEMBERED: Final = 4096
+_LONGEST_REMEMBERED: Final = 512
 _NO_RULES: Final = Rules()
 # What else is asked about a model goes where the model is.
 _MODEL: Final = re.compile(r"/v[12]/(?:repository/)?models/([^/:]+)")
@@ -35,7 +36,20 @@ class Routing:
     def __init__(self, configuration: Configuration) -> None:
         self._configuration = configuration
         self._spoken = {name for each in configuration.upstreams for name in each.protocols}
-        self.route = lru_cache(_REMEMBERED)(self._route)
+        self._remembered = lru_cache(_REMEMBERED)(self._route)
+
+    def route(
+        self,
+        transport: Transport,
+        method: str,
+        path: str,
+        model: str | None = None,
+        version: str | None = None,
+    ) -> Route:
+        """`model`, `version`: as the message says them, where the path does not."""
+        if len(path) + len(model or "") + len(version or "") > _LONGEST_REMEMBERED:
+            return self._route(transport, method, path, model, version)
+        return self._remembered(transport, method, path, model, version)
 
     def _route(
         self,
@@ -45,7 +59,6 @@ class Routing:
         model: str | None = None,
         version: str | None = None,
     ) -> Route:
-        """`model`, `version`: as the message says them, where the path does not."""
         found = recognised(self._spoken, transport, method, path)
         named = (found.model if found is not None else None) or model or _named(path)
         upstream = self._configuration.upstream(named)
@@ -56,7 +69,11 @@ class Routing:
         name = named or upstream.name
         rules = self._configuration.rules(upstream.name, name, found.version or version or None)
         if named is None and rules.capture:
-            rules = replace(rules, by_name=partial(self._configuration.rules, upstream.name))
+            rules = replace(
+                rules,
+                by_name=partial(self._configuration.rules, upstream.name),
+                if_unnamed=self._configuration.redactions_of(upstream.name),
+            )
         return Route(upstream, found, rules, name) if rules.capture else Route(upstream)
 
 

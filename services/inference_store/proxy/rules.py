@@ -47,3 +47,5 @@ class Rules:
     """Request headers, in lower case, that become metadata."""
     by_name: Callable[[str, str | None], "Rules"] | None = None
     """Where only the body says the model: the rules by its name and version."""
+    if_unnamed: tuple[Redaction, ...] = ()
+    """And where it cannot be read: all that is taken out for any model there."""

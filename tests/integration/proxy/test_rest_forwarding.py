@@ -3,11 +3,13 @@
 import asyncio
 import gzip
 import json
+from contextlib import suppress
 
 import pytest
 from aiohttp import ClientPayloadError, ClientSession, web
 
 from inference_store.proxy.configuration import ModelEntry
+from inference_store.proxy.rest.heads import MOST_HEAD_BYTES
 from inference_store.proxy.rest.passing import CALLER_GONE
 
 from .rest_server import DEADLINE, Kept, proxy, raw, upstream
@@ -259,3 +261,27 @@ async def test_a_request_that_breaks_off_is_not_whole() -> None:
         exchange = await kept.first()
     assert (exchange.request.bytes, exchange.request.whole) == (b"half", False)
     assert exchange.error == CALLER_GONE
+
+
+@pytest.mark.parametrize("target", ["*@127.0.0.1:{port}/steal", "*", "a:b@127.0.0.1:{port}/"])
+async def test_only_a_path_is_passed_on(target: str) -> None:
+    """Behind the upstream's address anything else could lead to another server."""
+    elsewhere = Echo()
+    async with (
+        upstream(elsewhere) as other,
+        upstream(Echo()) as port,
+        proxy(port, Kept()) as before,
+    ):
+        request = _request("GET", target.format(port=other), b"", "Cookie: a=b")
+        status, _, _ = _parts(await raw(before, request))
+    assert status.startswith(b"HTTP/1.1 400")
+    assert elsewhere.seen == []
+
+
+async def test_a_head_that_does_not_end_is_cut_off() -> None:
+    async with upstream(Echo()) as port, proxy(port, Kept()) as before:
+        head = b"GET /v2 HTTP/1.1\r\n" + b"X-Long: " + b"x" * MOST_HEAD_BYTES
+        with suppress(ConnectionError):  # closed before all of it was read
+            assert await raw(before, head) == b""
+        answer = await raw(before, _request("GET", "/v2/health/live"))
+    assert answer.startswith(b"HTTP/1.1 201")

@@ -1,6 +1,7 @@
 import pytest
 
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
+from inference_store.proxy.configuration.entries import RedactionEntry
 from inference_store.proxy.routing import Routing
 
 DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))
@@ -64,3 +65,22 @@ def test_a_model_that_only_the_message_names() -> None:
 def test_nobody_serves_what_strangers_name() -> None:
     only = Routing(Configuration([RAW]))
     assert only.route("rest", "GET", "/v2/models/x/ready").upstream is RAW
+
+
+def test_long_names_are_not_remembered() -> None:
+    routing = Routing(Configuration([DETECTORS]))
+    for number in range(3):
+        name = f"yolo{number}" + "x" * 100_000
+        assert routing.route("rest", "POST", f"/v2/models/{name}/infer").model == name
+    assert routing._remembered.cache_info().currsize == 0
+
+
+def test_what_is_taken_out_where_only_the_body_names_the_model() -> None:
+    private = ModelEntry(model="private", redactions=(RedactionEntry(what="input"),))
+    quiet = ModelEntry(model="quiet", capture=False)
+    elsewhere = ModelEntry(upstream="odd", redactions=(RedactionEntry(what="header", name="a"),))
+    routing = Routing(Configuration([CHAT, RAW], [private, quiet, elsewhere]))
+    rules = routing.route("rest", "POST", "/v1/chat/completions").rules
+    assert [each.what for each in rules.if_unnamed] == ["input"]
+    assert rules.by_name is not None
+    assert not rules.by_name("quiet", None).capture

@@ -269,7 +269,10 @@ class Captures:
                 _log.warning("the spool cannot be read", action="adopting", error=str(error))
             if self._spools.untaken:
                 self._spooled.set()
-            await self._reporting.all_books()
+            try:
+                await self._reporting.all_books()
+            except Exception as error:  # a producer that never reports again counts as dead
+                _log.warning("no report", action="reporting", error=type(error).__name__)
             await asyncio.sleep(self._settings.proxy_report_seconds)
 
     async def _last_words(self) -> int:

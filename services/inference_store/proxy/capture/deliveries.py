@@ -128,6 +128,12 @@ class Deliveries:
                 while not (await asyncio.wait({work}, timeout=_SLOW_SECONDS))[0]:
                     self.kafka.miss("no acknowledgement yet", _SLOW_SECONDS)
                 await work
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():
+                    raise
+                # not ours: the client gave its connection up
+                raise ConnectionError("the message was given up by the client") from None
             finally:
                 work.cancel()
 

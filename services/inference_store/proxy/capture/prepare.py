@@ -21,7 +21,13 @@ from .documents import event_bytes, metadata_blob, metadata_text, plain_text
 from .ids import Ids, ids_of, storable_name
 from .kept_request import kept_request
 from .prepared import Blob, Message, Prepared
-from .reading import by_its_name, is_ok, read_by_protocol, standard_of
+from .reading import (
+    by_its_name,
+    is_ok,
+    read_by_protocol,
+    standard_of,
+    written_bytes,
+)
 from .redaction import Redactor
 from .request_headers import trace_of
 from .sampling import is_kept
@@ -58,6 +64,8 @@ class Preparation:
         """Read an exchange; None where the sampling leaves it out."""
         work = without_cut_bodies(work)
         reading = read_by_protocol(work, work.exchange)
+        if written_bytes(reading) > self._limit:
+            raise OverflowError("what is about all of its inferences would be written too often")
         work = by_its_name(work, reading)
         rules, exchange = work.rules, work.exchange
         if not rules.capture:

@@ -27,10 +27,20 @@ def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
     return replace(reading, inferences=inferences)
 
 
+def written_bytes(reading: Reading) -> int:
+    """How much would be written: what is about all inferences is written with each."""
+    return sum(
+        len(each.data or b"") + len(each.response or b"") + sum(map(len, each.metadata))
+        for each in reading.inferences
+    )
+
+
 def by_its_name(work: Work, reading: Reading) -> Work:
     """The exchange by the model's name, where only the body says it."""
-    if work.rules.by_name is None or not reading.model:
+    if work.rules.by_name is None:
         return work
+    if not reading.model:  # nobody knows whose rules would count
+        return replace(work, rules=replace(work.rules, redactions=work.rules.if_unnamed))
     rules = work.rules.by_name(reading.model, reading.version)
     return replace(work, rules=rules, model=reading.model)
 

@@ -30,6 +30,7 @@ _CHANGED = frozenset({"content-encoding", "content-length", _LENGTH})
 _WRAPPINGS = 4
 # What holds the datum itself over gRPC, where no path leads into what is kept of the request.
 _TENSORS = (("inputs", ELEMENTS, "contents"), ("inputs", ELEMENTS, "data"), ("raw_input_contents",))
+_OF_THE_INPUT = frozenset({"prompt", "prompts", "arguments"})
 Hash = Callable[[bytes], str]
 
 
@@ -82,12 +83,16 @@ class Redactor:
 
     def reading(self, reading: Reading, *, transport: str) -> Reading:
         """What was read of it, without what came by headers, gRPC or the answer."""
+        # No path leads into messages, so one takes the whole input.
+        drops = self.drops_input or (transport == "grpc" and bool(self._paths))
         inferences = [self._inference(each, transport) for each in reading.inferences]
+        if drops and not self.drops_input:
+            inferences = [replace(each, data=None, metadata=()) for each in inferences]
         standard = {
             name: value
             for name, given in reading.standard.items()
             if (value := self._by_key(name, given)) is not GONE
-            and not (self.drops_input and name in {"prompt", "prompts"})
+            and not (drops and name in _OF_THE_INPUT)
         }
         return replace(reading, inferences=inferences, standard=standard)
 

@@ -19,7 +19,8 @@ _NEEDED = (
 _SECRET = re.compile(
     r"authori[sz]ation|cookie|secret|passw(or)?d|credential|token(?!s)|signature|session"
     r"|api-?_?key|access-?_?key|subscription-?_?key|private-?_?key|^key$|^sig$|x-auth|assertion"
-    r"|client-cert|^pw$|^pwd$|^jwt$",
+    r"|client-cert|^pw$|^pwd$|^jwt$|bearer|passphrase|license|hmac|^tokens$"
+    r"|(app|functions|subscription)-?_?key$|(^|[-_.])(auth|authentication|pass|otp)$|^code$",
     re.IGNORECASE,
 )
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
@@ -62,5 +63,5 @@ def kept_query(query: str) -> str:
     """The query without parameters whose names say that they hold a secret."""
     if not query:
         return ""
-    parts = query.split("&")
+    parts = re.split("[&;]", query)
     return "&".join(part for part in parts if not is_secret(unquote_plus(part.split("=", 1)[0])))

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
+from uuid import UUID
 
 import structlog
 
@@ -211,12 +212,24 @@ def own_folder(root: Path, counts: Counts, room: Room, *, fsync: bool) -> Folder
 def dead_producers(root: Path) -> Iterator[tuple[str, int]]:
     """Producers whose process is gone and whose folder is there, each with its lock, now ours."""
     for entry in list(os.scandir(root)):
-        if entry.is_dir() and (lock := _locked(root / f"{entry.name}{_LOCK}")) is not None:
+        # another's folder, `lost+found`, is left alone
+        if (
+            _is_producer(entry.name)
+            and entry.is_dir()
+            and (lock := _locked(root / f"{entry.name}{_LOCK}")) is not None
+        ):
             if Path(entry.path).is_dir():
                 yield entry.name, lock
             else:  # its owner has just gone, and took the folder along
                 (root / f"{entry.name}{_LOCK}").unlink(missing_ok=True)
                 os.close(lock)
+
+
+def _is_producer(name: str) -> bool:
+    try:
+        return str(UUID(name)) == name
+    except ValueError:
+        return False
 
 
 def _locked(path: Path) -> int | None:

@@ -24,6 +24,8 @@ def _url(text: str) -> str:
     found = urlsplit(text)
     if found.scheme not in {"http", "https"} or not found.hostname or found.query or found.fragment:
         raise ValueError("expected http://host:port or https://host:port, with a path or without")
+    if found.username is not None or found.password is not None:
+        raise ValueError("a name or password in it would take the place of the caller's own")
     return text.rstrip("/")
 
 
@@ -117,7 +119,7 @@ class RedactionEntry(_Entry):
         if (self.what == "input") == bool(self.name):
             raise ValueError("input takes no name, everything else needs one")
         if self.what == "input" and self.how == "hash":
-            raise ValueError("an input can only be dropped; its hash is kept as data_hash")
+            raise ValueError("an input can only be dropped")
         return self
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from inference_store.proxy.rules import Rules
+from inference_store.proxy.rules import Redaction, Rules
 from inference_store.store.nearest import nearest
 
 from .document import Document, WrongConfiguration
@@ -16,6 +16,7 @@ from .entries import ModelEntry, UpstreamEntry
 
 _EVERYTHING = ModelEntry()
 _REMEMBERED = 1024
+_LONGEST_REMEMBERED = 512
 
 
 class _File(BaseModel):
@@ -36,11 +37,26 @@ class Configuration:
         self.upstreams = tuple(upstreams)
         self.models = tuple(models)
         # names come from strangers: as many are remembered as a server has, not more
-        self.rules = lru_cache(_REMEMBERED)(self._rules)
+        self._remembered = lru_cache(_REMEMBERED)(self._rules)
 
     def upstream(self, model: str | None) -> UpstreamEntry:
         """The first that serves the model; else the first of all, which says that it does not."""
         return next((each for each in self.upstreams if each.serves(model)), self.upstreams[0])
+
+    def rules(self, upstream: str, model: str, version: str | None) -> Rules:
+        """How a model's exchanges are captured at an upstream."""
+        if len(model) + len(version or "") > _LONGEST_REMEMBERED:
+            return self._rules(upstream, model, version)
+        return self._remembered(upstream, model, version)
+
+    def redactions_of(self, upstream: str) -> tuple[Redaction, ...]:
+        """What is taken out for any of an upstream's models; what is not captured at all counts
+        as an input that is dropped."""
+        here = [each for each in self.models if each.upstream in {None, upstream}]
+        every = [redaction for each in here for redaction in each.rules(None).redactions]
+        if not all(each.capture for each in here):
+            every.append(Redaction(what="input"))
+        return tuple(dict.fromkeys(every))
 
     def _rules(self, upstream: str, model: str, version: str | None) -> Rules:
         dialect = next(each.dialect for each in self.upstreams if each.name == upstream)

@@ -18,6 +18,14 @@ def failure_of(upstream: str, error: BaseException) -> tuple[int, str]:
     return 502, f"the upstream {upstream} cannot be reached: {error or type(error).__name__}"
 
 
+def not_a_path(target: str) -> str | None:
+    """Why a request's target is not passed on; None: it is. Behind an address anything but a path
+    could lead somewhere else: `*@elsewhere` would."""
+    if target.startswith("/"):
+        return None
+    return f"the request's target {target[:80]!r} is no path: it must begin with /"
+
+
 def body_of(sentence: str) -> bytes:
     """The answer's body, as the Open Inference Protocol spells errors."""
     return orjson.dumps({"error": sentence})

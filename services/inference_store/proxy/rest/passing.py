@@ -16,13 +16,13 @@ from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.routing import Route
 
 from .asgi import Receive, Send
-from .failures import AWAY, body_of, failure_of
+from .failures import AWAY, body_of, failure_of, not_a_path
 from .headers import Raw, as_raw, as_text, end_to_end, length_of, to_upstream
 from .kept import Kept, Ticket
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
 # A request is held whole to take its metadata out; a larger one goes on as it is.
-MOST_STRIPPED: Final = 64 * 1024 * 1024
+MOST_STRIPPED: Final = 16 * 1024 * 1024
 _LARGE: Final = 1 << 20
 _log = structlog.get_logger()
 
@@ -87,6 +87,10 @@ class Passing:
             else:
                 headers, body = await self._stripped(self._strip, headers, first)
             await self._ask(headers, body)
+        except ValueError as error:  # of an address or a header that cannot be written
+            if self._answer_began:
+                raise
+            await self._refuse(400, f"the request cannot be passed on: {error}")
         except AWAY as error:
             status, sentence = failure_of(self._upstream.name, error)
             if self._exchange.error == CALLER_GONE:
@@ -129,13 +133,17 @@ class Passing:
             parts.append(await self._part())
             size += len(parts[-1])
         body = b"".join(parts)
-        found = strip(body, self._exchange.request_headers)
+        # in a thread: parsing a large body would hold up all other calls
+        found = await asyncio.to_thread(strip, body, self._exchange.request_headers)
         return (headers, body) if found is None else (as_raw(found[1]), found[0])
 
     async def _ask(self, headers: Raw, body: bytes | AsyncIterator[bytes]) -> None:
         exchange = self._exchange
         if self._session is None:
             await self._refuse(502, f"the upstream {self._upstream.name} answers gRPC alone")
+            return
+        if (why := not_a_path(exchange.path)) is not None:
+            await self._refuse(400, why)
             return
         query = f"?{exchange.query}" if exchange.query else ""
         exchange.forwarded_at = datetime.now(UTC)

@@ -11,6 +11,7 @@ import structlog
 import uvicorn
 
 from .forwarding import Forwarding
+from .heads import BoundedHeads
 
 _BACKLOG: Final = 2048
 _log = structlog.get_logger()
@@ -53,7 +54,7 @@ def server_of(
         port=port,
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        http="httptools",
+        http=BoundedHeads,
         ws="none",
         lifespan="off",
         interface="asgi3",

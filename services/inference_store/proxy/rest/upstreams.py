@@ -38,7 +38,11 @@ def _session(entry: UpstreamEntry) -> ClientSession:
         ssl=_tls(entry) or True,
     )
     timeout = ClientTimeout(
-        total=None, sock_connect=entry.connect_seconds, sock_read=entry.read_seconds
+        total=None,
+        # for a connection to be free, too
+        connect=entry.read_seconds,
+        sock_connect=entry.connect_seconds,
+        sock_read=entry.read_seconds,
     )
     return ClientSession(
         connector=connector,

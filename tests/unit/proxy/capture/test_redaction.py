@@ -79,11 +79,14 @@ def test_numbers_that_are_not_taken_out_keep_their_digits() -> None:
     assert found.request.bytes == b'{"x": 0.10000000000000000000000001, "y": 1e400}'
 
 
-def test_over_grpc_a_path_to_the_tensors_takes_the_datum_along() -> None:
-    reading = Reading(inferences=[Inference(data=b"datum", metadata=[orjson.dumps([ITEM])])])
+def test_over_grpc_a_path_takes_the_whole_input_along() -> None:
+    inference = Inference(data=b"datum", metadata=[orjson.dumps([ITEM])])
+    reading = Reading(inferences=[inference], standard={"arguments": {"ssn": 1}, "tokens": 2})
     made = exchange(transport="grpc", request=Body(parts=(b"\0" * 9,), size=9))
-    for name, expected in (("inputs[].data", None), ("inputs", None), ("id", b"datum")):
+    for name in ("inputs[].data", "inputs", "id", "inputs[].input"):
         one = redactor(Redaction(what="path", name=name))
         assert one.request(made).request == made.request
-        assert one.reading(reading, transport="grpc").inferences[0].data == expected
+        (found,) = one.reading(reading, transport="grpc").inferences
+        assert (found.data, found.metadata) == (None, ())
+        assert one.reading(reading, transport="grpc").standard == {"tokens": 2}
         assert not one.keeps_body("grpc")

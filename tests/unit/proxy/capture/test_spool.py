@@ -10,6 +10,8 @@ from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, Torn, decode, encode
 from inference_store.proxy.capture.spool import Folder, Room, dead_producers, own_folder
 
+LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
+
 
 def counts(producer: str = "p") -> Counts:
     return Counts(producer, producer, datetime.now(UTC))
@@ -104,15 +106,16 @@ def test_what_somebody_else_removed_is_counted(tmp_path: Path) -> None:
 
 
 def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
-    living, dying = folder(tmp_path, producer="living"), folder(tmp_path, producer="dying")
+    (tmp_path / "lost+found").mkdir()
+    living, dying = folder(tmp_path, producer=LIVING), folder(tmp_path, producer=DYING)
     assert dying.write(capture(41))
-    (tmp_path / "dying" / f"{42:020d}.part").write_bytes(b"half")
+    (tmp_path / DYING / f"{42:020d}.part").write_bytes(b"half")
     assert list(dead_producers(tmp_path)) == []
     os.close(dying._lock_file)  # as the kernel does at its death
     ((producer, lock),) = dead_producers(tmp_path)
-    assert producer == "dying"
+    assert producer == DYING
     assert list(dead_producers(tmp_path)) == []  # one heir alone
-    found = Counts("dying", "heir", datetime.now(UTC))
+    found = Counts(DYING, "heir", datetime.now(UTC))
     heir = Folder(tmp_path, found, Room(10**6), lock, fsync=False)
     heir.look_through()
     report = found.report(spooled=heir.waiting)
@@ -123,13 +126,13 @@ def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
     assert heir.read(path) == capture(41)
     heir.remove(path)
     heir.close()
-    assert {each.name for each in tmp_path.iterdir()} == {"living", "living.lock"}
+    assert {each.name for each in tmp_path.iterdir()} == {LIVING, f"{LIVING}.lock", "lost+found"}
     living.close()
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == ["lost+found"]
 
 
 def test_a_last_report_is_kept_until_it_is_sent(tmp_path: Path) -> None:
-    spool = folder(tmp_path)
+    spool = folder(tmp_path, producer=DYING)
     spool.keep_report(b"last")
     spool.close()
     ((producer, lock),) = dead_producers(tmp_path)

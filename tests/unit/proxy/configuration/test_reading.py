@@ -81,6 +81,7 @@ def test_the_first_entry_that_matches_counts(tmp_path: Path) -> None:
         ("upstreams:\n  - name: a\n    uri: http://x", "the nearest are url"),
         ("upstreams:\n  - name: a", "line 2: upstreams[0]: it has neither url nor grpc"),
         ("upstreams:\n  - {name: a, grpc: x}", "expected host:port"),
+        ("upstreams:\n  - {name: a, url: 'http://me:pw@x'}", "a name or password in it"),
         ("upstreams:\n  - {name: a, url: http://x}\n  - {name: a, url: http://x}", "two upstreams"),
         ("upstreams:\n  - name: a\n    name: b", "line 3: 'name' is there twice"),
         (
