@@ -225,7 +225,7 @@ def test_a_chat_that_is_streamed(real_line: RealLine, stub: Stub) -> None:
     assert (item["protocol"], item["action"], item["ok"]) == ("openai", "chat", True)
     assert item["inference_id"] == "stub-1"
     assert answer.headers["inference-store-id"] in item["aliases"]
-    assert [one["text"] for one in item["predictions"]] == ["a b c"]
+    assert [one["text"] for one in item["predictions"]] == ["abc"]
     metadata = metadata_of(item)
     assert (metadata["frame_number"], metadata["completion_tokens"]) == ("9001", "3")
     data = real_line.blob(item, "data")
