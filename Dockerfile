@@ -40,5 +40,5 @@ ENV PATH=/opt/inference-store/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/
     PYTHONUNBUFFERED=1
 WORKDIR /
 USER 10001:10001
-EXPOSE 8080 9101 9102 9103
+EXPOSE 8080 8090 8091 9101 9102 9103 9104
 ENTRYPOINT ["inference-store"]

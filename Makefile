@@ -129,7 +129,8 @@ chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with
 	@tests/chart/cluster/build.sh tools
 	@INFERENCE_STORE_REQUIRE_HELM=1 $(PYTEST) tests/chart --ignore=tests/chart/e2e
 
-# With KUBECONFIG: there, with the image INFERENCE_STORE_TEST_IMAGE. Else on one node of its own,
+# With KUBECONFIG: there, with the image INFERENCE_STORE_TEST_IMAGE, and before a proxy the MLServer of
+# INFERENCE_STORE_TEST_MLSERVER_IMAGE (tests/chart/cluster/mlserver-image.sh). Else on one node of its own,
 # which needs root and what tests/chart/cluster/packages.sh installs.
 chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a real cluster; upgrade, kill, remove it.
 	@$(if $(KUBECONFIG),,tests/chart/cluster/build.sh)

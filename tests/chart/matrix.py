@@ -8,8 +8,85 @@ SERVERS: Values = {
     "s3": {"endpoint": "https://s3.example.com:9443", "existingSecret": "store-s3"},
 }
 
+# What stands behind a proxy.
+UPSTREAMS: list[Values] = [
+    {"name": "mlserver", "url": "http://mlserver:8080", "grpc": "mlserver:8081"},
+    {"name": "triton", "grpc": "grpcs://triton.example.com:9001", "models": ["yolo*"]},
+]
+
 MATRIX: dict[str, Values] = {
     "trying out": {"dev": {"enabled": True}},
+    "trying out with a proxy": {
+        "dev": {"enabled": True},
+        "proxy": {"enabled": True, "upstreams": UPSTREAMS[:1], "sidecar": {"enabled": True}},
+    },
+    "a gateway with rights of its own": {
+        **SERVERS,
+        "kafka": {
+            "bootstrapServers": "kafka:9093",
+            "securityProtocol": "SASL_SSL",
+            "sasl": {"mechanism": "SCRAM-SHA-512", "username": "us", "existingSecret": "kafka"},
+            "ca": {"secret": "kafka-ca"},
+        },
+        "extraEnv": [
+            {"name": "INFERENCE_STORE_POSTGRES_POOL_SIZE", "value": "5"},
+            {"name": "HTTPS_PROXY", "value": "http://proxy.example.com:3128"},
+        ],
+        "proxy": {
+            "enabled": True,
+            "upstreams": UPSTREAMS,
+            "models": [
+                {
+                    "model": "yolo*",
+                    "task_type": "object_detection",
+                    "sampling": {"share": 0.25, "always_errors": True},
+                    "redactions": [{"what": "metadata", "name": "user", "how": "hash"}],
+                }
+            ],
+            "upstreamSecrets": ["triton.ca"],
+            "tlsSecret": "proxy-tls",
+            "redactionKey": {"existingSecret": "redaction"},
+            "kafka": {
+                "username": "proxy",
+                "existingSecret": "proxy-kafka",
+                "clientCertificateSecret": "proxy-certificate",
+            },
+            "spool": {"mode": "all", "bytes": 2147483648, "fsync": True, "existingClaim": "spool"},
+            "autoscaling": {"enabled": True},
+            "s3ExistingSecret": "put-only-s3",
+            "serviceAccount": {"annotations": {"role": "may-put"}},
+            "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+            "podLabels": {"one": "of mine"},
+            "test": {
+                "path": "/v2/models/yolo/infer",
+                "request": {"inputs": []},
+                "model": "yolo",
+            },
+        },
+        "networkPolicy": {
+            "proxyFrom": [{"namespaceSelector": {"matchLabels": {"team": "apps"}}}],
+            "upstreamsTo": [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}],
+            "upstreamPorts": [8000, 8001],
+        },
+    },
+    "only sidecars": {
+        **SERVERS,
+        "proxy": {
+            "spool": {"mode": False},
+            "sidecar": {
+                "enabled": True,
+                "containerName": "transformer-container",
+                "upstream": "",
+                "upstreamGrpc": "127.0.0.1:9000",
+                "protocols": ["v2-grpc"],
+                "port": 18090,
+                "graceSeconds": 10,
+            },
+        },
+        "metrics": {"serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
+        "s3": {"webIdentity": {"roleArn": "arn:aws:iam::1:role/store"}},
+        "admin": {"tlsSecret": "admin-tls"},
+    },
     "servers of one's own": SERVERS,
     "only Kafka in the release": {
         "dev": {"enabled": True},
@@ -90,12 +167,14 @@ MATRIX: dict[str, Values] = {
             "podLabels": {"one": "of mine"},
         },
         "ingester": {"autoscaling": {"enabled": True}, "replicas": 0},
+        "proxy": {"enabled": True, "existingConfigMap": "my-proxy"},
         "ingress": {"enabled": True, "hosts": ["store.example.com"], "tlsSecret": "tls"},
         "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["a.b"]},
         "networkPolicy": {
             "apiFrom": [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}],
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
             "postgresTo": [{"ipBlock": {"cidr": "10.1.0.0/24"}}],
+            "upstreamPorts": [8080],
             "extraEgress": [{"ports": [{"port": 3128}]}],
         },
         "metrics": {

@@ -47,6 +47,20 @@ PORTS = {
     "test": {},
     "doctor": {},
 }
+# What a proxy adds to both.
+PROXY_ALLOWED = ALLOWED | {
+    ("proxy", "kafka", 9092),
+    ("proxy", "s3", 9000),
+    ("test", "proxy", 8090),
+    ("stranger", "proxy", 8090),
+    ("stranger", "proxy", 8091),
+    ("stranger", "proxy", 9104),
+    ("foreigner", "proxy", 8090),
+    ("foreigner", "proxy", 8091),
+    # Its model servers are anywhere: what is let out is their ports, and they may have the api's.
+    ("proxy", "api", 8080),
+}
+PROXY_PORTS = PORTS | {"proxy": {"http": 8090, "grpc": 8091, "admin": 9104}}
 Labels = dict[str, str]
 
 
@@ -63,7 +77,7 @@ class Network:
 
     def allows(self, source: str, target: str, port: int) -> bool:
         """Whether the source may send and the target may receive."""
-        names = {number: name for name, number in PORTS[target].items()}
+        names = {number: name for name, number in PROXY_PORTS[target].items()}
         wanted = {port, names.get(port)}
         sends = source not in self.labels or any(
             _matches(rule, "to", self._peer(target), wanted)
@@ -107,13 +121,22 @@ def _selects(peer: Object, labels: Labels | None) -> bool:
     return wanted.items() <= labels.items()
 
 
-def test_in_one_release_nothing_gets_through_but_what_is_written() -> None:
-    network = Network(MATRIX["trying out"])
-    sources = [*PORTS, "stranger", "foreigner"]
+@pytest.mark.parametrize(
+    ("name", "ports", "allowed"),
+    [
+        ("trying out", PORTS, ALLOWED),
+        ("trying out with a proxy", PROXY_PORTS, PROXY_ALLOWED),
+    ],
+)
+def test_in_one_release_nothing_gets_through_but_what_is_written(
+    name: str, ports: dict[str, dict[str, int]], allowed: set[tuple[str, str, int]]
+) -> None:
+    network = Network(MATRIX[name])
+    sources = [*ports, "stranger", "foreigner"]
     for source in sources:
-        for target, named in PORTS.items():
+        for target, named in ports.items():
             for port in named.values():
-                wanted = (source, target, port) in ALLOWED
+                wanted = (source, target, port) in allowed
                 found = network.allows(source, target, port)
                 assert found == wanted, f"{source} → {target}:{port}: {found}"
 
@@ -171,14 +194,17 @@ def test_issuers_of_tokens_are_reached() -> None:
 
 def test_rights_that_come_with_the_node_or_the_pod_are_fetched() -> None:
     """Neither keys nor a role: IMDS, ECS' and Pod Identity's agents, and STS."""
-    values = SERVERS | {"s3": {"region": "eu-central-1"}}
+    proxy = {"enabled": True, "upstreams": [{"name": "a", "url": "http://a:8080"}]}
+    values = SERVERS | {"s3": {"region": "eu-central-1"}, "proxy": proxy}
+    with_keys = SERVERS | {"proxy": proxy}
+    with_a_role = MATRIX["tokens instead of passwords"] | {"proxy": proxy}
     cidrs = ("169.254.169.254/32", "169.254.170.2/32", "169.254.170.23/32")
     agents = (frozenset({80}), [{"ipBlock": {"cidr": cidr}} for cidr in cidrs])
-    for component in ("api", "ingester", "retention", "test", "doctor"):
+    for component in ("api", "ingester", "retention", "proxy", "test", "doctor"):
         assert agents in egress(values, component)
         assert (frozenset({443}), None) in egress(values, component)
-        assert agents not in egress(SERVERS, component)
-        assert agents not in egress(MATRIX["tokens instead of passwords"], component)
+        assert agents not in egress(with_keys, component)
+        assert agents not in egress(with_a_role, component)
     assert agents not in egress(values, "migrate")
 
 
@@ -196,3 +222,35 @@ def test_peers_narrow_what_is_reached_and_who_asks() -> None:
     asked, read = api["spec"]["ingress"]
     assert {"namespaceSelector": {"matchLabels": {"team": "vision"}}} in asked["from"]
     assert {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}} in read["from"]
+
+
+def test_a_proxy_reaches_its_model_servers_kafka_and_s3_and_no_database() -> None:
+    assert egress(MATRIX["trying out with a proxy"], "proxy")[-1] == (frozenset({8080, 8081}), None)
+    own = MATRIX["a gateway with rights of its own"]
+    vision = [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}]
+    dns, kafka, s3 = (frozenset({53}), None), (frozenset({9093}), None), (frozenset({9443}), None)
+    assert egress(own, "proxy") == [dns, kafka, s3, (frozenset({8000, 8001}), vision)]
+
+
+def test_ports_of_model_servers_come_from_their_addresses() -> None:
+    upstreams = [
+        {"name": "a", "url": "https://models.example.com"},
+        {"name": "b", "url": "http://b:8000/prefix", "grpc": "grpcs://b:9001"},
+        {"name": "c", "omi": "c:45000"},
+    ]
+    values = SERVERS | {"proxy": {"enabled": True, "upstreams": upstreams}}
+    assert egress(values, "proxy")[-1] == (frozenset({443, 8000, 9001, 45000}), None)
+
+
+def test_who_calls_models_can_be_narrowed_and_helm_test_still_may() -> None:
+    values = MATRIX["a gateway with rights of its own"]
+    (policy,) = (
+        one
+        for one in of_kind(template(values), "NetworkPolicy").values()
+        if one["metadata"]["name"].endswith("-proxy")
+    )
+    called, read = policy["spec"]["ingress"]
+    assert called["ports"] == [{"port": "http"}, {"port": "grpc"}]
+    assert called["from"][0] == {"namespaceSelector": {"matchLabels": {"team": "apps"}}}
+    assert called["from"][1]["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "test"
+    assert read["ports"] == [{"port": "admin"}]

@@ -27,7 +27,16 @@ def test_a_list_of_anything_is_refused() -> None:
 
 def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     """Every group of values, the root among them; maps of anything have no fixed names."""
-    free = {"settings", "traces", "annotations", "labels", "podLabels", "roles", "resources"}
+    free = {
+        "settings",
+        "traces",
+        "annotations",
+        "labels",
+        "podLabels",
+        "roles",
+        "resources",
+        "request",
+    }
     inner = [
         found
         for name, value in values.items()
@@ -69,6 +78,24 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
             _DEV | {"s3": {"accessKey": "a", "webIdentity": {"roleArn": "b"}}},
             r"s3\.accessKey and s3\.webIdentity\.roleArn.*choose one",
         ),
+        (_DEV | {"proxy": {"enabled": True}}, r"proxy\.enabled needs proxy\.upstreams"),
+        (
+            _DEV | {"proxy": {"existingConfigMap": "mine", "upstreams": [{"name": "a"}]}},
+            r"proxy\.existingConfigMap stands in place of.*keep one",
+        ),
+        (
+            _DEV | {"proxy": {"enabled": True, "existingConfigMap": "mine"}},
+            r"needs networkPolicy\.upstreamPorts",
+        ),
+        (_DEV | {"proxy": {"test": {"request": {"a": 1}}}}, r"needs proxy\.test\.path"),
+        (
+            _DEV | {"proxy": {"sidecar": {"enabled": True, "upstream": ""}}},
+            r"needs proxy\.sidecar\.upstream",
+        ),
+        (_DEV | {"proxy": {"upstreams": [{"url": "http://a"}]}}, "missing property 'name'"),
+        (_DEV | {"proxy": {"spool": {"mode": "on"}}}, "/proxy/spool/mode"),
+        (_DEV | {"proxy": {"terminationGracePeriodSeconds": 15}}, "terminationGracePeriod"),
+        (_DEV | {"settings": {"PROXY_REDACTION_KEY": "k"}}, "PROXY_REDACTION_KEY"),
         (_DEV | {"s3": {"presignedUrls": "no"}}, "/s3/presignedUrls"),
         (_DEV | {"api": {"replicas": "two"}}, r"/api/replicas.*got string, want integer"),
         (_DEV | {"logs": {"level": "loud"}}, r"/logs/level.*must be one of"),

@@ -70,6 +70,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "proxy_capture_budget_bytes": above_zero,
     "proxy_captures_spooled": above_zero,
     "proxy_spool_bytes": above_zero,
+    "proxy_spool_limit_bytes": above_zero,
     "proxy_spool_trouble_total": above_zero,
     "proxy_trouble_total": has("object store"),
     "proxy_capture_seconds": has("prepare"),

@@ -20,6 +20,23 @@
 {{- include "inference-store.toOurs" (dict "root" . "component" "api" "port" "http") -}}
 {{- end -}}
 
+{{- define "inference-store.to.proxy" -}}
+{{- include "inference-store.toOurs" (dict "root" . "component" "proxy" "port" "http") -}}
+{{- end -}}
+
+{{- /* The model servers: what a policy looks at is the port of the pod, not of the Service. */ -}}
+{{- define "inference-store.to.upstreams" -}}
+{{- $ports := list -}}
+{{- range .Values.networkPolicy.upstreamPorts -}}{{- $ports = append $ports (toString (int64 .)) -}}{{- end -}}
+{{- if not $ports -}}
+{{- range .Values.proxy.upstreams -}}
+{{- with .url -}}{{- $ports = append $ports (include "inference-store.urlPort" .) -}}{{- end -}}
+{{- range list .grpc .omi -}}{{- with . -}}{{- $ports = append $ports (regexFind "[0-9]+$" .) -}}{{- end -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- include "inference-store.toPeers" (dict "ports" (uniq $ports) "peers" .Values.networkPolicy.upstreamsTo) -}}
+{{- end -}}
+
 {{- define "inference-store.to.postgres" -}}
 {{- if include "inference-store.hasPostgres" . -}}
 {{- include "inference-store.toOurs" (dict "root" . "component" "postgres" "port" "postgres") -}}
@@ -53,12 +70,12 @@
 {{- define "inference-store.to.issuers" -}}
 {{- $v := .root.Values -}}
 {{- $urls := list -}}
-{{- if has .component (list "api" "ingester" "retention" "test" "doctor") -}}
+{{- if has .component (list "api" "ingester" "retention" "proxy" "test" "doctor") -}}
 {{- if or $v.s3.webIdentity.roleArn (include "inference-store.usesIam" .) -}}
 {{- $urls = append $urls (default "https://sts.amazonaws.com" $v.s3.webIdentity.stsEndpoint) -}}
 {{- end -}}
 {{- end -}}
-{{- if has .component (list "api" "ingester" "retention") -}}
+{{- if has .component (list "api" "ingester" "retention" "proxy") -}}
 {{- range $name, $value := $v.traces -}}
 {{- if hasSuffix "_ENDPOINT" $name -}}{{- $urls = append $urls $value -}}{{- end -}}
 {{- end -}}
@@ -66,7 +83,7 @@
 {{- if and (eq .component "api") $v.auth.oidc.issuer -}}
 {{- $urls = append $urls (default $v.auth.oidc.issuer $v.auth.oidc.jwksUrl) -}}
 {{- end -}}
-{{- if and (has .component (list "ingester" "test" "doctor")) $v.kafka.oauth.tokenUrl -}}
+{{- if and (has .component (list "ingester" "proxy" "test" "doctor")) $v.kafka.oauth.tokenUrl -}}
 {{- $urls = append $urls $v.kafka.oauth.tokenUrl -}}
 {{- end -}}
 {{- $ports := list -}}
@@ -86,6 +103,6 @@
 
 {{- /* Whether a component gets its rights in S3 from the cluster: neither keys nor a role are given. */ -}}
 {{- define "inference-store.usesIam" -}}
-{{- $asks := has .component (list "api" "ingester" "retention" "test" "doctor") -}}
+{{- $asks := has .component (list "api" "ingester" "retention" "proxy" "test" "doctor") -}}
 {{- if and $asks (not .root.Values.s3.webIdentity.roleArn) (not (include "inference-store.s3Secret" .)) -}}yes{{- end -}}
 {{- end -}}

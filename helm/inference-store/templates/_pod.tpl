@@ -5,27 +5,57 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end -}}
 
-{{- /* Certificates and tokens as files: their mounts. */ -}}
+{{- /* Which servers' certificates a component looks at. */ -}}
+{{- define "inference-store.authorities" -}}
+{{- $names := eq .component "proxy" | ternary (list "kafka" "s3") (list "postgres" "kafka" "s3") -}}
+{{- $found := dict -}}
+{{- range $names -}}
+{{- $ca := (index $.root.Values .).ca -}}
+{{- if or $ca.configMap $ca.secret -}}{{- $_ := set $found . $ca -}}{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* Which Secrets a component has as files, by the name of the volume. */ -}}
+{{- define "inference-store.secretFiles" -}}
+{{- $v := .root.Values -}}
+{{- $found := dict "kafka-certificate" $v.kafka.clientCertificateSecret "admin-tls" $v.admin.tlsSecret -}}
+{{- if eq .component "proxy" -}}
+{{- $_ := set $found "kafka-certificate" (default $v.kafka.clientCertificateSecret $v.proxy.kafka.clientCertificateSecret) -}}
+{{- if not .sidecar -}}
+{{- range $v.proxy.upstreamSecrets -}}{{- $_ := set $found (printf "upstream-%s" (replace "." "-" .)) . -}}{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- $_ := set $found "api-tls" $v.api.tlsSecret -}}
+{{- end -}}
+{{- if and (has .component (list "proxy" "test")) $v.proxy.enabled (not .sidecar) -}}
+{{- $_ := set $found "proxy-tls" $v.proxy.tlsSecret -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- /* Certificates, tokens and what else comes as files: their mounts. Takes {root, component}, and
+       of a proxy `sidecar`: it is in another's pod. */ -}}
 {{- define "inference-store.mounts" -}}
-{{- $v := .Values -}}
-- {name: tmp, mountPath: /tmp}
-{{- range $name := list "postgres" "kafka" "s3" }}
-{{- $ca := (index $v $name).ca }}
-{{- if or $ca.configMap $ca.secret }}
-- {name: {{ $name }}-ca, mountPath: /etc/inference-store/{{ $name }}-ca, readOnly: true}
+{{- $v := .root.Values -}}
+{{- $prefix := include "inference-store.volumePrefix" . -}}
+- {name: {{ $prefix }}tmp, mountPath: /tmp}
+{{- range $name, $_ := include "inference-store.authorities" . | fromJson }}
+- {name: {{ $prefix }}{{ $name }}-ca, mountPath: /etc/inference-store/{{ $name }}-ca, readOnly: true}
 {{- end }}
+{{- range $name, $secret := include "inference-store.secretFiles" . | fromJson }}
+{{- if $secret }}
+- {name: {{ $prefix }}{{ $name }}, mountPath: /etc/inference-store/{{ $name }}, readOnly: true}
 {{- end }}
-{{- if $v.kafka.clientCertificateSecret }}
-- {name: kafka-certificate, mountPath: /etc/inference-store/kafka-certificate, readOnly: true}
-{{- end }}
-{{- if $v.admin.tlsSecret }}
-- {name: admin-tls, mountPath: /etc/inference-store/admin-tls, readOnly: true}
-{{- end }}
-{{- if $v.api.tlsSecret }}
-- {name: api-tls, mountPath: /etc/inference-store/api-tls, readOnly: true}
 {{- end }}
 {{- if $v.s3.webIdentity.roleArn }}
-- {name: web-identity, mountPath: /var/run/secrets/inference-store, readOnly: true}
+- {name: {{ $prefix }}web-identity, mountPath: /var/run/secrets/inference-store, readOnly: true}
+{{- end }}
+{{- if eq .component "proxy" }}
+- {name: {{ $prefix }}configuration, mountPath: /etc/inference-store/proxy, readOnly: true}
+{{- if include "inference-store.spools" .root }}
+- {name: {{ $prefix }}spool, mountPath: /var/spool/inference-store}
+{{- end }}
 {{- end }}
 {{- with $v.extraVolumeMounts }}
 {{ toYaml . }}
@@ -33,39 +63,45 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 
 {{- define "inference-store.volumes" -}}
-{{- $v := .Values -}}
-- name: tmp
+{{- $v := .root.Values -}}
+{{- $prefix := include "inference-store.volumePrefix" . -}}
+- name: {{ $prefix }}tmp
   emptyDir: {sizeLimit: 64Mi}
-{{- range $name := list "postgres" "kafka" "s3" }}
-{{- $ca := (index $v $name).ca }}
-{{- if $ca.configMap }}
-- name: {{ $name }}-ca
+{{- range $name, $ca := include "inference-store.authorities" . | fromJson }}
+- name: {{ $prefix }}{{ $name }}-ca
+  {{- if $ca.configMap }}
   configMap: {name: {{ $ca.configMap }}, items: [{key: {{ $ca.key }}, path: ca.crt}]}
-{{- else if $ca.secret }}
-- name: {{ $name }}-ca
+  {{- else }}
   secret: {secretName: {{ $ca.secret }}, items: [{key: {{ $ca.key }}, path: ca.crt}]}
+  {{- end }}
 {{- end }}
+{{- range $name, $secret := include "inference-store.secretFiles" . | fromJson }}
+{{- if $secret }}
+- name: {{ $prefix }}{{ $name }}
+  secret: {secretName: {{ $secret }}}
 {{- end }}
-{{- with $v.kafka.clientCertificateSecret }}
-- name: kafka-certificate
-  secret: {secretName: {{ . }}}
-{{- end }}
-{{- with $v.admin.tlsSecret }}
-- name: admin-tls
-  secret: {secretName: {{ . }}}
-{{- end }}
-{{- with $v.api.tlsSecret }}
-- name: api-tls
-  secret: {secretName: {{ . }}}
 {{- end }}
 {{- if $v.s3.webIdentity.roleArn }}
-- name: web-identity
+- name: {{ $prefix }}web-identity
   projected:
     sources:
       - serviceAccountToken:
           path: token
           audience: {{ $v.s3.webIdentity.audience | quote }}
           expirationSeconds: {{ $v.s3.webIdentity.expirationSeconds }}
+{{- end }}
+{{- if eq .component "proxy" }}
+- name: {{ $prefix }}configuration
+  configMap: {name: {{ .configuration }}}
+{{- if include "inference-store.spools" .root }}
+- name: {{ $prefix }}spool
+  {{- if and $v.proxy.spool.existingClaim (not .sidecar) }}
+  persistentVolumeClaim: {claimName: {{ $v.proxy.spool.existingClaim }}}
+  {{- else }}
+  {{- /* What is over it ends the pod; small files take more room than they have bytes. */}}
+  emptyDir: {sizeLimit: {{ mul 3 (int64 $v.proxy.spool.bytes) | quote }}}
+  {{- end }}
+{{- end }}
 {{- end }}
 {{- with $v.extraVolumes }}
 {{ toYaml . }}
@@ -105,17 +141,54 @@ priorityClassName: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{- /* In a pod of somebody else's there may be an `admin` already. */ -}}
+{{- define "inference-store.adminPort" -}}
+{{- if .sidecar -}}proxy-admin{{- else -}}admin{{- end -}}
+{{- end -}}
+{{- define "inference-store.volumePrefix" -}}
+{{- if .sidecar -}}inference-store-{{- end -}}
+{{- end -}}
+
 {{- define "inference-store.probe" -}}
 httpGet:
   path: {{ .path }}
-  port: admin
+  port: {{ include "inference-store.adminPort" . }}
   scheme: {{ include "inference-store.adminScheme" .root | upper }}
 periodSeconds: {{ .period }}
 timeoutSeconds: 10
 failureThreshold: {{ .failures }}
 {{- end -}}
 
-{{- /* A service's Deployment; takes {root, component, adminPort, ports}. */ -}}
+{{- /* The container of a service; takes {root, component, adminPort, ports}, and where they are not
+       the component's own: name, configMap, resources, security, sidecar. */ -}}
+{{- define "inference-store.container" -}}
+- name: {{ default .component .name }}
+  image: {{ include "inference-store.image" .root }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  args: [{{ .component }}]
+  {{- include "inference-store.environment" . | nindent 2 }}
+  ports:
+    {{- range .ports }}
+    - {name: {{ .name }}, containerPort: {{ .port }}}
+    {{- end }}
+    - {name: {{ include "inference-store.adminPort" . }}, containerPort: {{ .adminPort }}}
+  startupProbe: {{- include "inference-store.probe" (dict "root" .root "sidecar" .sidecar "path" "/health/live" "period" 1 "failures" 180) | nindent 4 }}
+  livenessProbe: {{- include "inference-store.probe" (dict "root" .root "sidecar" .sidecar "path" "/health/live" "period" 10 "failures" 3) | nindent 4 }}
+  readinessProbe: {{- include "inference-store.probe" (dict "root" .root "sidecar" .sidecar "path" "/health/ready" "period" 5 "failures" 2) | nindent 4 }}
+  {{- with .lifecycle }}
+  lifecycle: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  resources: {{- toYaml (default (index .root.Values .component).resources .resources) | nindent 4 }}
+  securityContext:
+    {{- include "inference-store.containerSecurity" . | nindent 4 }}
+    {{- with .security }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  volumeMounts: {{- include "inference-store.mounts" . | nindent 4 }}
+{{- end -}}
+
+{{- /* A service's Deployment; takes {root, component, adminPort, ports}, and for a proxy
+       configMap and configuration. */ -}}
 {{- define "inference-store.deployment" -}}
 {{- $v := .root.Values -}}
 {{- $own := index $v .component -}}
@@ -141,7 +214,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       annotations:
-        checksum/settings: {{ include "inference-store.checksum" .root }}
+        checksum/settings: {{ default (include "inference-store.checksum" .root) .checksum }}
         {{- with $v.pods.annotations }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -156,6 +229,7 @@ spec:
           labelSelector:
             matchLabels: {{- include "inference-store.selector" $ | nindent 14 }}
         {{- end }}
+      {{- if ne .component "proxy" }}
       initContainers:
         - name: migrated
           image: {{ include "inference-store.image" .root }}
@@ -164,28 +238,10 @@ spec:
           {{- include "inference-store.environment" (dict "root" .root "component" "check") | nindent 10 }}
           resources: {{- toYaml $v.migration.resources | nindent 12 }}
           securityContext: {{- include "inference-store.containerSecurity" . | nindent 12 }}
-          volumeMounts: {{- include "inference-store.mounts" .root | nindent 12 }}
-      containers:
-        - name: {{ .component }}
-          image: {{ include "inference-store.image" .root }}
-          imagePullPolicy: {{ $v.image.pullPolicy }}
-          args: [{{ .component }}]
-          {{- include "inference-store.environment" . | nindent 10 }}
-          ports:
-            {{- range $name, $port := .ports }}
-            - {name: {{ $name }}, containerPort: {{ $port }}}
-            {{- end }}
-            - {name: admin, containerPort: {{ .adminPort }}}
-          startupProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/live" "period" 1 "failures" 180) | nindent 12 }}
-          livenessProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/live" "period" 10 "failures" 3) | nindent 12 }}
-          readinessProbe: {{- include "inference-store.probe" (dict "root" .root "path" "/health/ready" "period" 5 "failures" 2) | nindent 12 }}
-          {{- with .lifecycle }}
-          lifecycle: {{- toYaml . | nindent 12 }}
-          {{- end }}
-          resources: {{- toYaml $own.resources | nindent 12 }}
-          securityContext: {{- include "inference-store.containerSecurity" . | nindent 12 }}
-          volumeMounts: {{- include "inference-store.mounts" .root | nindent 12 }}
-      volumes: {{- include "inference-store.volumes" .root | nindent 8 }}
+          volumeMounts: {{- include "inference-store.mounts" . | nindent 12 }}
+      {{- end }}
+      containers: {{- include "inference-store.container" . | nindent 8 }}
+      volumes: {{- include "inference-store.volumes" . | nindent 8 }}
 {{- end -}}
 
 {{- /* Changes when settings or the secrets given as values do: the pods are made anew then. */ -}}

@@ -36,8 +36,19 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Which Secret has the password of Kafka, and its key there; empty: there is none. Takes
+       {root, component}. */ -}}
 {{- define "inference-store.kafkaSecret" -}}
-{{- if .Values.kafka.sasl.existingSecret -}}{{- .Values.kafka.sasl.existingSecret -}}
-{{- else if .Values.kafka.sasl.password -}}{{- include "inference-store.fullname" . -}}-secrets
+{{- $v := .root.Values -}}
+{{- if and (eq .component "proxy") $v.proxy.kafka.existingSecret -}}{{- $v.proxy.kafka.existingSecret -}}
+{{- else if $v.kafka.sasl.existingSecret -}}{{- $v.kafka.sasl.existingSecret -}}
+{{- else if $v.kafka.sasl.password -}}{{- include "inference-store.fullname" .root -}}-secrets
+{{- end -}}
+{{- end -}}
+{{- define "inference-store.kafkaSecretKey" -}}
+{{- $v := .root.Values -}}
+{{- if and (eq .component "proxy") $v.proxy.kafka.existingSecret -}}{{- $v.proxy.kafka.existingSecretKey -}}
+{{- else if $v.kafka.sasl.existingSecret -}}{{- $v.kafka.sasl.existingSecretKey -}}
+{{- else -}}kafka-password
 {{- end -}}
 {{- end -}}

@@ -3,9 +3,9 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- . -}}{{- end -}}
 {{- end -}}
 
-{{- /* Every setting that is no secret, as a ConfigMap's data. What is not given is not set: the
-       product has the defaults, and refuses names that it does not know. */ -}}
-{{- define "inference-store.settings" -}}
+{{- /* Every setting that is no secret, as JSON. What is not given is empty: the product has the
+       defaults, and refuses names that it does not know. */ -}}
+{{- define "inference-store.allSettings" -}}
 {{- $v := .Values -}}
 {{- $s := dict -}}
 {{- $_ := set $s "LOG_LEVEL" $v.logs.level -}}
@@ -73,14 +73,23 @@
 {{- $_ := set $s "ADMIN_TLS_KEY_FILE" "/etc/inference-store/admin-tls/tls.key" -}}
 {{- end -}}
 {{- range $name, $value := $v.settings -}}{{- $_ := set $s $name (include "inference-store.text" $value) -}}{{- end -}}
-{{- range $name, $value := $s }}
+{{- toJson $s -}}
+{{- end -}}
+
+{{- /* Settings as a ConfigMap's data; takes {root, settings}. */ -}}
+{{- define "inference-store.data" -}}
+{{- range $name, $value := .settings }}
 {{- if ne $value "" }}
 INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
 {{- end }}
 {{- end }}
-{{- range $name, $value := $v.traces }}
+{{- range $name, $value := .root.Values.traces }}
 {{ $name }}: {{ include "inference-store.text" $value | quote }}
 {{- end }}
+{{- end -}}
+
+{{- define "inference-store.settings" -}}
+{{- include "inference-store.data" (dict "root" . "settings" (include "inference-store.allSettings" . | fromJson)) -}}
 {{- end -}}
 
 {{- /* One variable from a Secret; takes {name, secret, key}. */ -}}
@@ -89,38 +98,52 @@ INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
   valueFrom: {secretKeyRef: {name: {{ .secret }}, key: {{ .key }}}}
 {{- end -}}
 
-{{- /* The environment of a container: settings, then what is secret; takes {root, component}. */ -}}
+{{- /* The environment of a container: settings, then what is secret; takes {root, component}, and
+       the settings' ConfigMap where it is not everybody's. */ -}}
 {{- define "inference-store.environment" -}}
+envFrom:
+  - configMapRef: {name: {{ default (include "inference-store.fullname" .root) .configMap }}}
+{{- with include "inference-store.secretEnvironment" . | trim }}
+env:
+  {{- . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "inference-store.secretEnvironment" -}}
 {{- $v := .root.Values -}}
 {{- $migrates := and (eq .component "migrate") $v.migration.existingSecret -}}
-envFrom:
-  - configMapRef: {name: {{ include "inference-store.fullname" .root }}}
-env:
-{{- if $migrates }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.migration.existingSecret "key" (default "dsn" $v.postgres.dsnKey)) | nindent 2 }}
+{{- if eq .component "proxy" }}
+{{- /* It never learns where Postgres is. */ -}}
+{{- else if $migrates }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.migration.existingSecret "key" (default "dsn" $v.postgres.dsnKey)) | nindent 0 }}
 {{- else if $v.postgres.dsnKey }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.dsnKey) | nindent 2 }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.dsnKey) | nindent 0 }}
 {{- else if include "inference-store.postgresSecret" .root }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_PASSWORD" "secret" (include "inference-store.postgresSecret" .root) "key" (include "inference-store.postgresPasswordKey" .root)) | nindent 2 }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_PASSWORD" "secret" (include "inference-store.postgresSecret" .root) "key" (include "inference-store.postgresPasswordKey" .root)) | nindent 0 }}
 {{- end }}
 {{- if and (has .component (list "api" "doctor")) $v.postgres.readDsnKey }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_READ_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.readDsnKey) | nindent 2 }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_READ_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.readDsnKey) | nindent 0 }}
 {{- end }}
-{{- $kafka := include "inference-store.kafkaSecret" .root }}
-{{- if and $kafka (has .component (list "ingester" "test" "doctor")) }}
-  {{- $name := ternary "OAUTH_CLIENT_SECRET" "SASL_PASSWORD" (eq $v.kafka.sasl.mechanism "OAUTHBEARER") }}
-  {{- $key := ternary $v.kafka.sasl.existingSecretKey "kafka-password" (ne $v.kafka.sasl.existingSecret "") }}
-  {{- include "inference-store.fromSecret" (dict "name" (printf "INFERENCE_STORE_KAFKA_%s" $name) "secret" $kafka "key" $key) | nindent 2 }}
+{{- $kafka := include "inference-store.kafkaSecret" . }}
+{{- if and $kafka (has .component (list "ingester" "proxy" "test" "doctor")) }}
+{{- $name := ternary "OAUTH_CLIENT_SECRET" "SASL_PASSWORD" (eq $v.kafka.sasl.mechanism "OAUTHBEARER") }}
+{{- $key := include "inference-store.kafkaSecretKey" . }}
+{{- include "inference-store.fromSecret" (dict "name" (printf "INFERENCE_STORE_KAFKA_%s" $name) "secret" $kafka "key" $key) | nindent 0 }}
 {{- end }}
 {{- $s3 := include "inference-store.s3Secret" . }}
-{{- if and $s3 (has .component (list "api" "ingester" "retention" "test" "doctor")) }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_ACCESS_KEY" "secret" $s3 "key" $v.s3.accessKeyKey) | nindent 2 }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_SECRET_KEY" "secret" $s3 "key" $v.s3.secretKeyKey) | nindent 2 }}
+{{- if and $s3 (has .component (list "api" "ingester" "retention" "proxy" "test" "doctor")) }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_ACCESS_KEY" "secret" $s3 "key" $v.s3.accessKeyKey) | nindent 0 }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_S3_SECRET_KEY" "secret" $s3 "key" $v.s3.secretKeyKey) | nindent 0 }}
 {{- end }}
 {{- if and $v.auth.enabled (has .component (list "api" "test" "doctor")) }}
-  {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 2 }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 0 }}
 {{- end }}
-{{- with $v.extraEnv }}
-  {{- toYaml . | nindent 2 }}
+{{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}
+{{- end }}
+{{- range $v.extraEnv }}
+{{- if not (and (eq $.component "proxy") (regexMatch "^INFERENCE_STORE_(POSTGRES|API)_" .name)) }}
+{{- toYaml (list .) | nindent 0 }}
+{{- end }}
 {{- end }}
 {{- end -}}

@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
 
 import orjson
 from aiokafka import AIOKafkaProducer
@@ -49,11 +51,11 @@ def _answered(
     """From the published event to its erasure."""
     began = time.monotonic()
     say(f"the event of {capture.inference_id} is on the topic {settings.kafka_topic}")
-    _wait_for(api, capture, seconds)
+    indexed(api, MODEL, capture.inference_id, seconds=seconds)
     say(f"an ingester has indexed it: {time.monotonic() - began:.1f} s after the event")
     _asked(api, capture)
     say("a query by metadata and prediction finds it, and its datum is what was written")
-    _erased(api, capture)
+    erased(api, MODEL, capture.inference_id)
     say("it is hidden again, and its erasure is on its way")
 
 
@@ -84,18 +86,18 @@ async def _publish(settings: SmokeSettings, event: bytes) -> None:
         await producer.stop()
 
 
-def _wait_for(api: Rest, capture: Capture, seconds: float) -> None:
+def indexed(api: Rest, model: str, inference_id: str, *, seconds: float) -> dict[str, Any]:
+    """The inference, once an ingester has indexed it. Raises Failed and Refused."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            api.ask("GET", _path(capture))
-            return
+            return dict(orjson.loads(api.ask("GET", path_of(model, inference_id))))
         except Refused as refused:
             if refused.status != 404:
                 raise
         if time.monotonic() > deadline:
             raise Failed(
-                f"{capture.inference_id} was not indexed within {seconds:g} s: look at the"
+                f"{inference_id} was not indexed within {seconds:g} s: look at the"
                 " ingester's /health/ready and at GET /v1/dead-letters."
             )
         time.sleep(_PAUSE_SECONDS)
@@ -106,19 +108,21 @@ def _asked(api: Rest, capture: Capture) -> None:
     found = [each["inference_id"] for each in orjson.loads(answer)["items"]]
     if found != [capture.inference_id]:
         raise Failed(f"the query found {found} and not {capture.inference_id} alone")
-    if api.ask("GET", f"{_path(capture)}/data") != capture.data:
+    if api.ask("GET", f"{path_of(MODEL, capture.inference_id)}/data") != capture.data:
         raise Failed(f"the datum of {capture.inference_id} is not what was written")
 
 
-def _erased(api: Rest, capture: Capture) -> None:
-    api.ask("DELETE", _path(capture))
+def erased(api: Rest, model: str, inference_id: str) -> None:
+    """Erase it, and see that it is hidden at once. Raises Failed and Refused."""
+    path = path_of(model, inference_id)
+    api.ask("DELETE", path)
     try:
-        api.ask("GET", _path(capture))
+        api.ask("GET", path)
     except Refused as refused:
         if refused.status == 404:
             return
         raise
-    raise Failed(f"{capture.inference_id} is shown still, after it was erased")
+    raise Failed(f"{inference_id} is shown still, after it was erased")
 
 
 def _removed(settings: SmokeSettings, capture: Capture) -> str:
@@ -135,14 +139,16 @@ def _removed(settings: SmokeSettings, capture: Capture) -> str:
 
 def _erased_after_all(api: Rest, capture: Capture) -> str:
     """The event is out: its objects may only go by way of the api, or it would wait for them."""
+    path = path_of(MODEL, capture.inference_id)
     try:
-        api.ask("DELETE", _path(capture))
+        api.ask("DELETE", path)
     except Refused as refused:
         if refused.status == 404:
-            return f"once it is indexed, erase it: DELETE {_path(capture)}"
+            return f"once it is indexed, erase it: DELETE {path}"
         return f"it is not erased: {refused}"
     return "it is erased all the same"
 
 
-def _path(capture: Capture) -> str:
-    return f"/v1/models/{MODEL}/inferences/{capture.inference_id}"
+def path_of(model: str, inference_id: str) -> str:
+    """Where the api has an inference."""
+    return f"/v1/models/{quote(model, safe='')}/inferences/{quote(inference_id, safe='')}"

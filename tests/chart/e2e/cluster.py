@@ -3,10 +3,22 @@
 import os
 import subprocess
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 
+import pytest
+
 from .before import Before, built_before
-from .images import CHART, OWN_IMAGE, ROOT, archive, built_image, script
+from .images import (
+    CHART,
+    MLSERVER_IMAGE,
+    OWN_IMAGE,
+    ROOT,
+    archive,
+    built_image,
+    mlserver_archive,
+    script,
+)
 
 PROGRAM = str(ROOT / "tests" / "chart" / "cluster" / "cluster.sh")
 SERVERS = "localhost/servers:1"
@@ -16,6 +28,8 @@ TEST_CLUSTER = "INFERENCE_STORE_TEST_CLUSTER"
 TEST_IMAGE = "INFERENCE_STORE_TEST_IMAGE"
 # There too: one image of Postgres, Kafka and MinIO instead of the official ones.
 TEST_SERVERS_IMAGE = "INFERENCE_STORE_TEST_SERVERS_IMAGE"
+# There too: MLServer with the models of tests/upstreams; unset: nothing stands behind a proxy.
+TEST_MLSERVER_IMAGE = "INFERENCE_STORE_TEST_MLSERVER_IMAGE"
 
 
 class Cluster:
@@ -23,9 +37,17 @@ class Cluster:
 
     def __init__(self) -> None:
         self.image = os.environ[TEST_IMAGE]
-        # No other version's image can be brought there: an upgrade changes settings alone.
-        self.before = Before(self.image, CHART, migrates=False)
         self.server_image = os.environ.get(TEST_SERVERS_IMAGE, "")
+
+    @cached_property
+    def before(self) -> Before:
+        """No other version's image can be brought there: an upgrade changes settings alone."""
+        return Before(self.image, CHART, migrates=False)
+
+    @cached_property
+    def mlserver_image(self) -> str:
+        """A model server's image; without one the test is skipped."""
+        return os.environ.get(TEST_MLSERVER_IMAGE) or pytest.skip(f"needs {TEST_MLSERVER_IMAGE}")
 
     def start(self) -> None:
         """It runs already."""
@@ -60,15 +82,32 @@ class OwnCluster(Cluster):
         self._state = str(folder / "state")
 
     def start(self) -> None:
-        """Start it and load the images; `tests/chart/cluster/build.sh` has made its parts."""
+        """Start it and load the image; `tests/chart/cluster/build.sh` has made its parts."""
         built_image()
-        self.before = built_before(self._folder / "before")
         script("cluster.sh", "up", STATE=self._state)
-        for image in (self.image, self.before.image):
-            file = self._folder / "image.tar"
-            archive(image, file)
-            script("cluster.sh", "load", str(file), STATE=self._state)
-            file.unlink()
+        self._load(self.image)
+
+    @cached_property
+    def before(self) -> Before:
+        """The version before, in the cluster once it is asked for."""
+        found = built_before(self._folder / "before")
+        self._load(found.image)
+        return found
+
+    @cached_property
+    def mlserver_image(self) -> str:
+        """The same of a real MLServer."""
+        self._take(mlserver_archive())
+        return MLSERVER_IMAGE
+
+    def _load(self, image: str) -> None:
+        file = self._folder / "image.tar"
+        archive(image, file)
+        self._take(file)
+        file.unlink()
+
+    def _take(self, file: Path) -> None:
+        script("cluster.sh", "load", str(file), STATE=self._state)
 
     def stop(self) -> None:
         """End every process of it, and remove its data."""

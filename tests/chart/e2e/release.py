@@ -4,7 +4,7 @@ import json
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,17 @@ COMPONENTS = ("ingester", "api", "retention")
 class Release:
     """One namespace with one release."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, namespace: str = NAMESPACE) -> None:
         self.cluster = cluster
+        self.namespace = namespace
 
     def kubectl(self, *arguments: str, text: str | None = None) -> str:
         """kubectl in the namespace."""
-        return self.cluster.run("kubectl", "--namespace", NAMESPACE, *arguments, text=text)
+        return self.cluster.run("kubectl", "--namespace", self.namespace, *arguments, text=text)
 
     def helm(self, command: str, *arguments: str) -> str:
         """helm in the namespace."""
-        return self.cluster.run("helm", command, NAME, "--namespace", NAMESPACE, *arguments)
+        return self.cluster.run("helm", command, NAME, "--namespace", self.namespace, *arguments)
 
     def make_namespace(self) -> None:
         """A namespace that lets only pods of the standard "restricted" in."""
@@ -40,7 +41,7 @@ class Release:
         namespace = {
             "apiVersion": "v1",
             "kind": "Namespace",
-            "metadata": {"name": NAMESPACE, "labels": restricted},
+            "metadata": {"name": self.namespace, "labels": restricted},
         }
         self.cluster.run("kubectl", "apply", "-f", "-", text=json.dumps(namespace))
 
@@ -49,6 +50,11 @@ class Release:
         before = self.cluster.before
         chosen = values(self.cluster, before.image)
         return self._waited("install", str(before.chart), "--wait-for-jobs", *chosen)
+
+    def install_this(self, *options: str) -> float:
+        """Install this version with options of helm; the seconds that took."""
+        chosen = values(self.cluster)
+        return self._waited("install", str(CHART), "--wait-for-jobs", *chosen, *options)
 
     def upgrade(self, **changes: str) -> float:
         """Upgrade to this version, with changed values; the seconds that took."""
@@ -69,10 +75,10 @@ class Release:
         self.kubectl("apply", "-f", "-", text=json.dumps(_client(self.cluster.image)))
         self.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=120s")
 
-    def client(self, *arguments: str) -> str:
-        """What client.py answers to a command in that pod."""
+    def client(self, *arguments: str, script: str | None = None) -> str:
+        """What client.py, or another script, answers to a command in that pod."""
         command = ("exec", "-i", "client", "--", "python", "-", *arguments)
-        return self.kubectl(*command, text=_CLIENT.read_text()).strip()
+        return self.kubectl(*command, text=script or _CLIENT.read_text()).strip()
 
     def api(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         """Status and body of one request to the api's Service."""
@@ -97,20 +103,24 @@ class Release:
         """Wait until the api counts any."""
         wait_until(lambda: self.count(model) > 0, seconds=120, what=f"inferences of {model}")
 
-    @contextmanager
-    def load(self, model: str) -> Iterator[Callable[[], dict[str, Any]]]:
+    def load(self, model: str) -> AbstractContextManager[Callable[[], dict[str, Any]]]:
         """Publishes and asks all the while; what is called then ends it and tells what it did."""
-        namespace = ("--namespace", NAMESPACE)
-        command = ("kubectl", *namespace, "exec", "-i", "client", "--", "python", "-", "load")
+        return self.meanwhile(_CLIENT.read_text(), "load", model)
+
+    @contextmanager
+    def meanwhile(self, script: str, *arguments: str) -> Iterator[Callable[[], dict[str, Any]]]:
+        """A script runs in the client's pod until what is called then; what it printed."""
+        namespace = ("--namespace", self.namespace)
+        command = ("kubectl", *namespace, "exec", "-i", "client", "--", "python", "-")
         self.kubectl("exec", "client", "--", "rm", "-f", "/tmp/stop")
         process = subprocess.Popen(
-            self.cluster.command(*command, model),
+            self.cluster.command(*command, *arguments),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
         assert process.stdin is not None
-        process.stdin.write(_CLIENT.read_text())
+        process.stdin.write(script)
         process.stdin.close()
         process.stdin = None
 

@@ -23,6 +23,6 @@ spec:
       {{- include "inference-store.environment" . | nindent 6 }}
       resources: {{- toYaml $v.migration.resources | nindent 8 }}
       securityContext: {{- include "inference-store.containerSecurity" . | nindent 8 }}
-      volumeMounts: {{- include "inference-store.mounts" .root | nindent 8 }}
-  volumes: {{- include "inference-store.volumes" .root | nindent 4 }}
+      volumeMounts: {{- include "inference-store.mounts" . | nindent 8 }}
+  volumes: {{- include "inference-store.volumes" . | nindent 4 }}
 {{- end -}}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import structlog
 
-from inference_store.store.metrics import SPOOL_BYTES, SPOOLED
+from inference_store.store.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOLED
 from inference_store.store.settings import CaptureSettings
 
 from .counts import Counts
@@ -27,6 +27,7 @@ class Spools:
         self._counts = counts
         self._own: Folder | None = None
         self._adopted: tuple[Folder, ...] = ()
+        SPOOL_LIMIT.set(0 if self._mode == "off" else settings.proxy_spool_bytes)
         SPOOL_BYTES.set_function(lambda: self._room.used)
         SPOOLED.set_function(lambda: self.own_waiting + self.adopted_waiting)
 

@@ -1,0 +1,72 @@
+"""A call through a proxy: captured, indexed, found through the api, and erased again."""
+
+import ssl
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import orjson
+
+from .capture import MODEL
+from .rest import Rest
+from .story import Failed, Say, erased, indexed
+
+_TIMEOUT_SECONDS = 60.0
+# The proxy's own answers: what it has to say of a model server that is away.
+_AWAY = frozenset({502, 503, 504})
+# Of a model that is not there: any model server refuses it, and no model is troubled.
+_PATH = f"/v2/models/{MODEL}/infer"
+_REQUEST = {
+    "inputs": [{"name": "smoke", "shape": [1], "datatype": "BYTES", "data": ["Anybody there?"]}]
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is sent through a proxy, and where.
+
+    Without `request` the model server may answer what it likes; with one it must answer well.
+    """
+
+    proxy: str
+    path: str = ""
+    request: Any = None
+    model: str = MODEL
+    """What the store calls the model."""
+    tls: ssl.SSLContext | None = None
+
+
+def tell_through(call: Call, api: Rest, *, seconds: float, say: Say) -> None:
+    """Each step once, said as it ends. Raises Failed and Refused."""
+    name = f"smoke-{uuid4()}"
+    status = _answered(call, name)
+    say(f"the call {name} went through the proxy at {call.proxy}: its answer has status {status}")
+    began = time.monotonic()
+    found = indexed(api, call.model, name, seconds=seconds)
+    if found.get("http_status") != status:
+        raise Failed(f"{name} was answered {status}, and is stored as {found.get('http_status')}")
+    say(f"it is captured and indexed: {time.monotonic() - began:.1f} s after the answer")
+    erased(api, call.model, name)
+    say("it is hidden again, and its erasure is on its way")
+
+
+def _answered(call: Call, name: str) -> int:
+    """The answer's status."""
+    body = orjson.dumps(_REQUEST if call.request is None else call.request)
+    headers = {"Content-Type": "application/json", "Chariot-Inference-Base-ID": name}
+    address = call.proxy.rstrip("/") + (call.path or _PATH)
+    request = urllib.request.Request(address, method="POST", data=body, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_SECONDS, context=call.tls) as answer:
+            answer.read()
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        words = error.read().decode("utf-8", "replace")[:500]
+        if error.code in _AWAY or call.request is not None:
+            raise Failed(f"POST {address} answered {error.code}: {words}") from error
+        return error.code
+    except OSError as error:
+        raise Failed(f"the proxy at {call.proxy} does not answer: {error}") from error
