@@ -48,7 +48,7 @@ HOMES = {
 }
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
-    {"repeats", "traces", "metrics", "stages"},
+    {"repeats", "traces", "metrics", "metrics_of_two", "stages"},
     {"errors", "rights", "nearest"},
     {"settings", "logs", "failpoints", "json_text", "long_text", "times"},
     {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final
 from urllib.parse import unquote
 
@@ -71,7 +71,7 @@ class Routing:
         if named is None and rules.capture:
             rules = replace(
                 rules,
-                by_name=partial(self._configuration.rules, upstream.name),
+                by_name=self._configuration.named_rules(upstream.name),
                 if_unnamed=self._configuration.redactions_of(upstream.name),
             )
         return Route(upstream, found, rules, name) if rules.capture else Route(upstream)

@@ -1,7 +1,8 @@
-"""What the configuration says about the exchanges of a model."""
+"""What the configuration says about the exchanges of a model. Plain data: it is told to another
+process."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Literal
 
 
@@ -45,7 +46,36 @@ class Rules:
     redactions: tuple[Redaction, ...] = ()
     metadata_headers: tuple[str, ...] = ()
     """Request headers, in lower case, that become metadata."""
-    by_name: Callable[[str, str | None], "Rules"] | None = None
-    """Where only the body says the model: the rules by its name and version."""
+    by_name: tuple["NamedRules", ...] = ()
+    """Where only the body says the model: the rules by its name and version; the first that fit
+    count, and the last fit all."""
     if_unnamed: tuple[Redaction, ...] = ()
     """And where it cannot be read: all that is taken out for any model there."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRules:
+    """Rules, and the models that they are about."""
+
+    model: str
+    """`*` for any part of it; `m-<id>` without case."""
+    version: str | None
+    """None: every version."""
+    rules: Rules
+
+
+def rules_of(named: tuple[NamedRules, ...], model: str, version: str | None) -> Rules | None:
+    """The rules of a model; None where none of these are about it."""
+    fitting = (
+        each.rules
+        for each in named
+        if each.version in {None, version} and matches(each.model, model)
+    )
+    return next(fitting, None)
+
+
+def matches(pattern: str, model: str) -> bool:
+    """Whether a model's name is of a pattern; the reference platform's `m-<id>` without case."""
+    if pattern.lower().startswith("m-"):
+        return fnmatchcase(model.lower(), pattern.lower())
+    return fnmatchcase(model, pattern)

@@ -39,7 +39,8 @@ async def serve(settings: ProxySettings) -> None:
     heartbeat = Heartbeat()
     captures = Captures(settings)
     ports = _Ports()
-    admin = AdminApp("proxy", {"ports": ports.why_closed}, heartbeat, spares=captures.waits)
+    checks = {"ports": ports.why_closed}
+    admin = AdminApp("proxy", checks, heartbeat, spares=captures.waits, metrics=captures.metrics)
     ended: float | None = None
     try:
         await captures.start()

@@ -10,6 +10,7 @@ from importlib.metadata import version
 import structlog
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from .metrics import BUILD, HEARTBEAT, READY, SHOWN, Service
 from .settings import AdminSettings, presenting
@@ -52,9 +53,11 @@ class AdminApp:
         heartbeat: Heartbeat,
         *,
         spares: Mapping[str, Check] | None = None,
+        metrics: Collector | None = None,
     ) -> None:
-        """`checks` make the service ready; `spares` are named too, but it works without them."""
-        self._registry = SHOWN[service]
+        """`checks` make the service ready; `spares` are named too, but it works without them.
+        `metrics`: what is shown, by default the service's registry of this process."""
+        self._registry = metrics or SHOWN[service]
         self._checks = checks
         self._spares = spares or {}
         self._asked: dict[str, asyncio.Task[str | None]] = {}

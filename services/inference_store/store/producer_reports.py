@@ -30,6 +30,7 @@ DROP_REASONS: Final[Mapping[str, str]] = MappingProxyType(
         "refused": "Kafka refuses the event for good: it is too large, or not allowed.",
         "left": "It had not been published when the process ended, and no spool could take it.",
         "torn": "Its file in the spool is not whole: the process died while it was written.",
+        "process_ended": "It was on its way when a process of the proxy was killed, in no spool.",
     }
 )
 """Why an exchange that was to be captured was not."""

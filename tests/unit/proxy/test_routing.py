@@ -3,6 +3,7 @@ import pytest
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
 from inference_store.proxy.configuration.entries import RedactionEntry
 from inference_store.proxy.routing import Routing
+from inference_store.proxy.rules import rules_of
 
 DETECTORS = UpstreamEntry(name="detectors", url="http://a:1", grpc="a:2", models=("yolo*", "m-AB"))
 CHAT = UpstreamEntry(name="chat", url="http://b:1", protocols=("openai",))
@@ -82,5 +83,6 @@ def test_what_is_taken_out_where_only_the_body_names_the_model() -> None:
     routing = Routing(Configuration([CHAT, RAW], [private, quiet, elsewhere]))
     rules = routing.route("rest", "POST", "/v1/chat/completions").rules
     assert [each.what for each in rules.if_unnamed] == ["input"]
-    assert rules.by_name is not None
-    assert not rules.by_name("quiet", None).capture
+    named = rules_of(rules.by_name, "quiet", None)
+    assert named is not None
+    assert not named.capture

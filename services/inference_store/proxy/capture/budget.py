@@ -2,33 +2,37 @@
 
 from threading import Lock
 
-from inference_store.store.metrics import CAPTURE_BUDGET, CAPTURE_BYTES
+from .page import Cell, Cells
 
 
 class Budget:
-    """Bytes that may be held; shared by the event loop and the threads."""
+    """Bytes that may be held by both processes. Serving takes them; capture frees them."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, cells: Cells, limit: int) -> None:
         self.limit = limit
-        self._held = 0
+        self._cells = cells
         self._lock = Lock()
-        CAPTURE_BUDGET.set(limit)
-        CAPTURE_BYTES.set_function(lambda: self._held)
 
     @property
     def held(self) -> int:
         """Bytes held now."""
-        return self._held
+        return self._cells[Cell.TAKEN] - self._cells[Cell.FREED]
 
     def take(self, size: int) -> bool:
-        """Reserve; False, and nothing is reserved, where that would be over the limit."""
+        """Serving: reserve; False, and nothing is reserved, where that would be over the limit."""
         with self._lock:
-            if self._held + size > self.limit:
+            if self.held + size > self.limit:
                 return False
-            self._held += size
+            self._cells[Cell.TAKEN] += size
             return True
 
-    def change(self, by: int) -> None:
-        """Give back, or add to what was reserved: what an exchange became may be larger than it."""
+    def give_back(self, size: int) -> None:
+        """Serving: what was reserved and is not handed over."""
         with self._lock:
-            self._held += by
+            self._cells[Cell.TAKEN] -= size
+
+    def free(self, size: int) -> None:
+        """Capture: what was handed over, or part of it; less than nothing where an exchange became
+        larger than it was."""
+        with self._lock:
+            self._cells[Cell.FREED] += size

@@ -98,8 +98,7 @@ class Deliveries:
         except Exception as error:
             self._drop(item, "unreadable", error)
         else:
-            await self._away_with(item)
-            item.counts.publish(len(prepared.messages))
+            await self._settle(item, len(prepared.messages))
 
     async def _upload(self, item: Held | Spooled) -> Prepared | None:
         with stage(CAPTURE_SECONDS, "upload"):
@@ -137,10 +136,13 @@ class Deliveries:
             finally:
                 work.cancel()
 
-    async def _away_with(self, item: Held | Spooled) -> None:
-        if isinstance(item, Spooled):
+    async def _settle(self, item: Held | Spooled, events: int) -> None:
+        """Kafka has it: it leaves the spool, and is counted in the same moment."""
+        if isinstance(item, Held):
+            item.counts.publish(events)
+        else:
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, item.folder.remove, item.path)
+            await loop.run_in_executor(self._threads, _settle_spooled, item, events)
 
     def _drop(self, item: Held | Spooled, reason: str, error: Exception) -> None:
         # Its class alone: the text of an error may hold what was captured.
@@ -155,7 +157,12 @@ class Deliveries:
         item.counts.drop(reason)
 
 
+def _settle_spooled(item: Spooled, events: int) -> None:
+    item.folder.remove(item.path)
+    item.counts.publish(events)
+
+
 def release(item: Held | Spooled, budget: Budget) -> None:
     """An exchange was delivered or given up."""
     if isinstance(item, Held):
-        budget.change(-item.reserved)
+        budget.free(item.reserved)

@@ -6,7 +6,7 @@ from typing import Any
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.metadata_header import from_header
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
-from inference_store.proxy.rules import Rules
+from inference_store.proxy.rules import Rules, rules_of
 
 from .request_headers import header_metadata, trace_of
 from .work import Work
@@ -37,12 +37,13 @@ def written_bytes(reading: Reading) -> int:
 
 def by_its_name(work: Work, reading: Reading) -> Work:
     """The exchange by the model's name, where only the body says it."""
-    if work.rules.by_name is None:
+    if not work.rules.by_name:
         return work
-    if not reading.model:  # nobody knows whose rules would count
+    name = reading.model or ""
+    named = rules_of(work.rules.by_name, name, reading.version) if name else None
+    if named is None:  # nobody knows whose rules would count
         return replace(work, rules=replace(work.rules, redactions=work.rules.if_unnamed))
-    rules = work.rules.by_name(reading.model, reading.version)
-    return replace(work, rules=rules, model=reading.model)
+    return replace(work, rules=named, model=name)
 
 
 def standard_of(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str, Any]:

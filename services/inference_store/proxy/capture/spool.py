@@ -1,6 +1,6 @@
 """The spool: captures on disk, which outlive the process.
 
-    <directory>/<producer>.lock     held as long as that producer's process lives
+    <directory>/<producer>.lock     held as long as one of that producer's processes lives
     <directory>/<producer>/<sequence>        a capture (`prepared.py`)
     <directory>/<producer>/<sequence>.part   one that is being written
     <directory>/<producer>/report            the last report, where Kafka did not take it
@@ -106,13 +106,15 @@ class Folder:
         if self._fsync:
             _sync_folder(self._path)
 
-    def look_through(self) -> None:
-        """Count what a dead producer left, and remove what it had not written whole."""
+    def look_through(self, *, own: bool = False) -> None:
+        """Count what a dead producer left, and remove what it had not written whole. `own`: what
+        our own process left that was killed; those are counted as seen already."""
         for entry in os.scandir(self._path):
             name, _, rest = entry.name.partition(".")
             if not name.isdigit():
                 continue
-            self.counts.found(int(name))
+            if not own:
+                self.counts.found(int(name))
             if rest:
                 self._lose(Path(entry.path))
             else:
@@ -198,15 +200,19 @@ class Folder:
             self._waiting -= 1
 
 
-def own_folder(root: Path, counts: Counts, room: Room, *, fsync: bool) -> Folder:
-    """The folder of a producer that begins. Raises OSError where it cannot be made."""
+def made_folder(root: Path, producer: str) -> int:
+    """Make the folder of a producer that begins; its lock. Raises OSError where it cannot be."""
     root.mkdir(parents=True, exist_ok=True)
     # The lock first: a folder whose lock is free is a dead producer's.
-    lock = _locked(root / f"{counts.producer}{_LOCK}")
+    lock = _locked(root / f"{producer}{_LOCK}")
     if lock is None:
-        raise OSError(f"another process holds {counts.producer}{_LOCK}")
-    (root / counts.producer).mkdir(mode=0o700)  # it holds what callers sent
-    return Folder(root, counts, room, lock, fsync=fsync)
+        raise OSError(f"another process holds {producer}{_LOCK}")
+    try:
+        (root / producer).mkdir(mode=0o700)  # it holds what callers sent
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
 def dead_producers(root: Path) -> Iterator[tuple[str, int]]:

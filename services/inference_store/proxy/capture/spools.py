@@ -11,7 +11,7 @@ from inference_store.store.settings import CaptureSettings
 from .counts import Counts
 from .deliveries import Spooled
 from .prepared import Prepared
-from .spool import Folder, Room, dead_producers, own_folder
+from .spool import Folder, Room, dead_producers
 
 _log = structlog.get_logger()
 
@@ -19,8 +19,10 @@ _log = structlog.get_logger()
 class Spools:
     """The spool, where the settings ask for one; else it takes and gives nothing."""
 
-    def __init__(self, settings: CaptureSettings, counts: Counts) -> None:
+    def __init__(self, settings: CaptureSettings, counts: Counts, lock: int | None) -> None:
+        """`lock`: of the folder that is made already, where there is a spool."""
         self._mode = settings.proxy_spool
+        self._lock = lock
         self._root = settings.proxy_spool_directory or Path()
         self._fsync = settings.proxy_spool_fsync == "on"
         self._room = Room(settings.proxy_spool_bytes)
@@ -57,9 +59,11 @@ class Spools:
         return sum(folder.untaken for folder in self._all())
 
     def open(self) -> None:
-        """Make our own folder. Raises OSError."""
-        if self._mode != "off":
-            self._own = own_folder(self._root, self._counts, self._room, fsync=self._fsync)
+        """Look through our own folder: a process before us may have been killed. Raises OSError."""
+        if self._lock is not None:
+            own = Folder(self._root, self._counts, self._room, self._lock, fsync=self._fsync)
+            own.look_through(own=True)
+            self._own = own
 
     def adopt(self) -> None:
         """Take over the folders of processes that are gone. Raises OSError."""

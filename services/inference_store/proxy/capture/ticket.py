@@ -10,8 +10,9 @@ from inference_store.proxy.rules import Rules
 from .budget import Budget
 from .work import Work
 
-OVERHEAD = 4096
-"""Bytes that an exchange is counted with beside its bodies: a queue of empty ones is bounded."""
+OVERHEAD = 8192
+"""Bytes that an exchange is counted with beside its bodies: a queue of empty ones is bounded, and
+there is room for what is written of it."""
 Hand: TypeAlias = Callable[[Work, int], None]
 """Takes over an exchange, and the bytes reserved for it; never blocks, never raises."""
 
@@ -49,12 +50,12 @@ class Ticket:
         if rules.capture:
             self._hand(Work(exchange, call, rules, model), reserved)
         else:
-            self._budget.change(-reserved)
+            self._budget.give_back(reserved)
 
     def pass_through(self) -> None:
         """It turned out to be nothing to capture: as if never seen."""
         reserved, self._reserved = self._reserved, 0
-        self._budget.change(-reserved)
+        self._budget.give_back(reserved)
 
     def __del__(self) -> None:
         # One that is forgotten must not keep its bytes for ever.

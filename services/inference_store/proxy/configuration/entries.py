@@ -1,12 +1,11 @@
 """What may stand in the configuration's file: upstreams, and how models are captured."""
 
-from fnmatch import fnmatchcase
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, model_validator
 
-from inference_store.proxy.rules import Redaction, Rules, Sampling
+from inference_store.proxy.rules import Redaction, Rules, Sampling, matches
 from inference_store.store.task_types import TASK_TYPES, task_type_of
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -171,10 +170,3 @@ class ModelEntry(_Entry):
             redactions=tuple(Redaction(**each.model_dump()) for each in self.redactions),
             metadata_headers=tuple(name.lower() for name in self.metadata_headers),
         )
-
-
-def matches(pattern: str, model: str) -> bool:
-    """Whether a model's name is of a pattern; the reference platform's `m-<id>` without case."""
-    if pattern.lower().startswith("m-"):
-        return fnmatchcase(model.lower(), pattern.lower())
-    return fnmatchcase(model, pattern)

@@ -3,12 +3,12 @@
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from inference_store.proxy.rules import Redaction, Rules
+from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from inference_store.store.nearest import nearest
 
 from .document import Document, WrongConfiguration
@@ -59,9 +59,20 @@ class Configuration:
         return tuple(dict.fromkeys(every))
 
     def _rules(self, upstream: str, model: str, version: str | None) -> Rules:
-        dialect = next(each.dialect for each in self.upstreams if each.name == upstream)
         found = (each for each in self.models if each.matches(upstream, model, version))
-        return next(found, _EVERYTHING).rules(dialect)
+        return next(found, _EVERYTHING).rules(self._dialect(upstream))
+
+    def named_rules(self, upstream: str) -> tuple[NamedRules, ...]:
+        """The rules of every model of an upstream, for whoever learns its name later."""
+        dialect = self._dialect(upstream)
+        entries = (each for each in self.models if each.upstream in {None, upstream})
+        return tuple(
+            NamedRules(each.model, each.version, each.rules(dialect))
+            for each in (*entries, _EVERYTHING)
+        )
+
+    def _dialect(self, upstream: str) -> Literal["mlserver", "triton"] | None:
+        return next(each.dialect for each in self.upstreams if each.name == upstream)
 
 
 def configuration_of(

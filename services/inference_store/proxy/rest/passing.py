@@ -47,7 +47,10 @@ class Passing:
         self._ticket = ticket
         self._receive = receive
         self._send = send
-        self._all_asked = asyncio.Event()
+        self._all_asked = False
+        self._leaving: asyncio.Future[None] | None = None
+        # who answers, as long as it may be told that the caller has gone
+        self._task: asyncio.Task[None] | None = None
         self._answer_began = False
         self._all_told = True
 
@@ -56,26 +59,26 @@ class Passing:
         reserved = length_of(headers) or 0
         self._asked = Kept(self._exchange.request, self._ticket, reserved)
         self._told = Kept(self._exchange.response, self._ticket)
-        answering = asyncio.ensure_future(self._answered(headers))
-        leaving = asyncio.ensure_future(self._caller_left())
+        self._task = asyncio.current_task()
         try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                answering.result()
-            else:
-                self._exchange.error = CALLER_GONE
+            await self._answered(headers)
+        except asyncio.CancelledError:
+            if self._exchange.error != CALLER_GONE or self._task is None or self._task.uncancel():
+                raise  # it is somebody else who wants us to end
         finally:
-            for task in (answering, leaving):
-                task.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
-            self._exchange.request.whole &= self._all_asked.is_set()
+            self._task = None
+            if self._leaving is not None:
+                self._leaving.cancel()
+            self._exchange.request.whole &= self._all_asked
             self._exchange.response.whole &= self._all_told
 
     async def _caller_left(self) -> None:
         """Once the request is here, all that can still come is that the caller leaves."""
-        await self._all_asked.wait()
         while (await self._receive())["type"] != "http.disconnect":
             pass
+        if self._task is not None:
+            self._exchange.error = CALLER_GONE
+            self._task.cancel()
 
     async def _answered(self, headers: Raw) -> None:
         """Ask the upstream and send on what it answers. What fails on the way is answered by us,
@@ -83,7 +86,7 @@ class Passing:
         try:
             first = await self._part()
             if self._strip is None:
-                body = self._rest(first) if not self._all_asked.is_set() else first
+                body = self._rest(first) if not self._all_asked else first
             else:
                 headers, body = await self._stripped(self._strip, headers, first)
             await self._ask(headers, body)
@@ -110,14 +113,15 @@ class Passing:
         part: bytes = message.get("body", b"")
         self._asked.add(part)
         if not message.get("more_body", False):
-            self._all_asked.set()
+            self._all_asked = True
+            self._leaving = asyncio.ensure_future(self._caller_left())
         return part
 
     async def _rest(self, first: bytes) -> AsyncIterator[bytes]:
         """The request's parts as they come."""
         if first:
             yield first
-        while not self._all_asked.is_set():
+        while not self._all_asked:
             part = await self._part()
             if part:
                 yield part
@@ -127,7 +131,7 @@ class Passing:
     ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
         """The request without its metadata, or as it came."""
         parts, size = [first], len(first)
-        while not self._all_asked.is_set():
+        while not self._all_asked:
             if size > MOST_STRIPPED:
                 return headers, self._rest(b"".join(parts))
             parts.append(await self._part())
@@ -167,11 +171,21 @@ class Passing:
         self._answer_began, self._all_told = True, False
         start = {"type": "http.response.start", "status": answer.status, "headers": headers}
         await self._send(start)
+        left = length_of(headers)
         async for part in answer.content.iter_any():
             self._told.add(part)
-            await self._send({"type": "http.response.body", "body": part, "more_body": True})
-        self._all_told = True
-        await self._send({"type": "http.response.body", "body": b""})
+            left = None if left is None else left - len(part)
+            if left == 0:
+                await self._finish(part)
+            else:
+                await self._send({"type": "http.response.body", "body": part, "more_body": True})
+        if self._task is not None:
+            await self._finish(b"")
+
+    async def _finish(self, body: bytes) -> None:
+        """The answer's end. What is heard of the caller from now on is that all is over."""
+        self._task, self._all_told = None, True
+        await self._send({"type": "http.response.body", "body": body})
 
     async def _refuse(self, status: int, sentence: str) -> None:
         body = body_of(sentence)
@@ -180,7 +194,7 @@ class Passing:
         length = str(len(body)).encode()
         headers = [(b"content-type", b"application/json"), (b"content-length", length)]
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
+        await self._finish(body)
 
 
 def _readable(body: bytes | AsyncIterator[bytes]) -> BytesIO | bytes | AsyncIterator[bytes] | None:

@@ -1,6 +1,7 @@
 """Settings for real servers, exchanges handed over, and what came out on the other side."""
 
 import asyncio
+import base64
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,10 +12,11 @@ import orjson
 from aiokafka import AIOKafkaConsumer
 
 from inference_store.proxy.capture import Captures
+from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rules import Rules
 from inference_store.store.producer_reports import ProducerReport, decode
 from inference_store.store.settings import ProxySettings
-from tests.exchanges import CALL, exchange, png, request_body, response_body
+from tests.exchanges import detection, exchange, png
 from tests.polling import until
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -51,13 +53,32 @@ async def running(made: ProxySettings) -> AsyncIterator[Captures]:
         await captures.stop(20)
 
 
+CALL = Call(PROTOCOLS["v2"], "infer", model="detector")
+
+
+def request_body(number: int, images: int = 1) -> bytes:
+    """What a caller sends: images in base64, each with its metadata."""
+    inputs = [
+        {
+            "name": f"image-{index}",
+            "datatype": "BYTES",
+            "shape": [1],
+            "data": [base64.b64encode(png(4, 3)).decode()],
+            "parameters": {"metadata": LIST},
+        }
+        for index in range(images)
+    ]
+    return orjson.dumps({"id": f"frame-{number}", "inputs": inputs})
+
+
 def hand_over(captures: Captures, number: int, *, images: int = 1) -> bool:
     """One exchange; whether it was taken."""
-    body = request_body(*[png(4, 3)] * images, metadata=LIST, id=f"frame-{number}")
+    body = request_body(number, images)
     ticket = captures.begin(len(body))
     if ticket is None:
         return False
-    made = exchange(body, response_body(*[0.9] * images))
+    found = {"name": "found", "datatype": "BYTES", "shape": [1], "data": [[detection(0.9)]]}
+    made = exchange(body, orjson.dumps({"model_name": "detector", "outputs": [found] * images}))
     ticket.finish(made, CALL, Rules(task_type="object_detection"), "detector")
     return True
 
@@ -117,8 +138,7 @@ async def published(captures: Captures, count: int, *, seconds: float = 60) -> N
     """Wait until so many exchanges are published, and none is queued."""
 
     async def ask() -> tuple[int, int]:
-        report = captures._counts.report()
-        return report.published, report.queued
+        return captures.published, captures.queued
 
     await until(ask, lambda found: found == (count, 0), seconds=seconds)
 

@@ -1,7 +1,5 @@
 """A process that is killed with its spool on: what was spooled is published by the next one."""
 
-import asyncio
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,58 +7,10 @@ from typing import Any
 import pytest
 
 from tests.polling import until
-from tests.servers.environment import service_environment
 from tests.servers.kafka import Kafka
-from tests.servers.minio import S3
-from tests.servers.process import LeashedProcess
 
-from .servers import Arrived, Topic, arrived, folder_names, reports
-
-
-class Capturing:
-    """The process of `capturing.py`."""
-
-    def __init__(self, environment: dict[str, str], folder: Path, name: str) -> None:
-        self.log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "tests.integration.proxy.capture.capturing"]
-        self.process = LeashedProcess(command, log=self.log, environment=environment)
-
-    async def producer(self) -> str:
-        """Its producer's id: the first line that is no log."""
-
-        async def ask() -> str | None:
-            text = await asyncio.to_thread(self.log.read_text)
-            lines = [line for line in text.splitlines() if len(line) == 36]
-            return lines[0] if lines else None
-
-        found = await until(ask, lambda name: name is not None)
-        assert found is not None
-        return found
-
-    def kill(self) -> None:
-        self.process.kill()
-
-
-@pytest.fixture
-def environment(
-    kafka_server: Kafka, minio_server: S3, bucket: str, topic: Topic, tmp_path: Path
-) -> dict[str, str]:
-    """A proxy's, with its spool on."""
-    return service_environment(
-        "",
-        kafka_server,
-        minio_server,
-        bucket,
-        KAFKA_TOPIC=topic(3),
-        KAFKA_REPORTS_TOPIC=topic(1),
-        PROXY_UPSTREAM="http://up",
-        PROXY_SPOOL="all",
-        PROXY_SPOOL_DIRECTORY=str(tmp_path / "spool"),
-        PROXY_REPORT_SECONDS="0.3",
-        PROXY_RETRY_SECONDS="0.1",
-        S3_TIMEOUT_SECONDS="1",
-        LOG_FORMAT="text",
-    )
+from .process import Capturing
+from .servers import Arrived, arrived, folder_names, reports
 
 
 async def _of_producer(kafka: Kafka, environment: dict[str, str], producer: str) -> list[Arrived]:

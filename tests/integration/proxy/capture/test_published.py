@@ -8,11 +8,20 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.events import decode
 from inference_store.store.json_text import read_json
 from inference_store.store.metadata import read_metadata
-from tests.exchanges import png, request_body
+from tests.exchanges import png
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
-from .servers import LIST, Topic, arrived, hand_over, published, reports, running, settings
+from .servers import (
+    Topic,
+    arrived,
+    hand_over,
+    published,
+    reports,
+    request_body,
+    running,
+    settings,
+)
 
 LIMIT = 1 << 20
 
@@ -54,7 +63,7 @@ async def test_blobs_events_and_reports_arrive(
             assert [(entry.key, entry.value) for entry in entries] == [("camera", "hall")]
             if event.extras.batch_index == 0:
                 name = event.inference_id.removesuffix("-0")
-                body = request_body(data, data, metadata=LIST, id=name)
+                body = request_body(int(name.removeprefix("frame-")), 2)
                 assert rebuilt(read_json(blob)["request"], {0: data, 1: data}) == [body]
 
 

@@ -28,6 +28,17 @@ from inference_store.store.settings import ProxySettings
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
 
+from .recording import recording
+
+
+def broken(*_: Any) -> Any:
+    raise RuntimeError("a defect")
+
+
+DEFECT = Protocol(
+    name="broken", title="", transport="rest", recognise=PROTOCOL.recognise, read=broken
+)
+
 
 @dataclass
 class Bucket:
@@ -89,7 +100,8 @@ async def running(log: Log, **changes: Any) -> AsyncIterator[Captures]:
     quick: dict[str, Any] = {"proxy_report_seconds": 0.05, "proxy_retry_seconds": 0.02}
     quick |= {"proxy_upstream": "http://up"}
     settings = ProxySettings(_env_file=None, **(quick | changes))  # type: ignore[call-arg]
-    captures = Captures(settings, store=log.bucket, topic=log)
+    protocols = {each.name: each for each in (PROTOCOL, DEFECT)}
+    captures = Captures(settings, start=recording(log.bucket, log, protocols))
     await captures.start()
     try:
         yield captures
@@ -189,7 +201,8 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
             assert captures._budget.held < 300_000
             await asyncio.sleep(0)
         assert 5 < taken < 100
-        assert (captures._deliveries.kafka.away is not None) or away == "s3"
+        waits = captures.waits["object store" if away == "s3" else "kafka"]
+        await until(waits, lambda why: why is not None and "away" in why, seconds=10)
         log.is_away = log.bucket.is_away = False
         report = await reported(log, lambda report: report.published == taken)
         assert report.dropped == {"no_budget": 400 - taken}
@@ -197,7 +210,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
         assert hand_over(captures) == 1
         await reported(log, lambda report: report.published == taken + 1)
     assert log.reports[-1].highest_sequence == 401
-    assert captures._deliveries.kafka.away is None
+    assert await captures.waits["kafka"]() is None
 
 
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
@@ -221,19 +234,12 @@ async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
     assert event["inference_storage_key"] == ""
 
 
-def broken(*_: Any) -> Any:
-    raise RuntimeError("a defect")
-
-
 async def test_what_cannot_be_made_into_an_event_is_counted_and_harms_no_other() -> None:
     log = Log()
-    defect = Protocol(
-        name="broken", title="", transport="rest", recognise=PROTOCOL.recognise, read=broken
-    )
     async with running(log) as captures:
         ticket = captures.begin(1)
         assert ticket is not None
-        ticket.finish(exchange(), Call(defect, "infer"), Rules(), "m")
+        ticket.finish(exchange(), Call(DEFECT, "infer"), Rules(), "m")
         hand_over(captures)
         report = await reported(log, lambda report: report.published == 1)
         assert captures._budget.held == 0

@@ -8,7 +8,7 @@ import pytest
 
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, Torn, decode, encode
-from inference_store.proxy.capture.spool import Folder, Room, dead_producers, own_folder
+from inference_store.proxy.capture.spool import Folder, Room, dead_producers, made_folder
 
 LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
 
@@ -27,7 +27,8 @@ def capture(sequence: int, size: int = 10) -> Prepared:
 
 
 def folder(root: Path, *, limit: int = 10**6, producer: str = "p") -> Folder:
-    return own_folder(root, counts(producer), Room(limit), fsync=True)
+    lock = made_folder(root, producer)
+    return Folder(root, counts(producer), Room(limit), lock, fsync=True)
 
 
 def test_a_capture_comes_back_as_it_was() -> None:

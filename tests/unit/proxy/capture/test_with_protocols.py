@@ -15,7 +15,7 @@ from inference_store.proxy.capture.prepared import Prepared
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, recognised
-from inference_store.proxy.rules import Redaction, Rules
+from inference_store.proxy.rules import NamedRules, Redaction, Rules
 from inference_store.store.events import Buckets, decode
 from inference_store.store.metadata import read_metadata
 from inference_store.store.settings import ProxySettings
@@ -126,6 +126,20 @@ def test_the_body_names_the_model_where_no_path_does(case: str, name: str) -> No
     assert (event["model_id"], event["model_name"]) == (name, name)
     one, _ = prepared(case, Rules(model_id="known"), model="up")
     assert orjson.loads(one.messages[0].value)["model_id"] == "known"
+
+
+@pytest.mark.parametrize(("case", "redacted"), [("openai", False), ("chariot", True)])
+def test_where_the_body_does_not_name_the_model_all_is_taken_out_that_any_rules_ask_for(
+    case: str, redacted: bool
+) -> None:
+    rules = Rules(
+        by_name=(NamedRules("m", None, Rules(project_id="known")),),
+        if_unnamed=(Redaction(what="input"),),
+    )
+    one, _ = prepared(case, rules, model="up")
+    event = orjson.loads(one.messages[0].value)
+    assert (event.get("project_id") is None) == redacted
+    assert any(each.key.endswith("/data") for each in one.blobs) != redacted
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,0 +1,286 @@
+"""The capture process: everything between "the answer went back" and "the event is on Kafka".
+
+One thread reads the socket and decodes what came: what it has not read yet waits there and with
+the serving process, within the one budget. It ends when the socket has ended.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import orjson
+import structlog
+
+from inference_store.proxy.protocols import PROTOCOLS, Protocol
+from inference_store.store.blobs import Blobs
+from inference_store.store.metrics import (
+    CAPTURE_SECONDS,
+    CAPTURE_TROUBLE,
+    CAPTURES,
+    CAPTURES_DROPPED,
+    CUT_BODIES,
+    from_zero,
+)
+from inference_store.store.metrics_of_two import samples_of
+from inference_store.store.producer_reports import DROP_REASONS
+from inference_store.store.stages import stage
+
+from .budget import Budget
+from .counts import Counts
+from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
+from .frames import Reader, Sent
+from .hello import Hello
+from .page import Cell, Page
+from .patience import SERVERS
+from .prepare import Preparation
+from .prepared import Prepared
+from .publisher import Publisher
+from .reporting import Reporting
+from .spools import Spools
+from .work import Work
+
+# Exchanges on their way for each thread that writes blobs: the others wait for Kafka.
+_ON_THEIR_WAY: Final = 4
+_DRAINING: Final = 4
+_POLL_SECONDS: Final = 0.02
+_DISK_SECONDS: Final = 1.0
+_TELL_SECONDS: Final = 0.5
+# Bytes that what is written of an exchange is counted with beside its objects and events.
+_OVERHEAD: Final = 4096
+_log = structlog.get_logger()
+
+
+class Recorder:
+    """Makes events of the exchanges that come through the socket, and publishes them."""
+
+    def __init__(
+        self,
+        hello: Hello,
+        reader: Reader,
+        page: Page,
+        lock: int | None,
+        *,
+        protocols: Mapping[str, Protocol] = PROTOCOLS,
+        store: Store | None = None,
+        topic: Topic | None = None,
+    ) -> None:
+        """`lock`: of the spool's folder, where there is one. `store` and `topic`: by default the S3
+        and the Kafka of the settings."""
+        settings = self._settings = hello.settings
+        self._reader, self._page, self._protocols = reader, page, protocols
+        self._counts = Counts(hello.producer, hello.producer, hello.booted_at, page.cells)
+        self._handed_before = hello.handed
+        self._budget = Budget(page.cells, settings.proxy_capture_bytes)
+        self._preparation = Preparation(settings)
+        self._blobs = None if store is not None else Blobs(settings, threads=1)
+        self._topic = topic or Publisher(settings)
+        self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
+        self._threads = ThreadPoolExecutor(
+            settings.proxy_upload_threads, thread_name_prefix="capture-write"
+        )
+        self._deliveries = Deliveries(
+            store or self._blobs or Blobs(settings, threads=1),
+            self._topic,
+            settings.s3_bucket,
+            self._threads,
+            first_seconds=settings.proxy_retry_seconds,
+        )
+        self._spools = Spools(settings, self._counts, lock)
+        self._reporting = Reporting(self._topic, self._counts, self._spools)
+        self._queue: asyncio.Queue[Held] = asyncio.Queue()
+        self._in_hand: set[Held | Spooled] = set()
+        self._spooled = asyncio.Event()
+        _begin_metrics()
+
+    async def run(self) -> None:
+        """Publish what comes until the socket ends, then what is left, as long as there is time.
+
+        Raises OSError where the spool's folder cannot be used.
+        """
+        self._loop = asyncio.get_running_loop()
+        await asyncio.to_thread(self._spools.open)
+        self._counts.go_on(self._handed_before, self._spools.own_waiting)
+        senders = _ON_THEIR_WAY * self._settings.proxy_upload_threads
+        drainers = senders if self._settings.proxy_spool == "all" else _DRAINING
+        work = [self._send_queued() for _ in range(senders)]
+        if self._spools.is_on:
+            work += [self._drain() for _ in range(drainers)]
+        tasks = [asyncio.create_task(each) for each in (*work, self._report(), self._tell())]
+        _log.info("capturing", action="capture_started", producer=self._counts.producer)
+        await self._loop.run_in_executor(self._decoding, self._read)
+        await self._end(tasks)
+
+    def _read(self) -> None:
+        """Take over what comes, until nothing can come any more or the time is up; in a thread."""
+        while not self._is_late() and (sent := self._reader.exchange()) is not None:
+            self._counts.receive()
+            self._prepare(sent)
+
+    def _is_late(self) -> bool:
+        deadline = self._page.cells[Cell.DEADLINE]
+        return 0 < deadline < time.monotonic_ns()
+
+    async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
+        deadline = self._page.cells[Cell.DEADLINE] / 1e9
+        if not deadline:
+            _log.error("the serving process is gone", action="capture_alone")
+            self._counts.lose_unread()
+            deadline = time.monotonic() + self._settings.proxy_grace_seconds
+        while self._waiting and time.monotonic() < deadline and not self._better_on_disk():  # noqa: ASYNC110
+            # asked again and again: what happens in threads sets no event
+            await asyncio.sleep(_POLL_SECONDS)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(self._spool_rest)
+        await self._last_words()
+        self._reporting.cancel()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self._topic.close()
+        if self._blobs is not None:
+            self._blobs.close()
+
+    @property
+    def _waiting(self) -> int:
+        """Exchanges that came and are not published, those in the spools of the dead, too."""
+        return self._counts.queued + self._spools.adopted_waiting
+
+    def _prepare(self, sent: Sent) -> None:
+        """Make of an exchange what is written of it; in the reading thread."""
+        sequence = 0
+        try:
+            with stage(CAPTURE_SECONDS, "prepare"):
+                work = sent.work(self._protocols)
+                _count_cuts(work)
+                chosen = self._preparation.choose(work)
+                if chosen is None:
+                    self._counts.sample_out()
+                    self._budget.free(sent.reserved)
+                    return
+                sequence = self._counts.next_sequence()
+                prepared = self._preparation.prepare(chosen, self._counts.producer, sequence)
+        except Exception as error:
+            if not sequence:
+                self._counts.next_sequence()
+            _log.error(
+                "an exchange cannot be captured",
+                action="capture_failed",
+                protocol=sent.head["protocol"],
+                error=type(error).__name__,
+            )
+            self._budget.free(sent.reserved)
+            self._counts.drop("unreadable")
+        else:
+            self._pass_on(prepared, sent.reserved)
+
+    def _pass_on(self, prepared: Prepared, reserved: int) -> None:
+        """To the spool, or to the queue in memory; in the reading thread."""
+        size = prepared.size + _OVERHEAD
+        self._budget.free(reserved - size)
+        half_full = self._budget.held > self._budget.limit // 2
+        with contextlib.suppress(RuntimeError):  # the loop has ended: what is left is counted
+            if self._spools.write(prepared, half_full=half_full):
+                self._budget.free(size)
+                self._loop.call_soon_threadsafe(self._spooled.set)
+            else:
+                held = Held(prepared, self._counts, size)
+                self._loop.call_soon_threadsafe(self._queue.put_nowait, held)
+
+    async def _send_queued(self) -> None:
+        while True:
+            await self._deliver(await self._queue.get())
+
+    async def _drain(self) -> None:
+        """Deliver what is in the spool: our own, and that of the dead."""
+        while True:
+            try:
+                item = await self._loop.run_in_executor(None, self._spools.take)
+            except OSError as error:
+                _log.warning("the spool cannot be read", action="draining", error=str(error))
+                await asyncio.sleep(_DISK_SECONDS)
+                continue
+            if item is not None:
+                await self._deliver(item)
+                continue
+            self._spooled.clear()
+            if not self._spools.untaken:  # none has come since it was looked
+                await self._spooled.wait()
+
+    async def _deliver(self, item: Held | Spooled) -> None:
+        self._in_hand.add(item)
+        await self._deliveries.deliver(item)
+        # Not where it was cancelled: `_end` takes care of what is still in hand.
+        self._in_hand.discard(item)
+        release(item, self._budget)
+
+    def _better_on_disk(self) -> bool:
+        """Whether waiting is of no use: a server is away, and the spool takes what is decoded."""
+        away = self._deliveries.object_store.away or self._deliveries.kafka.away
+        return away is not None and self._spools.is_on
+
+    def _spool_rest(self) -> None:
+        """Put what is left in memory into the spool; else it is lost, and counted."""
+        held = [item for item in self._in_hand if isinstance(item, Held)]
+        while not self._queue.empty():
+            held.append(self._queue.get_nowait())
+        for item in held:
+            self._spools.write(item.prepared, half_full=True)
+            release(item, self._budget)
+        self._counts.give_up(self._spools.own_waiting)
+
+    async def _report(self) -> None:
+        """Say every 10 seconds how the books stand; look for the spools of the dead, too."""
+        while True:
+            try:
+                await asyncio.to_thread(self._spools.adopt)
+            except OSError as error:
+                _log.warning("the spool cannot be read", action="adopting", error=str(error))
+            if self._spools.untaken:
+                self._spooled.set()
+            try:
+                await self._reporting.all_books()
+            except Exception as error:  # a producer that never reports again counts as dead
+                _log.warning("no report", action="reporting", error=type(error).__name__)
+            await asyncio.sleep(self._settings.proxy_report_seconds)
+
+    async def _tell(self) -> None:
+        while True:
+            self._tell_once()
+            await asyncio.sleep(_TELL_SECONDS)
+
+    def _tell_once(self) -> None:
+        """For the admin port of the serving process."""
+        found = (self._deliveries.object_store, self._deliveries.kafka)
+        away = {name: each.away for name, each in zip(SERVERS, found, strict=True)}
+        self._page.tell(orjson.dumps({"away": away, "metrics": samples_of("proxy")}))
+
+    async def _last_words(self) -> None:
+        """The last reports; how many exchanges are left."""
+        spooled = self._spools.own_waiting
+        report = await self._reporting.last()
+        await asyncio.to_thread(self._spools.close)
+        self._tell_once()
+        _log.info(
+            "capturing has ended",
+            action="capture_stopped",
+            producer=self._counts.producer,
+            published=report.published,
+            spooled=spooled,
+            lost=report.dropped.get("left", 0),
+        )
+
+
+def _count_cuts(work: Work) -> None:
+    for body in (work.exchange.request, work.exchange.response):
+        if not body.whole:
+            CUT_BODIES.labels("request" if body is work.exchange.request else "response").inc()
+
+
+def _begin_metrics() -> None:
+    from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
+    from_zero(CAPTURES_DROPPED, DROP_REASONS)
+    from_zero(CUT_BODIES, ("request", "response"))
+    from_zero(CAPTURE_TROUBLE, SERVERS)

@@ -1,0 +1,122 @@
+"""Exchanges as one process tells them to the other: the same comes out, whatever strangers sent."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from io import BytesIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.proxy.capture.frames import Reader, Writer
+from inference_store.proxy.capture.hello import Hello, hello_from
+from inference_store.proxy.capture.work import Work
+from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
+from inference_store.store.settings import ProxySettings
+from tests.exchanges import exchange
+
+RULES = Rules(
+    model_id="m",
+    sampling=Sampling(share=0.5, key="camera"),
+    redactions=(Redaction(what="path", name="a.b", how="hash"),),
+    metadata_headers=("x-camera",),
+    by_name=(NamedRules("yolo*", "2", Rules(task_type="object_detection")),),
+    if_unnamed=(Redaction(what="input"),),
+)
+LATIN = st.text(st.characters(max_codepoint=255))
+TIMES = st.datetimes(timezones=st.just(UTC))
+BODIES = st.builds(
+    lambda parts, size, whole: Body(parts=parts, size=size, whole=whole),
+    st.lists(st.binary(max_size=50)),
+    st.integers(0, 2**40),
+    st.booleans(),
+)
+EXCHANGES = st.builds(
+    Exchange,
+    transport=st.sampled_from(["rest", "grpc"]),
+    method=LATIN,
+    path=LATIN,
+    query=LATIN,
+    request_headers=st.lists(st.tuples(LATIN, LATIN)),
+    request=BODIES,
+    response_headers=st.lists(st.tuples(LATIN, LATIN)),
+    response=BODIES,
+    response_trailers=st.lists(st.tuples(LATIN, LATIN)),
+    http_status=st.none() | st.integers(100, 999),
+    grpc_code=st.none() | st.integers(0, 16),
+    error=st.none() | st.text(),
+    received_at=TIMES,
+    forwarded_at=st.none() | TIMES,
+    responded_at=st.none() | TIMES,
+    finished_at=st.none() | TIMES,
+)
+
+
+def reader(raw: bytes) -> Reader:
+    return Reader(BytesIO(raw))
+
+
+def work(went: Exchange, rules: Rules = RULES, model: str = "m") -> Work:
+    return Work(went, Call(PROTOCOLS["v2"], "infer", "model", None), rules, model)
+
+
+@given(st.lists(st.tuples(EXCHANGES, st.sampled_from([RULES, Rules()]), st.text()), max_size=5))
+def test_what_is_written_is_read(sent: list[tuple[Exchange, Rules, str]]) -> None:
+    writer = Writer()
+    works = [work(*each) for each in sent]
+    frames = [b"".join(writer.exchange(each, 7)) for each in works]
+    found = reader(b"".join(frames))
+    for each in works:
+        came = found.exchange()
+        assert came is not None
+        assert (came.work(PROTOCOLS), came.reserved) == (each, 7)
+    assert found.exchange() is None
+
+
+def test_bodies_are_not_copied() -> None:
+    body = bytes(1000)
+    made = exchange(body, b"{}")
+    assert any(each is body for each in Writer().exchange(work(made), 1))
+
+
+def test_rules_are_told_once_and_again_to_the_next_process() -> None:
+    writer = Writer()
+    first, second = (b"".join(writer.exchange(work(exchange()), 1)) for _ in range(2))
+    assert len(first) > len(second)
+    for raw in (second, first):  # one that is told before is told again in a frame that waited
+        came = reader(b"".join(writer.rules) + raw).exchange()
+        assert came is not None
+        assert came.rules == RULES
+
+
+def test_an_exchange_that_was_cut_off_did_not_come() -> None:
+    raw = b"".join(Writer().exchange(work(exchange(b"asked", b"told")), 1))
+    for end in range(len(raw)):
+        assert reader(raw[:end]).exchange() is None
+    assert reader(raw).exchange() is not None
+
+
+def test_a_text_that_no_json_can_hold_is_told_as_well_as_may_be() -> None:
+    raw = b"".join(Writer().exchange(work(replace(exchange(), error="lone \ud800")), 1))
+    came = reader(raw).exchange()
+    assert came is not None
+    assert came.work(PROTOCOLS).exchange.error == "lone ?"
+
+
+def test_a_process_is_told_the_settings_with_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = ProxySettings(  # type: ignore[call-arg]
+        _env_file=None,
+        proxy_upstream="http://up",
+        s3_access_key="a key",  # type: ignore[arg-type]
+        s3_secret_key="a secret",  # type: ignore[arg-type]
+        proxy_spool="all",
+        proxy_spool_directory="/spool",  # type: ignore[arg-type]
+    )
+    hello = Hello(settings=told, producer="p", booted_at=datetime.now(UTC), handed=3)
+    raw = hello.frame()
+    monkeypatch.setenv("INFERENCE_STORE_PROXY_SPOOL", "off")
+    assert hello_from(reader(raw)) == hello
+    with pytest.raises(EOFError):
+        hello_from(reader(raw[:10]))
