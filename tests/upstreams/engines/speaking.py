@@ -127,7 +127,9 @@ def _said(answer: Any, response: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(array: Any) -> Any:
     if array is not None and array.dtype == np.object_:
-        flat = [base64.b64encode(one).decode() for one in array.ravel()]
+        # from JSON they are texts
+        raw = (one if isinstance(one, bytes) else one.encode() for one in array.ravel())
+        flat = [base64.b64encode(one).decode() for one in raw]
         return np.array(flat, dtype=np.object_).reshape(array.shape).tolist()
     return None if array is None else array.tolist()
 

@@ -82,6 +82,13 @@ def before_omi(omi_container: OmiContainer, proxy_before: Start) -> Iterator[Pro
 
 
 @pytest.fixture(scope="session")
+def before_bridge(omi_container: OmiContainer, proxy_before: Start) -> Iterator[Proxy]:
+    """V2 before the container."""
+    with proxy_before("friendly", *V2, omi=omi_container.address) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
 def before_stub(stub: Stub, proxy_before: Start) -> Iterator[Proxy]:
     spoken = ("v2", "openai", "kserve-v1", "raw")
     with proxy_before("stub", *spoken, url=stub.url) as proxy:

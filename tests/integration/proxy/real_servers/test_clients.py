@@ -1,5 +1,7 @@
 """Model servers' own clients, which do not know that a proxy is there."""
 
+import base64
+import json
 from typing import Any
 
 import httpx
@@ -124,3 +126,18 @@ def test_models_are_unloaded_and_loaded_over_grpc(
         called = clients.call(before_triton.grpc, f"{V2}/{name}", message)
         assert called.code == "OK", called.details
         assert httpx.get(ready).status_code == status
+
+
+def test_tritonclient_asks_an_omi_container(before_bridge: Proxy, clients: Clients) -> None:
+    texts = [tensor("input.txt", "BYTES", [2], [b"great thanks", b"awful"])]
+    over_grpc = clients.infer("grpc", before_bridge.grpc, "friendly", texts, id="o")
+    over_http = clients.infer("http", before_bridge.http, "friendly", texts, id="o", binary=False)
+    assert over_grpc == over_http
+    assert over_grpc["id"] == "o"
+    results = [json.loads(base64.b64decode(one)) for one in over_grpc["outputs"]["results.json"]]
+    found = [one["result"]["classPredictions"][0]["class"] for one in results]
+    assert found == ["friendly", "unfriendly"]
+    model = httpx.get(f"{before_bridge.url}/v2/models/friendly").json()
+    assert [one["name"] for one in model["inputs"]] == ["input.txt"]
+    refused = clients.infer("grpc", before_bridge.grpc, "friendly", [tensor("x", "FP32", [1], [1])])
+    assert refused["status"] == "StatusCode.INVALID_ARGUMENT"
