@@ -37,8 +37,7 @@ class Proxy:
             PROXY_UPSTREAM_GRPC=f"127.0.0.1:{upstream.grpc}",
             PROXY_PORT=str(self.ports.rest),
             PROXY_GRPC_PORT=str(self.ports.grpc),
-            PROXY_ADMIN_PORT="0",
-            **settings,
+            **{"PROXY_CAPTURE_PRIORITY": "idle", **settings},
         )  # fmt: skip
         self.service = Service("proxy", environment, folder)
         for port in self.ports:

@@ -35,6 +35,8 @@ def service_environment(
         "API_ADMIN_PORT": "0",
         "RETENTION_ADMIN_PORT": "0",
         "PROXY_ADMIN_PORT": "0",
+        # beside other tests, of what nobody else wants there may be nothing
+        "PROXY_CAPTURE_PRIORITY": "normal",
         **changes,
     }
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}

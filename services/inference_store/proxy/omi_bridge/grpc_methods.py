@@ -1,6 +1,6 @@
 """V2 over gRPC in front of a container."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -72,18 +72,22 @@ async def _infer(container: Container, request: bytes) -> Any:
     if decoded.request is None:
         raise ContainerFailed(400, decoded.problem or "the request is no ModelInferRequest")
     answer = await answering.infer(container, decoded.request, decoded.request.model or "")
-    outputs = [
-        {
-            "name": each.name,
-            "datatype": each.datatype,
-            "shape": each.shape,
-            "contents": {"bytes_contents": each.values},
-        }
-        for each in answer.outputs
-    ]
-    return message("inference.ModelInferResponse")(
-        model_name=answer.model, model_version=answer.version, id=answer.id, outputs=outputs
+    # in the form that the request has; Triton's clients read the raw one best
+    raw = any(each.raw is not None for each in decoded.request.inputs)
+    said = message("inference.ModelInferResponse")(
+        model_name=answer.model, model_version=answer.version, id=answer.id
     )
+    for each in answer.outputs:
+        output = said.outputs.add(name=each.name, datatype=each.datatype, shape=each.shape)
+        if raw:
+            said.raw_output_contents.append(_behind_lengths(each.values or ()))
+        else:
+            output.contents.bytes_contents.extend(each.values)
+    return said
+
+
+def _behind_lengths(values: Sequence[Any]) -> bytes:
+    return b"".join(len(value).to_bytes(4, "little") + value for value in values)
 
 
 _METHODS: Final[Mapping[str, _Answer]] = {

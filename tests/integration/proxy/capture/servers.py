@@ -35,6 +35,7 @@ def settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings
         "s3_bucket": bucket,
         "s3_timeout_seconds": 2,
         "proxy_upstream": "http://up",
+        "proxy_capture_priority": "normal",
         "proxy_report_seconds": 0.5,
         "proxy_retry_seconds": 0.1,
         **changes,

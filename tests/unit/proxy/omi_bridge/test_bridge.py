@@ -255,3 +255,14 @@ async def test_grpc_answers_the_same() -> None:
     assert (output.name, list(output.shape)) == ("results.json", [2])
     assert list(output.contents.bytes_contents) == [b'{"size":3}', b'{"size":1}']
     assert metadata.name
+
+
+async def test_a_raw_request_has_a_raw_answer() -> None:
+    tensor = {"name": "input.txt", "datatype": "BYTES", "shape": [2]}
+    raw = [b"\3\0\0\0abc\1\0\0\0\xff"]
+    async with bridged(Omi()) as bridge:
+        asked = {"model_name": "counter", "inputs": [tensor], "raw_input_contents": raw}
+        answer = await call(bridge, "ModelInfer", **asked)
+    (said,) = answer.raw_output_contents
+    assert said == b'\x0a\0\0\0{"size":3}\x0a\0\0\0{"size":1}'
+    assert not answer.outputs[0].contents.bytes_contents
