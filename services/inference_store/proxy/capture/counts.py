@@ -88,10 +88,10 @@ class Counts:
     def give_up(self, kept: int) -> None:
         """At the end: what is queued is `left`, but for those `kept` in the spool."""
         lost = self.queued - kept
-        undecided = self.cells[Cell.SEEN] - self._refused() - self.cells[Cell.RECEIVED]
-        if undecided > 0:  # there was no time to read them
+        decided = self.cells[Cell.SAMPLED_OUT] + self.cells[Cell.USED]
+        undecided = self.cells[Cell.SEEN] - self._refused() - decided
+        if undecided > 0:  # there was no time to read or decode them
             self.cells[Cell.USED] += undecided
-            self.cells[Cell.RECEIVED] += undecided
         if lost > 0:
             self.drop("left", lost)
 

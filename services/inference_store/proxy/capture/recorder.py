@@ -1,7 +1,7 @@
 """The capture process: everything between "the answer went back" and "the event is on Kafka".
 
-One thread reads the socket and decodes what came: what it has not read yet waits there and with
-the serving process, within the one budget. It ends when the socket has ended.
+One thread reads the socket, so that what was handed over is here when the serving process dies;
+another decodes. All that waits is within the one budget. It ends when the socket has ended.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Final
 
 import orjson
@@ -77,6 +78,8 @@ class Recorder:
         self._preparation = Preparation(settings)
         self._blobs = None if store is not None else Blobs(settings, threads=1)
         self._topic = topic or Publisher(settings)
+        self._came: SimpleQueue[Sent | None] = SimpleQueue()
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
         self._threads = ThreadPoolExecutor(
             settings.proxy_upload_threads, thread_name_prefix="capture-write"
@@ -110,13 +113,24 @@ class Recorder:
             work += [self._drain() for _ in range(drainers)]
         tasks = [asyncio.create_task(each) for each in (*work, self._report(), self._tell())]
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
-        await self._loop.run_in_executor(self._decoding, self._read)
+        reading = self._loop.run_in_executor(self._reading, self._read)
+        await self._loop.run_in_executor(self._decoding, self._decode)
+        if not self._is_late():
+            await reading
         await self._end(tasks)
 
     def _read(self) -> None:
-        """Take over what comes, until nothing can come any more or the time is up; in a thread."""
-        while not self._is_late() and (sent := self._reader.exchange()) is not None:
-            self._counts.receive()
+        """Take over what comes, until nothing can come any more; in a thread."""
+        try:
+            while (sent := self._reader.exchange()) is not None:
+                self._counts.receive()
+                self._came.put(sent)
+        finally:
+            self._came.put(None)
+
+    def _decode(self) -> None:
+        """Prepare what came, until that was all or the time is up; in a thread."""
+        while (sent := self._came.get()) is not None and not self._is_late():
             self._prepare(sent)
 
     def _is_late(self) -> bool:
@@ -149,7 +163,7 @@ class Recorder:
         return self._counts.queued + self._spools.adopted_waiting
 
     def _prepare(self, sent: Sent) -> None:
-        """Make of an exchange what is written of it; in the reading thread."""
+        """Make of an exchange what is written of it; in the decoding thread."""
         sequence = 0
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
@@ -177,7 +191,7 @@ class Recorder:
             self._pass_on(prepared, sent.reserved)
 
     def _pass_on(self, prepared: Prepared, reserved: int) -> None:
-        """To the spool, or to the queue in memory; in the reading thread."""
+        """To the spool, or to the queue in memory; in the decoding thread."""
         size = prepared.size + _OVERHEAD
         self._budget.free(reserved - size)
         half_full = self._budget.held > self._budget.limit // 2

@@ -75,12 +75,14 @@ def test_whenever_a_capture_process_is_killed_the_books_close_and_no_number_is_g
     assert report.highest_sequence == report.seen - report.sampled_out
 
 
-def test_what_there_was_no_time_to_read_is_left(page: Page) -> None:
+@pytest.mark.parametrize("received", [2, 4, 5])
+def test_what_there_was_no_time_to_read_or_decode_is_left(received: int, page: Page) -> None:
     serving, capture = counts(page), counts(page)
     for _ in range(5):
         serving.see()
-    for _ in range(2):
+    for _ in range(received):
         capture.receive()
+    for _ in range(2):
         capture.next_sequence()
     capture.publish(1)
     capture.give_up(0)
