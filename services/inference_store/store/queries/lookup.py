@@ -6,10 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, select, union, union_all
-from sqlalchemy.dialects.postgresql import TEXT
+from sqlalchemy import CompoundSelect, select, union_all
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.distribution import is_distributed
 from inference_store.store.errors import Invalid, NotFound
 from inference_store.store.events.uid import received_at_of
 from inference_store.store.partitions import spans
@@ -17,13 +18,31 @@ from inference_store.store.tables import inference, inference_alias
 
 from .bounded import Deadline, fetch
 from .operand import one
-from .scope import HIGHEST, LOWEST, Scope, groups, has_marks, pieces, unmarked
+from .scope import (
+    GROUP,
+    HIGHEST,
+    LOWEST,
+    Scope,
+    around,
+    has_marks,
+    pieces,
+    unbroken_groups,
+    unmarked,
+)
 
 UID_PREFIX = "uid:"
 # An id that a client repeats for ever is counted no further.
 MOST_COUNTED = 1_000
 MOST_SECONDS = 10.0
 """A look-up by name takes no longer, however many partitions there are."""
+# Planning takes most of a look-up's time. One plan for any id and all partitions, kept by the
+# connection, saves it; but it locks all of them, four locks for each: only where they are few.
+MOST_PLANNED_ONCE = 64
+# Of two tables and no other, more partitions at once need no more locks than those of a filter.
+_GROUP = 2 * GROUP
+# Mostly an id is of few inferences: each is found by its index, whatever is estimated.
+_BY_INDEX = {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqscan": "off"}
+_PLANNED_ONCE = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +64,18 @@ async def by_id(
     *,
     most: int = MOST_COUNTED,
     seconds: float = MOST_SECONDS,
+    planned_once: int = MOST_PLANNED_ONCE,
 ) -> Same:
-    """The inferences of that id, up to `most`.
+    """The inferences of that id, up to `most`; `planned_once`: over so many partitions at most.
 
     Raises NotFound, Invalid for a malformed uid, OutOfTime.
     """
     uid = uid_in(inference_id)
-    found = (
-        await _by_uid(connection, model, uid)
-        if uid is not None
-        else await _by_name(connection, model, inference_id, most, Deadline.after(seconds))
-    )
+    if uid is not None:
+        found = await _by_uid(connection, model, uid)
+    else:
+        deadline = Deadline.after(seconds)
+        found = await _by_name(connection, model, inference_id, most, deadline, planned_once)
     if not found:
         raise NotFound(f"The model has no inference {inference_id!r}.")
     return Same(tuple(found))
@@ -87,29 +107,41 @@ async def _by_uid(connection: AsyncConnection, model: int, uid: UUID) -> Sequenc
     return list((await connection.execute(rows)).scalars())
 
 
-async def _by_name(
-    connection: AsyncConnection, model: int, name: str, most: int, deadline: Deadline
+async def _by_name(  # noqa: PLR0917
+    connection: AsyncConnection,
+    model: int,
+    name: str,
+    most: int,
+    deadline: Deadline,
+    planned_once: int,
 ) -> Sequence[UUID]:
     marks = await has_marks(connection, model)
+    parts = await pieces(connection, Scope(model, LOWEST, HIGHEST), newest_first=True)
+    # Citus has no plan for any model: which one it is says where it lies.
+    once = len(parts) <= planned_once and not await is_distributed(connection)
+    settings = _PLANNED_ONCE if once else _BY_INDEX
     found: list[UUID] = []
-    everything = Scope(model, LOWEST, HIGHEST)
-    for group in groups(await pieces(connection, everything, newest_first=True)):
-        parts = [_named(scope, name, most, marks=marks) for scope in group]
-        statement = union_all(*parts) if len(parts) > 1 else parts[0]
+    for group in unbroken_groups(parts, len(parts) if once else _GROUP):
+        statement = _named(around(group), name, most - len(found), marks=marks)
         # within a savepoint: the locks of a group are gone before the next one is looked at
-        rows = await fetch(connection, statement, deadline, what="look up an id")
-        found += sorted((row[0] for row in rows), reverse=True)
+        rows = await fetch(connection, statement, deadline, what="look up an id", settings=settings)
+        found += sorted({row.uid for row in rows}, reverse=True)
         if len(found) >= most:
             break
     return found[:most]
 
 
-def _named(scope: Scope, name: str, most: int, *, marks: bool) -> Select[Any]:
-    text = one(name, TEXT())
-    own, alias = inference, inference_alias
-    both = union(
-        select(own.c.uid).where(scope.of(own), own.c.inference_id == text),
-        select(alias.c.uid).where(scope.of(alias), alias.c.alias == text),
-    ).subquery()
-    rows = select(both.c.uid).order_by(both.c.uid.desc()).limit(most)
-    return rows.where(unmarked(scope, both.c.uid)) if marks else rows
+def _named(scope: Scope, name: str, most: int, *, marks: bool) -> CompoundSelect[Any]:
+    """Uids that have the name as their own id or as an alias; one with both comes twice."""
+    text, limit = one(name, TEXT()), one(most, INTEGER())
+    ways = []
+    for table, column in (
+        (inference, inference.c.inference_id),
+        (inference_alias, inference_alias.c.alias),
+    ):
+        uid = table.c.uid
+        rows = select(uid).where(scope.of(table), column == text)
+        if marks:
+            rows = rows.where(unmarked(scope, uid))
+        ways.append(select(rows.order_by(uid.desc()).limit(limit).subquery().c.uid))
+    return union_all(*ways)

@@ -1,24 +1,22 @@
-"""Pages, counts and look-ups over many partitions."""
+"""Pages and counts over many partitions."""
 
 from uuid import UUID, uuid4
 
 import pytest
-from sqlalchemy import insert, text
+from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.errors import ImpossibleComparison, NotFound, UnknownKey
+from inference_store.store.errors import ImpossibleComparison, UnknownKey
 from inference_store.store.events.event import Extras
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS
-from inference_store.store.queries import lookup
 from inference_store.store.queries.ask import Question, prepare
 from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.queries.count import count
 from inference_store.store.queries.explain import recording
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.page import find
-from inference_store.store.tables import erasing, inference
-from tests.integration.store.queries.held_partition import held
+from inference_store.store.tables import erasing
 from tests.integration.stored import Made, at, store
 
 _DAY = 86_400
@@ -122,47 +120,6 @@ async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
             assert gone.uid not in page.uids
             number = await count(connection, query, deadline=Deadline.after(10))
             assert number == len(page.uids) > 0
-        for name in ("alias-31", f"uid:{gone.uid}"):
-            with pytest.raises(NotFound):
-                await lookup.by_id(connection, model, name)
-
-
-async def test_look_up_by_id(engine: AsyncEngine) -> None:
-    made = _made()
-    model = await store(engine, *made)
-    async with engine.connect() as connection:
-        same = await lookup.by_id(connection, model, "id-3")
-        assert list(same.uids) == [made[n].uid for n in (53, 43, 33, 23, 13, 3)]
-        assert (await lookup.by_id(connection, model, "alias-17")).newest == made[17].uid
-        assert (await lookup.by_id(connection, model, f"uid:{made[5].uid}")).uids == (made[5].uid,)
-        with pytest.raises(NotFound):
-            await lookup.by_id(connection, model, "nobody")
-        for uid in (UUID(int=0), UUID(int=(1 << 128) - 1), uuid4()):
-            with pytest.raises(NotFound):
-                await lookup.by_id(connection, model, f"uid:{uid}")
-
-
-async def test_a_look_up_keeps_no_locks_of_partitions(engine: AsyncEngine) -> None:
-    model = await store(engine, *_made())
-    held_by_us = text(
-        "SELECT count(*) FROM pg_locks JOIN pg_class ON pg_class.oid = relation"
-        " WHERE pid = pg_backend_pid() AND relname LIKE 'inference_p%'"
-    )
-    async with engine.connect() as connection:
-        assert (await lookup.by_id(connection, model, "id-3")).uids
-        with pytest.raises(NotFound):
-            await lookup.by_id(connection, model, "nobody")
-        assert await connection.scalar(held_by_us) == 0
-
-
-async def test_a_look_up_comes_to_an_end(engine: AsyncEngine) -> None:
-    model = await store(engine, *_made())
-    async with engine.connect() as connection:
-        async with held(engine, inference, at(3 * _DAY)):
-            with pytest.raises(OutOfTime):
-                await lookup.by_id(connection, model, "id-3", seconds=0.5)
-        # the transaction goes on
-        assert (await lookup.by_id(connection, model, "id-3")).uids
 
 
 async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
