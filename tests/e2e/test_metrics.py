@@ -14,6 +14,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from minio.commonconfig import COMPLIANCE
 from minio.retention import Retention
 from sqlalchemy import text
@@ -61,6 +62,8 @@ def has(*labels: str) -> Callable[[Samples], bool]:
 # What each metric must show at some moment of the story below, whatever service shows it.
 MOVES: dict[str, Callable[[Samples], bool]] = {
     "build_info": above_zero,
+    "proxy_call_seconds": has("v2", "none", "one", "ok", "failed"),
+    "proxy_calls_in_progress": has("rest"),
     "proxy_captures_total": has("seen", "sampled_out", "dropped", "published"),
     "proxy_captures_dropped_total": has("no_budget"),
     "proxy_events_total": above_zero,
@@ -249,11 +252,12 @@ async def test_every_metric_moves_when_the_thing_happens(
     async with engine.begin() as connection:
         long_ago = "now() - interval '500 days', 'somebody', 'something'"
         await connection.execute(text(f"INSERT INTO audit (at, actor, action) SELECT {long_ago}"))
+    slow = Slow()
     async with (
-        upstream(detector) as port,
+        upstream(slow) as port,
         running(environment, _proxy(port, tmp_path), tmp_path) as store,
     ):
-        await _capture(store, environment, tmp_path)
+        await _capture(store, environment, tmp_path, slow)
         await _ingest(store)
         await _report(store, environment)
         await _ask(store, engine)
@@ -285,15 +289,34 @@ def _proxy(port: int, folder: Path) -> dict[str, str]:
     return {f"INFERENCE_STORE_{name}": value for name, value in changes.items()}
 
 
-async def _capture(store: Store, environment: dict[str, str], folder: Path) -> None:
+class Slow:
+    """The stub of a detector; `slow` answers when it is let."""
+
+    def __init__(self) -> None:
+        self.let = asyncio.Event()
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        if "/slow/" in request.path:
+            await self.let.wait()
+        return await detector(request)
+
+
+async def _capture(store: Store, environment: dict[str, str], folder: Path, slow: Slow) -> None:
     """Calls while no object store answers and the spool breaks, and one when all is well."""
     proxy = store.services["proxy"]
     await _call(proxy, "people")
     await _call(proxy, "sampled")
     await _call(proxy, "people", 150_000)
+    await _call(proxy, "broken", status=500)
+    await _call(proxy, "people", path="ready", status=500)
+    calling = asyncio.create_task(_call(proxy, "slow"))
+    await store.until_moved("proxy_calls_in_progress")
+    slow.let.set()
+    await calling
     await store.until_moved(
         *("proxy_captures_spooled", "proxy_spool_bytes", "proxy_captures_queued"),
         *("proxy_cut_bodies_total", "proxy_trouble_total", "proxy_capture_seconds"),
+        "proxy_call_seconds",
     )
     shutil.rmtree(folder / "spool")
     for _ in range(8):
@@ -309,15 +332,17 @@ async def _capture(store: Store, environment: dict[str, str], folder: Path) -> N
     await store.until_moved("proxy_captures_total", "proxy_events_total")
 
 
-async def _call(proxy: Service, model: str, size: int = 100) -> None:
+async def _call(
+    proxy: Service, model: str, size: int = 100, *, path: str = "infer", status: int = 200
+) -> None:
     """A call through the proxy is answered whatever becomes of its capture."""
     sent = {"name": "image", "shape": [1], "datatype": "BYTES", "data": ["x" * size]}
-    url = f"http://127.0.0.1:{proxy.setting('PROXY_PORT')}/v2/models/{model}/infer"
+    url = f"http://127.0.0.1:{proxy.setting('PROXY_PORT')}/v2/models/{model}/{path}"
     async with (
         aiohttp.ClientSession() as session,
         session.post(url, json={"inputs": [sent]}) as answer,
     ):
-        assert answer.status == 200
+        assert answer.status == status
         await answer.read()
 
 

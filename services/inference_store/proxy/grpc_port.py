@@ -79,6 +79,7 @@ class GrpcPort:
         return Onward(
             channel=found,
             call=route.call,
+            upstream=route.upstream.name,
             rules=route.rules,
             model=route.model,
             timeout_seconds=route.upstream.read_seconds if is_one else None,

@@ -2,7 +2,8 @@
 
 A service shows its own and those of `every` service, so that a gauge that one process never sets
 does not stand at 0 in another. Labels are bounded: values of our own lists, numbers of Kafka's
-partitions, and the api's routes; never a model, a key, an id or anything else a caller chose.
+partitions, the api's routes and a proxy's upstreams; never a model, a key, an id or anything else a
+caller chose.
 """
 
 from collections.abc import Iterable, Sequence
@@ -102,6 +103,12 @@ BUILD = _gauge("build_info", "1, with the version as a label.", "version")
 READY = _gauge("ready", "1 while a part was ready when /health/ready was last asked.", "part")
 HEARTBEAT = _gauge("heartbeat_age_seconds", "Time since the service's loop last turned.")
 
+CALL_SECONDS = _histogram(
+    "proxy_call_seconds",
+    "Time of a call to a model server, from its head to its answer's end; `none`: not captured.",
+    *("protocol", "upstream", "outcome"),
+)
+CALLS_IN_PROGRESS = _gauge("proxy_calls_in_progress", "Calls under way now.", "transport")
 CAPTURES = _counter(
     "proxy_captures_total",
     "Exchanges by what came of capturing them: `seen`, `sampled_out`, `dropped`, `published`.",

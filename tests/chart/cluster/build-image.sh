@@ -13,5 +13,11 @@ options+=" --volume /etc/ssl/certs/ca-certificates.crt:/etc/ssl/certs/ca-certifi
 [ -e /etc/pip.conf ] && options+=" --volume /etc/pip.conf:/etc/pip.conf:ro"
 root=$(cd "$(dirname "$0")/../../.." && pwd)
 cd "${2:-$root}"
-exec make --no-print-directory --file "$root/Makefile" image IMAGE="$1" TOOLS=buildah BASE=localhost/debian-python:1 \
+id() { buildah images --quiet --no-trunc "$1" 2>/dev/null || true; }
+old=$(id "$1")
+make --no-print-directory --file "$root/Makefile" image IMAGE="$1" TOOLS=buildah BASE=localhost/debian-python:1 \
     IMAGE_OPTIONS="$options"
+# Each build makes another image: what bore the name before is of no use.
+if [ -n "$old" ] && [ "$old" != "$(id "$1")" ]; then
+    buildah rmi "$old" >/dev/null 2>&1 || true
+fi

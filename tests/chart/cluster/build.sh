@@ -4,7 +4,7 @@
 #   build.sh tools   helm, kubeconform and its schemas (3 minutes the first time)
 #   build.sh node    these, and a one-node Kubernetes: kube (etcd, the Kubernetes components,
 #                    kubectl and CoreDNS in one binary), the image of its pause container and of a
-#                    Debian with Python (15 minutes the first time)
+#                    Debian with Python, and of an MLServer (15 minutes the first time)
 #   build.sh         these, and the image of the servers, whose jars and binary are there already
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -61,6 +61,7 @@ tool kubeconform "github.com/yannh/kubeconform/cmd/kubeconform@$KUBECONFORM_VERS
 [ -x "$BIN/kube" ] || kube
 [ -e "$BIN/images/pause.tar" ] || pause
 buildah inspect localhost/debian-python:1 >/dev/null 2>&1 || "$here/base-image.sh"
+"$here/mlserver-image.sh"
 [ "${1:-}" = node ] && exit
 if [ ! -e "$BIN/images/servers.tar" ]; then
     cache=${INFERENCE_STORE_SERVERS_CACHE:-$HOME/.cache/inference-store/servers}

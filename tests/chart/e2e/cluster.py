@@ -55,6 +55,10 @@ class Cluster:
     def stop(self) -> None:
         """It goes on."""
 
+    def remove(self, namespace: str, *options: str) -> None:
+        """A namespace with all that is in it."""
+        self.run("kubectl", "delete", "namespace", namespace, "--ignore-not-found", *options)
+
     def command(self, *arguments: str) -> list[str]:
         """How a program is run that reaches the cluster."""
         return list(arguments)
@@ -112,6 +116,10 @@ class OwnCluster(Cluster):
     def stop(self) -> None:
         """End every process of it, and remove its data."""
         script("cluster.sh", "down", STATE=self._state)
+
+    def remove(self, namespace: str, *_: str) -> None:
+        """Its end is not waited for: it is the cluster's, too."""
+        super().remove(namespace, "--wait=false")
 
     def command(self, *arguments: str) -> list[str]:
         return ["env", f"STATE={self._state}", PROGRAM, "exec", *arguments]

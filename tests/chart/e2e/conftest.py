@@ -47,7 +47,7 @@ def release(
     finally:
         if request.session.testsfailed or not ready:
             print(found.report())
-        cluster.run("kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found")
+        cluster.remove(NAMESPACE)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

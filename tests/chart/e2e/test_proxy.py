@@ -71,7 +71,7 @@ def proxied(
     finally:
         if request.session.testsfailed or not ready:
             print(release.report())
-        cluster.run("kubectl", "delete", "namespace", NAMESPACE, "--ignore-not-found")
+        cluster.remove(NAMESPACE)
 
 
 def model_server(release: Release, name: str, rest: str = "http", grpc: str = "grpc") -> None:
@@ -146,6 +146,8 @@ def test_its_metrics_are_read_at_its_admin_port(proxied: Release) -> None:
     said = proxied.client("get", address, script=CALLER)
     assert "inference_store_proxy_spool_limit_bytes 1.073741824e+09" in said
     assert 'inference_store_proxy_captures_total{outcome="seen"}' in said
+    labels = 'outcome="ok",protocol="v2",upstream="mlserver"'
+    assert f"inference_store_proxy_call_seconds_count{{{labels}}}" in said
 
 
 def test_without_s3_and_kafka_callers_get_their_answers(

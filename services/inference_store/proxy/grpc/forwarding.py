@@ -11,12 +11,13 @@ import grpc
 from grpc import StatusCode
 
 from . import shutdown
-from .ending import Context, UpstreamCall, cut_off, end, fail, refused
+from .ending import Context, UpstreamCall, cut_off, end, fail, number, refused
 from .metadata import passed
 from .methods import SHUTDOWN, Method, names
 from .onward import Onward, Route
 from .seen import Captures, Seen
 from .streams import exchanged
+from .watching import watch
 
 
 class Forwarding:
@@ -35,6 +36,7 @@ class Forwarding:
             await fail(context)
             return b""
         seen = Seen(self._captures, lambda _: onward, path, context)
+        watch(onward, path, context, seen)
         seen.asked(request)
         may_drop = path == SHUTDOWN and await shutdown.reached(onward.channel)
         ask: Any = onward.channel.unary_unary(path)
@@ -43,6 +45,7 @@ class Forwarding:
             answer: bytes = await call
         except grpc.aio.AioRpcError as exc:
             if may_drop and shutdown.dropped(exc.code()):
+                seen.ended(number(StatusCode.OK), None)
                 return shutdown.answer()
             answer = b""
         except asyncio.CancelledError:
@@ -61,6 +64,7 @@ class Forwarding:
             return
         # a stream may be opened long before its first message says what it is about
         seen = Seen(self._captures, lambda msg: self._onward(path, method, msg), path, context)
+        watch(onward, path, context, seen)
         call: UpstreamCall = onward.channel.stream_stream(path)(**_options(onward, context))
         try:
             await exchanged(first, context, call, seen)

@@ -19,6 +19,8 @@ class Onward:
     channel: grpc.aio.Channel
     call: Call | None = None
     """None: it only passes through."""
+    upstream: str = ""
+    """Its name in the configuration."""
     rules: Rules = _NO_RULES
     model: str = ""
     """As capture names it: by the request, else by the configuration."""

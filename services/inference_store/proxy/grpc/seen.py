@@ -68,6 +68,8 @@ class Seen:
         self._received_at = datetime.now(UTC)
         self._captured: _Captured | None = None
         self.has_asked = False
+        self.code: int | None = None
+        """How the call ended."""
 
     def asked(self, message: bytes) -> None:
         """A message of the request is on its way."""
@@ -99,6 +101,7 @@ class Seen:
         self, code: int, error: str | None, initial: Metadata = (), trailing: Metadata = ()
     ) -> None:
         """The call is over."""
+        self.code = code
         if self._captured:
             exchange = self._captured.exchange
             exchange.grpc_code, exchange.error = code, error or None

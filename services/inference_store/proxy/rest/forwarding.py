@@ -10,12 +10,15 @@ from typing import TypeAlias
 
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.routing import Routing
+from inference_store.proxy.watched import Watched
+from inference_store.store import traces
 
 from .asgi import Receive, Scope, Send
 from .headers import as_text, end_to_end, length_of
 from .kept import Ticket
 from .passing import Passing
 from .upstreams import Upstreams
+from .watching import outcome_of, said
 
 Begin: TypeAlias = Callable[[int], Ticket | None]
 
@@ -54,9 +57,13 @@ class Forwarding:
         ticket = self._begin(length_of(headers) or 0) if route.call else None
         session = self._upstreams.session(route.upstream.name)
         passing = Passing(route, session, exchange, ticket=ticket, receive=receive, send=send)
+        name = route.upstream.name
+        watched = Watched("rest", route.call, name, lambda: said(scope, headers))
         try:
-            await passing.run(headers)
+            with traces.within(watched.span):
+                await passing.run(headers)
         finally:
             exchange.finished_at = datetime.now(UTC)
+            watched.end(outcome_of(exchange), exchange.http_status)
             if ticket is not None and route.call is not None:
                 ticket.finish(exchange, route.call, route.rules, route.model)

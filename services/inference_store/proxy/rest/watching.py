@@ -1,0 +1,40 @@
+"""What there is to say of a REST call: at its beginning to a span, at its end what came of it."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.watched import TRACE_HEADERS, Outcome
+from inference_store.store import traces
+
+from .asgi import Scope
+from .headers import Raw
+from .passing import CALLER_GONE
+
+_METHODS: Final = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
+_CONTEXT: Final = frozenset(name.encode() for name in TRACE_HEADERS)
+
+
+def said(scope: Scope, headers: Raw) -> tuple[traces.Attributes, Mapping[str, str]]:
+    """A span's attributes, and the caller's context."""
+    attributes = {
+        "http.request.method": scope["method"] if scope["method"] in _METHODS else "_OTHER",
+        "url.scheme": scope["scheme"],
+        "network.protocol.version": scope["http_version"],
+    }
+    context = {
+        name.decode(): value.decode("latin-1") for name, value in headers if name in _CONTEXT
+    }
+    return attributes, context
+
+
+def outcome_of(exchange: Exchange) -> Outcome:
+    """What came of a call that is over."""
+    if exchange.error == CALLER_GONE:
+        return "gone"
+    if exchange.forwarded_at is None:
+        return "refused"
+    status = exchange.http_status
+    if status is None or status >= 500 or exchange.error is not None:
+        return "failed"
+    return "refused" if status >= 400 else "ok"

@@ -1,0 +1,77 @@
+"""A call as the operator sees it: under way, then its time and outcome, and traced one span.
+
+What labels and spans hold is bounded: protocols are ours, upstreams the configuration's; no path,
+no id and no model is in them. The request goes on as it came: the model server is told the caller's
+`traceparent`, not the span's.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Final, Literal, TypeAlias
+
+from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
+
+from inference_store.store import traces
+from inference_store.store.metrics import CALL_SECONDS, CALLS_IN_PROGRESS
+
+from .exchange import Transport
+from .protocols import Call
+
+Outcome: TypeAlias = Literal["ok", "refused", "failed", "gone"]
+"""`refused`: the caller's mistake; `failed`: the model server's, or it gave no whole answer;
+`gone`: the caller went away before it had the answer."""
+Said: TypeAlias = Callable[[], tuple[traces.Attributes, Mapping[str, str]]]
+"""A span's attributes, and the headers of the caller's context; asked where the call is traced."""
+
+TRACE_HEADERS: Final = ("traceparent", "tracestate")
+_PASSED: Final = "none"
+# looking a series up takes longer than counting
+_timed = cache(CALL_SECONDS.labels)
+_under_way = cache(CALLS_IN_PROGRESS.labels)
+_STATUS: Final[Mapping[Transport, str]] = {
+    "rest": "http.response.status_code",
+    "grpc": "rpc.grpc.status_code",
+}
+
+
+class Watched:
+    """One call to an upstream, from here to `end`. Only calls that are captured have a span."""
+
+    __slots__ = ("_began", "_protocol", "_transport", "_upstream", "span")
+
+    def __init__(self, transport: Transport, call: Call | None, upstream: str, said: Said) -> None:
+        """`call` None: it only passes through."""
+        self._transport, self._upstream = transport, upstream
+        self._protocol = _PASSED if call is None else call.protocol.name
+        self._began = time.perf_counter()
+        _under_way(transport).inc()
+        is_traced = call is not None and traces.is_on()
+        self.span = _begun(call, upstream, said) if call and is_traced else INVALID_SPAN
+
+    def end(self, outcome: Outcome, status: int | None) -> None:
+        """Once. `status`: the model server's, by HTTP or gRPC; None: there is none."""
+        _under_way(self._transport).dec()
+        seconds = time.perf_counter() - self._began
+        _timed(self._protocol, self._upstream, outcome).observe(seconds)
+        if self.span is not INVALID_SPAN:
+            self._end_span(outcome, status)
+
+    def _end_span(self, outcome: Outcome, status: int | None) -> None:
+        self.span.set_attribute("inference_store.outcome", outcome)
+        if status is not None:
+            self.span.set_attribute(_STATUS[self._transport], status)
+        if outcome == "failed":
+            says_so = status is not None and (self._transport == "grpc" or status >= 500)
+            traces.failed(self.span, str(status) if says_so else "no_answer")
+        self.span.end()
+
+
+def _begun(call: Call, upstream: str, said: Said) -> Span:
+    attributes, headers = said()
+    ours = {
+        "inference_store.protocol": call.protocol.name,
+        "inference_store.upstream": upstream,
+    }
+    name = f"{call.protocol.name} {call.kind}"
+    return traces.begin(name, SpanKind.SERVER, {**attributes, **ours}, headers=headers)

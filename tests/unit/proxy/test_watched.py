@@ -1,0 +1,132 @@
+"""What is counted and traced of a call, whatever becomes of it."""
+
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import INVALID_SPAN
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.rest.passing import CALLER_GONE
+from inference_store.proxy.rest.watching import outcome_of, said
+from inference_store.proxy.watched import Outcome, Said, Watched
+from inference_store.store import traces
+from inference_store.store.metrics import SHOWN
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CALL = Call(PROTOCOLS["v2"], "infer", "a-model")
+
+
+def shown(name: str, **labels: str) -> float:
+    return SHOWN["proxy"].get_sample_value(f"inference_store_proxy_{name}", labels) or 0.0
+
+
+def nothing() -> tuple[traces.Attributes, Mapping[str, str]]:
+    raise AssertionError("asked though it is not traced")
+
+
+def called() -> tuple[traces.Attributes, Mapping[str, str]]:
+    return {"rpc.system": "grpc"}, {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """What is exported while traces are on."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(traces._Tracing, "tracer", provider.get_tracer("test"))
+    yield exporter
+    provider.shutdown()
+
+
+def test_it_is_under_way_and_then_has_a_time() -> None:
+    labels = {"protocol": "v2", "upstream": "one", "outcome": "ok"}
+    under_way = shown("calls_in_progress", transport="rest")
+    before = shown("call_seconds_count", **labels)
+    watched = Watched("rest", CALL, "one", nothing)
+    assert shown("calls_in_progress", transport="rest") == under_way + 1
+    assert watched.span is INVALID_SPAN
+    watched.end("ok", 200)
+    assert shown("calls_in_progress", transport="rest") == under_way
+    assert shown("call_seconds_count", **labels) == before + 1
+
+
+def ended(spans: InMemorySpanExporter, outcome: Outcome, status: int | None) -> ReadableSpan:
+    said_: Said = called
+    Watched("grpc", CALL, "one", said_).end(outcome, status)
+    (span,) = spans.get_finished_spans()
+    return span
+
+
+def test_a_span_goes_on_with_the_callers(spans: InMemorySpanExporter) -> None:
+    span = ended(spans, "ok", 0)
+    assert span.parent is not None
+    assert span.context is not None
+    assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
+    assert (span.name, span.kind.name) == ("v2 infer", "SERVER")
+    assert span.status.is_unset
+    assert dict(span.attributes or {}) == {
+        "rpc.system": "grpc",
+        "rpc.grpc.status_code": 0,
+        "inference_store.protocol": "v2",
+        "inference_store.upstream": "one",
+        "inference_store.outcome": "ok",
+    }
+
+
+@pytest.mark.parametrize(("status", "kind"), [(14, "14"), (None, "no_answer")])
+def test_a_failure_is_marked(spans: InMemorySpanExporter, status: int | None, kind: str) -> None:
+    span = ended(spans, "failed", status)
+    assert not span.status.is_ok
+    assert not span.status.is_unset
+    assert (span.attributes or {})["error.type"] == kind
+
+
+def test_what_only_passes_through_has_a_time_and_no_span(spans: InMemorySpanExporter) -> None:
+    labels = {"protocol": "none", "upstream": "one", "outcome": "refused"}
+    before = shown("call_seconds_count", **labels)
+    Watched("rest", None, "one", nothing).end("refused", 404)
+    assert shown("call_seconds_count", **labels) == before + 1
+    assert not spans.get_finished_spans()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "error", "is_forwarded"),
+    [
+        ("ok", 200, None, True),
+        ("ok", 304, None, True),
+        ("refused", 404, None, True),
+        ("failed", 503, None, True),
+        ("failed", None, "the upstream one did not answer in time", True),
+        ("failed", 200, "the upstream one cannot be reached: it broke off", True),
+        ("failed", None, None, True),
+        ("refused", None, "the request's target is no path", False),
+        ("gone", None, CALLER_GONE, True),
+        ("gone", 200, CALLER_GONE, True),
+    ],
+)
+def test_each_end_has_its_outcome(
+    outcome: str, status: int | None, error: str | None, is_forwarded: bool
+) -> None:
+    exchange = Exchange(transport="rest", method="POST", path="/", received_at=NOW)
+    exchange.forwarded_at = NOW if is_forwarded else None
+    exchange.http_status, exchange.error = status, error
+    assert outcome_of(exchange) == outcome
+
+
+def test_of_a_request_a_span_is_told_its_method_and_context_alone() -> None:
+    scope = {"method": "BREW", "scheme": "http", "http_version": "1.1", "path": "/secret"}
+    headers = [
+        (b"traceparent", b"00-1"),
+        (b"authorization", b"Bearer x"),
+        (b"tracestate", b"a\xff"),
+    ]
+    attributes, context = said(scope, headers)
+    assert attributes["http.request.method"] == "_OTHER"
+    assert "secret" not in repr(attributes)
+    assert context == {"traceparent": "00-1", "tracestate": "a\xff"}
