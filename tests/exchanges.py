@@ -9,8 +9,8 @@ from typing import Any
 
 import orjson
 
-from inference_store.proxy.capture.content_coding import decoded
 from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols.content_encoding import decoded
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Protocol, Reading
 from inference_store.store.json_text import UnreadableJson, read_exactly, write_json
 
@@ -31,7 +31,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """One inference an input; an answer's outputs one each."""
     del call, model
     try:
-        plain = decoded(exchange.request.bytes, exchange.request_headers, limit=1 << 20)
+        plain = decoded(exchange.request.bytes, exchange.request_headers, 1 << 20)
         asked = read_exactly(plain or b"")
         inputs = [base64.b64decode(each["data"][0]) for each in asked["inputs"]]
         envelopes = [each.get("parameters", {}).get("metadata") for each in asked["inputs"]]

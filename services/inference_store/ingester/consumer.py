@@ -20,6 +20,7 @@ from inference_store.store.settings import IngesterSettings
 
 from .batch import Assigned, Share
 from .decompression import bound_decompression
+from .leaving import leave
 from .positions import OffsetsWentBack, Positions
 from .record_batches import read_whatever_comes
 from .topic_ids import topic_ids
@@ -102,10 +103,10 @@ class Topic:
         try:
             await consumer.start()
         except KafkaConnectionError as error:
-            await consumer.stop()
+            await leave(consumer)
             raise KafkaConnectionError(await why_away(arguments) or str(error)) from error
         except BaseException:
-            await consumer.stop()
+            await leave(consumer)
             raise
         self._consumer = consumer
         self._joined = Positions(self._settings, self._engine, consumer)
@@ -113,9 +114,11 @@ class Topic:
     async def stop(self) -> None:
         """Leave the group. aiokafka does not call on_partitions_revoked here: we do."""
         if self._consumer is not None:
-            await self._consumer.stop()
-            self.revoke(list(self._assigned))
-            self._consumer = None
+            consumer, self._consumer = self._consumer, None
+            try:
+                await leave(consumer)
+            finally:
+                self.revoke(list(self._assigned))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Kafka gave us these: nothing of them is read before they are placed."""

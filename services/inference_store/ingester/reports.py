@@ -22,6 +22,7 @@ from inference_store.store.producer_reports import decode
 from inference_store.store.settings import IngesterSettings
 
 from .decompression import bound_decompression
+from .leaving import leave
 from .patience import Patience, Stopped
 from .record_batches import fault_of, read_whatever_comes
 
@@ -84,7 +85,7 @@ class Reports:
             await _start(consumer)
             await self._follow(consumer)
         finally:
-            await _stop(consumer)
+            await leave(consumer)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         loop, looked_at = asyncio.get_running_loop(), -self._look_seconds
@@ -177,18 +178,6 @@ async def _start(consumer: AIOKafkaConsumer) -> None:
             await consumer.start()
     except TimeoutError as error:
         raise KafkaTimeoutError(f"no broker answers within {_KAFKA_SECONDS:g} s") from error
-
-
-async def _stop(consumer: AIOKafkaConsumer) -> None:
-    """aiokafka (0.14) stops half-way, with the CancelledError of a fetch of its own that waited for
-    a broker: passed on, it would end our task in silence."""
-    try:
-        await consumer.stop()
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-        await consumer._client.close()
 
 
 async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:

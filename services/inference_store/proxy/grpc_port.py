@@ -45,6 +45,7 @@ class GrpcPort:
             self._captures,
             by_model=len(self._upstreams) > 1,
             message_bytes=settings.proxy_grpc_message_bytes,
+            most_calls=settings.proxy_grpc_calls,
         )
         address = f"{settings.proxy_host}:{settings.proxy_grpc_port}"
         try:

@@ -118,6 +118,9 @@ CAPTURES_DROPPED = _counter(
     "proxy_captures_dropped_total", "Exchanges that were to be captured and were not.", "reason"
 )
 CAPTURED_EVENTS = _counter("proxy_events_total", "Events acknowledged by Kafka.")
+REFUSED_CALLS = _counter(
+    "proxy_refused_calls_total", "gRPC calls refused because too many were under way."
+)
 CUT_BODIES = _counter(
     "proxy_cut_bodies_total", "Exchanges recorded without all of their bodies.", "why"
 )

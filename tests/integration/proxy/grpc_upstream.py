@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.grpc import Onward, channel, server
 from inference_store.proxy.protocols.protocol import Call, Protocol
@@ -54,6 +55,8 @@ class Seen:
     details: str | None = None
     initial: tuple[tuple[str, str | bytes], ...] = ()
     trailing: tuple[tuple[str, str | bytes], ...] = ()
+    """Without the proxy's own: the id."""
+    id: Any = field(default=None, compare=False)
 
 
 async def unary(on: grpc.aio.Channel, path: str, message: bytes, **options: Any) -> Seen:
@@ -78,13 +81,19 @@ def _stream(to: str, path: str, messages: Sequence[bytes], options: dict[str, An
         seen.code, seen.details = call.code(), call.details()
         seen.initial = tuple(map(tuple, call.initial_metadata()))
         seen.trailing = tuple(map(tuple, call.trailing_metadata() or ()))
-    return seen
+    return _without_id(seen)
 
 
 async def _ended(call: Any, seen: Seen) -> Seen:
     seen.code, seen.details = await call.code(), await call.details()
     seen.initial = tuple(await call.initial_metadata())
     seen.trailing = tuple(await call.trailing_metadata() or ())
+    return _without_id(seen)
+
+
+def _without_id(seen: Seen) -> Seen:
+    seen.id = dict(seen.trailing).get(ID_HEADER)
+    seen.trailing = tuple(pair for pair in seen.trailing if pair[0] != ID_HEADER)
     return seen
 
 

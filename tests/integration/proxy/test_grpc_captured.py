@@ -4,10 +4,13 @@ import asyncio
 import time
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import grpc
+import pytest
 
 from inference_store.grpc_messages import message
+from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import header
 from tests.integration.proxy.grpc_upstream import INFER, STREAM, V2, line, stream, unary
 
@@ -227,3 +230,28 @@ async def test_an_upstream_that_comes_back_is_found_soon() -> None:
         await again.stop(None)
         assert code is grpc.StatusCode.OK
         assert time.monotonic() - before < 4
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_trailer_names_the_id_that_came_in_metadata_or_was_made(
+    path: str, fails: bool
+) -> None:
+    async def end(context: Any) -> None:
+        await answer(context)
+        if fails:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "wrong shape")
+
+    async with line() as started:
+        started.upstream.behaviours |= {INFER: end, STREAM: end}
+        given = (("x-request-id", "r-7"),)
+        named = await stream(started.at[1], path, [WRITTEN], metadata=given)
+        exchange = await started.captures.exchange()
+        made = await stream(started.at[1], path, [WRITTEN])
+        another = await started.captures.exchange()
+        unknown = await unary(started.proxied, V2 + "ServerLive", b"")
+    assert header(exchange.response_headers, ID_HEADER) == named.id
+    assert header(another.response_headers, ID_HEADER) == made.id
+    assert named.id == "r-7"
+    assert UUID(made.id)
+    assert unknown.id is None

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import random
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import grpc
 import pytest
 
+from inference_store.store.metrics import SHOWN
 from tests.integration.proxy.grpc_upstream import INFER, STREAM, Line, line, stream, unary
 
 SECONDS = 20
@@ -131,3 +133,39 @@ async def test_a_failed_call_has_a_status_and_no_message() -> None:
     assert seen[0] == seen[1]
     assert (seen[1].messages, seen[1].details) == ([], "wrong shape")
     assert (exchange.grpc_code, exchange.error) == (3, "wrong shape")
+
+
+def _refused() -> float:
+    return SHOWN["proxy"].get_sample_value("inference_store_proxy_refused_calls_total") or 0
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM])
+async def test_calls_beyond_the_most_are_refused_and_counted(path: str) -> None:
+    """Also while another has not sent its request yet; when that is over, there is room again."""
+
+    async def echo(context: Any) -> None:
+        async for asked in _asked(context):
+            await context.write(asked)
+
+    async with line(most_calls=1) as started, asyncio.timeout(SECONDS):
+        started.upstream.behaviours |= {INFER: echo, STREAM: echo}
+        waiting: Any = started.proxied.stream_stream(path)()
+        before, refused = _refused(), await unary(started.proxied, INFER, b"x")
+        while waiting.done() or refused.code is grpc.StatusCode.OK:
+            # the other has not come in yet, or too late
+            waiting = started.proxied.stream_stream(path)() if waiting.done() else waiting
+            before, refused = _refused(), await unary(started.proxied, INFER, b"x")
+        assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "as many calls" in (refused.details or "")
+        assert _refused() == before + 1
+        await waiting.write(b"y")
+        await waiting.done_writing()
+        assert await waiting.read() == b"y"
+        assert await _rest(waiting) is grpc.StatusCode.OK
+        while (await unary(started.proxied, INFER, b"x")).code is not grpc.StatusCode.OK:
+            pass
+
+
+async def _asked(context: Any) -> AsyncIterator[bytes]:
+    while (message := await context.read()) is not grpc.aio.EOF:
+        yield message

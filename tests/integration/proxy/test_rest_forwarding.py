@@ -58,6 +58,9 @@ class Echo:
         _request("POST", INFER),
         _request("GET", "/v2/health/live?a=%20b&c=d%2Fe"),
         _request("GET", "/v2/models/a%2Fb//c;d=1/ready?x"),
+        _request("GET", "/v2/health/live?"),
+        _request("GET", "/v2/health/live??"),
+        _request("POST", f"{INFER}?", b"{}"),
         _request("HEAD", "/v2"),
         _request("DELETE", "/v2/x", b"body"),
         _request("PROPFIND", "/v2/x", b"<a/>"),
@@ -123,6 +126,60 @@ async def test_every_status_comes_back(status: int) -> None:
     async with upstream(answer) as port, proxy(port, kept := Kept()) as before:
         assert _parts(await raw(before, request)) == _parts(await raw(port, request))
         assert (await kept.first()).http_status == status
+
+
+@pytest.mark.parametrize("line", ["GET /v2 HTTP/1.0", f"POST {INFER} HTTP/1.0"])
+@pytest.mark.parametrize("keep", ["", "Connection: keep-alive\r\n"])
+async def test_a_client_of_http_1_0_gets_no_chunks(line: str, keep: str) -> None:
+    """The answer of no declared length ends with the connection."""
+
+    async def parts(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for part in (b"one", b"two"):
+            await answer.write(part)
+        return answer
+
+    request = f"{line}\r\nHost: x\r\n{keep}Content-Length: 2\r\n\r\n{{}}".encode()
+    async with upstream(parts) as port, proxy(port, Kept()) as before:
+        head, _, body = (await raw(before, request)).partition(b"\r\n\r\n")
+    assert body == b"onetwo"
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+
+
+async def _fixed(answer: bytes) -> tuple[asyncio.Server, int]:
+    """A model server that answers these bytes to every request, and stays connected."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                writer.write(answer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    return server, server.sockets[0].getsockname()[1]
+
+
+@pytest.mark.parametrize(
+    ("method", "status"),
+    [("GET", "304 Not Modified"), ("GET", "204 No Content"), ("HEAD", "200 OK")],
+)
+@pytest.mark.parametrize("path", ["/v2", INFER])
+async def test_a_length_without_a_body_leaves_the_connection_as_it_is(
+    method: str, status: str, path: str
+) -> None:
+    answer = f"HTTP/1.1 {status}\r\nETag: 7\r\nContent-Length: 1000\r\n\r\n".encode()
+    server, port = await _fixed(answer)
+    async with server, proxy(port, Kept()) as before:
+        reader, writer = await asyncio.open_connection("127.0.0.1", before)
+        for _ in range(3):
+            writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+            assert head.startswith(f"HTTP/1.1 {status}".encode())
+            assert b"content-length: 1000" in head
+        writer.close()
+        await writer.wait_closed()
 
 
 async def test_what_is_handed_over() -> None:

@@ -156,3 +156,40 @@ async def test_a_topic_made_anew_is_seen_by_the_leaders_of_what_came() -> None:
     assert placed(topic) == []
     assert await read(topic, brokers) == [0]
     assert placed(topic) == [0, 1]
+
+
+class Fetching(Brokers):
+    """Stops half-way, with the CancelledError of a fetch of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed = False
+
+    async def stop(self) -> None:
+        raise asyncio.CancelledError
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+async def test_a_consumer_that_stops_half_way_ends_nobody_else() -> None:
+    brokers = Fetching()
+    topic = topic_of(brokers)
+    await topic.stop()
+    assert brokers.closed
+    assert not topic.assigned
+    await topic.stop()
+
+
+async def test_who_is_cancelled_while_it_stops_is_cancelled() -> None:
+    topic = topic_of(Fetching())
+
+    async def ended() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await topic.stop()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(ended())
+    assert not topic.assigned

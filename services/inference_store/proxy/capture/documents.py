@@ -6,7 +6,7 @@ from typing import Any, Final
 import orjson
 
 from inference_store.store.events import encode
-from inference_store.store.json_text import write_json
+from inference_store.store.json_text import MAX_DEPTH, write_json
 
 _PUBLISHED_AT: Final = b'"event_published_at":"'
 _WRAPPINGS: Final = 3
@@ -85,10 +85,12 @@ def _json(value: Any) -> orjson.Fragment:
     return orjson.Fragment(write_json(_plain(value)).encode("utf-8", "backslashreplace"))
 
 
-def _plain(value: Any) -> Any:
-    """Mappings and sequences as JSON's own."""
+def _plain(value: Any, levels: int = MAX_DEPTH) -> Any:
+    """Mappings and sequences as JSON's own; what is nested deeper than is written, left out."""
+    if not isinstance(value, (Mapping, list, tuple)):
+        return value
+    if levels == 0:
+        return []  # which is written as "…"
     if isinstance(value, Mapping):
-        return {str(name): _plain(each) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    return value
+        return {str(name): _plain(each, levels - 1) for name, each in value.items()}
+    return [_plain(each, levels - 1) for each in value]

@@ -1,6 +1,6 @@
 """What an inference is called: the caller's own name for it where there is one."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from inference_store.proxy.exchange import Headers, header
@@ -43,11 +43,13 @@ def ids_of(
     request_headers: Headers,
     response_headers: Headers,
     count: int,
+    clean: Callable[[str | None], str | None] = lambda name: name,
 ) -> Sequence[Ids]:
     """The ids of an exchange's inferences, in order: the request's, else the base id's header,
     else the answer's, else the request id's header, else the one made here.
 
     Several are told apart by `-<index>`, and all of them are found by the name they share.
+    `clean`: what is left of one where values are redacted; None: nothing.
     """
     made = header(response_headers, ID_HEADER)
     given = (
@@ -57,7 +59,7 @@ def ids_of(
         header(request_headers, REQUEST_ID),
         made,
     )
-    names = _distinct(given) or (str(uuid7()),)
+    names = _distinct(map(clean, given)) or (str(uuid7()),)
     if count == 1:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
     return [Ids(f"{names[0]}-{index}", names[:_MOST_ALIASES]) for index in range(count)]

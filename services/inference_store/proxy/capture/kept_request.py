@@ -10,12 +10,13 @@ A message is a REST body without its content coding, or one message of gRPC. A p
 
 import json
 from base64 import b64decode, b64encode, urlsafe_b64encode
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.content_encoding import decoded
 
-from .content_coding import decoded
 from .request_headers import kept_headers, kept_query
 
 MOST_BYTES = 256 * 1024
@@ -30,6 +31,11 @@ _FORMS: Mapping[str, Callable[[bytes], bytes | None]] = {
     "ascii": lambda data: _escaped(data, ascii_only=True),
 }
 _LOOKED_BACK = 32
+# So often every byte is looked at, and so many bytes a look itself is counted as.
+_MOST_LOOKS = 64
+_OF_A_LOOK = 16
+Hole: TypeAlias = tuple[int, int, int, str]
+"""Where a datum stood in a message: start, end, its index, its form."""
 
 
 def kept_request(
@@ -77,7 +83,7 @@ def _bytes(part: Any, data: Mapping[int, bytes]) -> bytes:
 def _bodies(exchange: Exchange, limit: int) -> list[bytes] | None:
     if exchange.transport == "grpc":
         return list(exchange.request.parts)
-    body = decoded(exchange.request.bytes, exchange.request_headers, limit=limit)
+    body = decoded(exchange.request.bytes, exchange.request_headers, limit)
     return None if body is None else [body] if body else []
 
 
@@ -86,40 +92,67 @@ def _without(bodies: Sequence[bytes], data: Sequence[bytes | None]) -> list[list
 
     Data mostly stand in their order, so that one pass finds them all.
     """
-    holes: list[list[tuple[int, int, int, str]]] = [[] for _ in bodies]
+    search = _Search(bodies)
+    holes: list[list[Hole]] = [[] for _ in bodies]
     place = (0, 0)
     for index, datum in enumerate(data):
         if not datum:
             continue
-        found = _find(bodies, datum, place) or (
-            _find(bodies, datum, (0, 0)) if index < _LOOKED_BACK else None
+        found = search.find(datum, place) or (
+            search.find(datum, (0, 0)) if index < _LOOKED_BACK else None
         )
         if found is None:
             return None
         message, start, end, form = found
-        if any(start < b and a < end for a, b, _, _ in holes[message]):
-            # a datum that is sent once and belongs to several
-            continue
-        holes[message].append((start, end, index, form))
-        place = (message, end)
-    return [_parts(body, sorted(found)) for body, found in zip(bodies, holes, strict=True)]
+        # else a datum that is sent once and belongs to several
+        if _add(holes[message], (start, end, index, form)):
+            place = (message, end)
+    return [_parts(body, found) for body, found in zip(bodies, holes, strict=True)]
 
 
-def _find(
-    bodies: Sequence[bytes], datum: bytes, place: tuple[int, int]
-) -> tuple[int, int, int, str] | None:
-    for name, form in _FORMS.items():
-        looked_for = form(datum)
-        if not looked_for:
-            continue
-        for message in range(place[0], len(bodies)):
-            start = bodies[message].find(looked_for, place[1] if message == place[0] else 0)
+def _add(holes: list[Hole], hole: Hole) -> bool:
+    """Put a hole between those that are there, in order; False where one lies over it."""
+    at = bisect_left(holes, hole)
+    before_it, behind_it = holes[max(0, at - 1) : at], holes[at : at + 1]
+    if any(hole[0] < end and start < hole[1] for start, end, _, _ in (*before_it, *behind_it)):
+        return False
+    holes.insert(at, hole)
+    return True
+
+
+class _Search:
+    """Finds data in bodies. All of it together looks at each byte so many times at most: a request
+    is a stranger's, and may hold thousands of data that are nowhere to be found."""
+
+    def __init__(self, bodies: Sequence[bytes]) -> None:
+        self._bodies = bodies
+        self._left = _MOST_LOOKS * sum(len(body) + _OF_A_LOOK for body in bodies)
+        self._forms = list(_FORMS)
+
+    def find(self, datum: bytes, place: tuple[int, int]) -> tuple[int, int, int, str] | None:
+        """Message, start, end and form of a datum behind a place; None: not found, or too dear."""
+        for name in self._forms:
+            looked_for = _FORMS[name](datum)
+            found = self._first(looked_for, place) if looked_for else None
+            if found is not None and looked_for:
+                # the next datum mostly has the same
+                self._forms.sort(key=lambda each: each != name)
+                return found[0], found[1], found[1] + len(looked_for), name
+        return None
+
+    def _first(self, looked_for: bytes, place: tuple[int, int]) -> tuple[int, int] | None:
+        for message in range(place[0], len(self._bodies)):
+            if self._left <= 0:
+                return None
+            body, begin = self._bodies[message], place[1] if message == place[0] else 0
+            start = body.find(looked_for, begin)
+            self._left -= (len(body) if start < 0 else start) - begin + _OF_A_LOOK
             if start >= 0:
-                return message, start, start + len(looked_for), name
-    return None
+                return message, start
+        return None
 
 
-def _parts(body: bytes, holes: Sequence[tuple[int, int, int, str]]) -> list[Any]:
+def _parts(body: bytes, holes: Sequence[Hole]) -> list[Any]:
     parts: list[Any] = []
     at = 0
     for start, end, index, form in holes:

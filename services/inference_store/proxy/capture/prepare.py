@@ -91,9 +91,8 @@ class Preparation:
         if work.rules.redactions:
             # What is made of a redacted request cannot hold what was taken out of it.
             exchange = redactor.request(exchange)
-            reading = redactor.reading(
-                read_by_protocol(work, exchange), transport=exchange.transport
-            )
+            reading = redactor.reading(read_by_protocol(work, exchange), exchange)
+            exchange = redactor.answered(exchange)
         return _Writing(chosen, exchange, reading, redactor, self).prepared(producer, sequence)
 
     @property
@@ -162,6 +161,7 @@ class _Writing:
             request_headers=self._exchange.request_headers,
             response_headers=self._exchange.response_headers,
             count=len(self._inferences),
+            clean=self._redactor.id,
         )
 
     def _request(self) -> dict[str, Any]:

@@ -1,13 +1,15 @@
 """Taking out what must not be kept, before anything is written.
 
 The request is redacted before it is read, so that whatever is made of it has lost the same; then
-the answer, into which engines copy the caller's metadata. What cannot be read cannot be redacted:
-where a rule names a part of it, it is not kept at all.
+the answer, into which engines copy the caller's metadata, and in which the values that were taken
+out are looked for (`taken.py`). What cannot be read cannot be redacted: where a rule names a part
+of it, it is not kept at all.
 """
 
 import hmac
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,22 +17,25 @@ from typing import Any
 from inference_store.proxy.base64_text import from_base64
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.metadata_header import BINARY_HEADER, utf8
+from inference_store.proxy.protocols.content_encoding import decoded
 from inference_store.proxy.protocols.protocol import Inference, Reading
 from inference_store.proxy.rules import Redaction
 from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
 
-from .content_coding import decoded
 from .json_paths import ELEMENTS, GONE, change_at, steps_of
+from .metadata_keys import MetadataKeys
 from .request_headers import METADATA_HEADERS
+from .taken import Taken
 
 HASHED = "hmac-sha256:"
 """What a hash in the place of a value begins with."""
 _LENGTH = "inference-header-content-length"
 _CHANGED = frozenset({"content-encoding", "content-length", _LENGTH})
-_WRAPPINGS = 4
 # What holds the datum itself over gRPC, where no path leads into what is kept of the request.
 _TENSORS = (("inputs", ELEMENTS, "contents"), ("inputs", ELEMENTS, "data"), ("raw_input_contents",))
+_ID = ("id",)
 _OF_THE_INPUT = frozenset({"prompt", "prompts", "arguments"})
+_UNREAD = "not kept: it may repeat a request that could not be read, and so not be redacted"
 Hash = Callable[[bytes], str]
 
 
@@ -40,13 +45,19 @@ def keyed_hash(key: str, value: bytes) -> str:
 
 
 class Redactor:
-    """The redactions of a model. `key`: of the hash; where it is empty, values are dropped."""
+    """The redactions of one exchange: `request`, then `reading`, then `answered` and `id`.
+
+    `key`: of the hash; where it is empty, values are dropped.
+    """
 
     def __init__(self, redactions: Sequence[Redaction], key: str, *, limit: int) -> None:
         self._limit = limit
         self._hash: Hash | None = partial(keyed_hash, key) if key else None
         self._headers = {each.name.lower(): each for each in redactions if each.what == "header"}
-        self._keys = {each.name: each for each in redactions if each.what == "metadata"}
+        keys = {each.name: each for each in redactions if each.what == "metadata"}
+        self._keys = MetadataKeys(keys, self._changed)
+        self._taken = Taken()
+        self._unread = False
         self._paths = [(steps_of(e.name), e) for e in redactions if e.what == "path"]
         self._input = next((each for each in redactions if each.what == "input"), None)
 
@@ -71,7 +82,7 @@ class Redactor:
         body = self._redacted_body(exchange)
         if body is None:
             # `size` tells that there was one, and that it is not kept
-            size = exchange.request.size
+            size, self._unread = exchange.request.size, True
             return replace(
                 exchange, request_headers=headers, request=Body(size=size, whole=size == 0)
             )
@@ -81,20 +92,39 @@ class Redactor:
             request=Body(parts=(body[0],), size=len(body[0])),
         )
 
-    def reading(self, reading: Reading, *, transport: str) -> Reading:
+    def reading(self, reading: Reading, exchange: Exchange) -> Reading:
         """What was read of it, without what came by headers, gRPC or the answer."""
         # No path leads into messages, so one takes the whole input.
-        drops = self.drops_input or (transport == "grpc" and bool(self._paths))
-        inferences = [self._inference(each, transport) for each in reading.inferences]
-        if drops and not self.drops_input:
+        by_path = exchange.transport == "grpc" and bool(self._paths)
+        drops = self.drops_input or by_path
+        if drops:
+            self._note_input(reading)
+        if by_path:
+            self._note_id(reading)
+        inferences = [self._inference(each, exchange) for each in reading.inferences]
+        if by_path and not self.drops_input:
             inferences = [replace(each, data=None, metadata=()) for each in inferences]
         standard = {
             name: value
             for name, given in reading.standard.items()
-            if (value := self._by_key(name, given)) is not GONE
+            if (value := self._keys.by_key(name, given)) is not GONE
             and not (drops and name in _OF_THE_INPUT)
         }
-        return replace(reading, inferences=inferences, standard=standard)
+        return replace(
+            reading,
+            inferences=[self._answered(each, exchange) for each in inferences],
+            standard=standard,
+            error=self._told(reading.error, exchange),
+            problem=self._told(reading.problem, exchange),
+        )
+
+    def answered(self, exchange: Exchange) -> Exchange:
+        """The exchange whose failure does not tell what was taken out of its request."""
+        return replace(exchange, error=self._told(exchange.error, exchange))
+
+    def id(self, name: str | None) -> str | None:
+        """An id without what was taken out; None where nothing is left of it."""
+        return self._taken.name(name)
 
     def keeps_body(self, transport: str) -> bool:
         """Whether the rest of the request may stand beside the metadata."""
@@ -102,7 +132,7 @@ class Redactor:
 
     def metadata(self, values: dict[str, str]) -> dict[str, str]:
         """Metadata that headers became."""
-        found = {name: self._by_key(name, value) for name, value in values.items()}
+        found = {name: self._keys.by_key(name, value) for name, value in values.items()}
         return {name: value for name, value in found.items() if value is not GONE}
 
     def _redacted_headers(self, headers: Headers) -> Headers:
@@ -122,7 +152,7 @@ class Redactor:
             return value
         binary = name == BINARY_HEADER
         raw = from_base64(value) if binary else utf8(value)
-        found = None if raw is None else self._json(raw)
+        found = None if raw is None else self._metadata(raw)
         if found is None:
             return ""
         return b64encode(found).decode() if binary else found.decode("latin-1")
@@ -133,7 +163,7 @@ class Redactor:
             return None
         if exchange.request.size == 0:
             return b"", None
-        plain = decoded(exchange.request.bytes, exchange.request_headers, limit=self._limit)
+        plain = decoded(exchange.request.bytes, exchange.request_headers, self._limit)
         if plain is None:
             return None
         said = header(exchange.request_headers, _LENGTH)
@@ -155,8 +185,16 @@ class Redactor:
             for steps, rule in self._paths:
                 change_at(document, steps, partial(self._changed, rule))
         if self._keys:
-            document = self._walked(document)
+            document = self._keys.body(document)
         return write_json(document).encode("utf-8", "backslashreplace")
+
+    def _metadata(self, raw: bytes) -> bytes | None:
+        """An envelope; None where it is no JSON."""
+        try:
+            document = read_exactly(raw)
+        except UnreadableJson:
+            return None
+        return write_json(self._keys.envelope(document)).encode("utf-8", "backslashreplace")
 
     def _lines(self, raw: bytes, *, paths: bool) -> bytes | None:
         """JSON Lines, each by itself."""
@@ -172,87 +210,78 @@ class Redactor:
             found.append((self._json(line, paths=paths) or b"") if line.strip() else line)
         return b"\n".join(found)
 
-    def _walked(self, document: Json) -> Json:
-        """All `metadata` of a document redacted, and a document that is an envelope itself."""
-        waiting = [document := self._envelope(document, _WRAPPINGS)]
-        while waiting:
-            found = waiting.pop()
-            if isinstance(found, dict):
-                if "metadata" in found:
-                    found["metadata"] = self._envelope(found["metadata"], _WRAPPINGS)
-                waiting.extend(found.values())
-            elif isinstance(found, list):
-                waiting.extend(found)
-        return document
-
-    def _envelope(self, value: Json, left: int) -> Json:
-        """Metadata in any of its forms: text, a list of items, sections, names and values."""
-        if left and type(value) is str:
-            try:
-                inner = read_exactly(value)
-            except UnreadableJson:
-                return "" if any(key in value for key in self._keys) else value
-            if isinstance(inner, (dict, list, str)):
-                return write_json(self._envelope(inner, left - 1))
-            return value
-        if left and isinstance(value, list):
-            items = [self._item(each, left - 1) for each in value]
-            return [each for each in items if each is not GONE]
-        if left and isinstance(value, dict):
-            return self._object(value, left - 1)
-        return value
-
-    def _item(self, item: Json, left: int) -> Json:
-        if isinstance(item, dict) and isinstance(item.get("key"), str):
-            rule = self._keys.get(item["key"])
-            if rule is None:
-                return item
-            new = self._changed(rule, item.get("value"))
-            return GONE if new is GONE else {**item, "type": "string", "value": new}
-        return self._envelope(item, left)
-
-    def _object(self, value: dict[str, Json], left: int) -> Json:
-        if "key" in value:
-            item = self._item(value, left)
-            return {} if item is GONE else item
-        found: dict[str, Json] = {}
-        for name, each in value.items():
-            new = self._by_key(name, each)
-            if new is GONE:
-                continue
-            inside = name in {"standard_metadata", "extended_metadata", "metadata"}
-            found[name] = self._envelope(new, left) if inside else new
-        return found
-
-    def _by_key(self, name: str, value: Any) -> Any:
-        rule = self._keys.get(name)
-        return value if rule is None else self._changed(rule, value)
-
     def _changed(self, rule: Redaction, value: Json) -> Any:
         """A value's replacement. What is hashed already stays, for it may be read twice."""
         if rule.how == "drop" or self._hash is None or value is None:
+            self._taken.note(value, GONE)
             return GONE
         text = value if isinstance(value, str) else write_json(value)
         if text.startswith(HASHED) and len(text) == len(HASHED) + 64:
             return text
-        return self._hash(text.encode("utf-8", "surrogatepass"))
+        new = self._hash(text.encode("utf-8", "surrogatepass"))
+        self._taken.note(value, new)
+        return new
 
-    def _inference(self, inference: Inference, transport: str) -> Inference:
+    def _note_input(self, reading: Reading) -> None:
+        """A datum that is a text may be repeated, too."""
+        for each in reading.inferences:
+            with suppress(UnicodeDecodeError):
+                self._taken.note((each.data or b"").decode(), GONE)
+
+    def _note_id(self, reading: Reading) -> None:
+        """Where a path takes the id out: over gRPC it is no part of what is redacted."""
+        for steps, rule in self._paths:
+            if steps == _ID and reading.request_id:
+                self._changed(rule, reading.request_id)
+
+    def _inference(self, inference: Inference, exchange: Exchange) -> Inference:
         changes: dict[str, Any] = {}
-        if transport == "grpc" and any(map(self._reaches_tensors, self._paths)):
-            changes["data"] = None
+        if exchange.transport == "grpc":
+            changes["data"] = self._data_of_grpc(inference, exchange)
         if self._keys:
             changes["metadata"] = [
-                found for each in inference.metadata if (found := self._json(each)) is not None
+                found for each in inference.metadata if (found := self._metadata(each)) is not None
             ]
-            changes["response"] = self._answer(inference.response)
+            changes["response"] = self._copied_back(inference.response)
         return replace(inference, **changes) if changes else inference
 
-    def _answer(self, response: bytes | None) -> bytes | None:
-        """The answer without copies of metadata; one that cannot be read only if it has none."""
-        if response is None or not any(key.encode() in response for key in self._keys):
+    def _data_of_grpc(self, inference: Inference, exchange: Exchange) -> bytes | None:
+        """Messages that nobody could read are the datum as they came; several inputs are one, with
+        their parameters."""
+        data = inference.data
+        if any(map(self._reaches_tensors, self._paths)):
+            return None
+        if data is None or not self._keys or data == exchange.request.bytes:
+            return None if self._keys or self._paths else data
+        return self._copied_back(data) if data.startswith(b"{") else data
+
+    def _copied_back(self, response: bytes | None) -> bytes | None:
+        """JSON without copies of metadata, as it came where there are none; what cannot be read
+        only if no key is in it."""
+        if response is None or not self._keys.may_be_in(response):
             return response
-        return self._json(response)
+        before = self._keys.found
+        written = self._json(response)
+        if written is None:
+            return None if self._keys.are_in(response) else response
+        return response if self._keys.found == before else written
+
+    def _answered(self, inference: Inference, exchange: Exchange) -> Inference:
+        """What was answered without the values that were taken out of what was asked."""
+        response = inference.response
+        if response is not None:
+            response = None if self._is_untold(exchange) else self._taken.answer(response)
+        error = self._told(inference.error, exchange)
+        return replace(inference, response=response, error=error)
+
+    def _told(self, text: str | None, exchange: Exchange) -> str | None:
+        if text is None:
+            return None
+        return _UNREAD if self._is_untold(exchange) else self._taken.without(text)
+
+    def _is_untold(self, exchange: Exchange) -> bool:
+        """A failure says what is wrong with the request, in its own words."""
+        return self._unread and (exchange.http_status or 500) >= 400
 
     @staticmethod
     def _reaches_tensors(path: tuple[tuple[str, ...], Redaction]) -> bool:

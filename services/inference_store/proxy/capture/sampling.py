@@ -6,7 +6,7 @@ from typing import Any
 
 from inference_store.proxy.protocols.protocol import Inference
 from inference_store.proxy.rules import Sampling
-from inference_store.store.json_text import UnreadableJson, read_json
+from inference_store.store.json_text import UnreadableJson, read_json, write_json
 from inference_store.store.metadata import read_metadata
 from inference_store.store.task_types import read_predictions, task_type_of
 
@@ -53,7 +53,9 @@ def _value(key: str, inferences: Iterable[Inference], standard: Mapping[str, Any
                 if entry.key == key and entry.value is not None:
                     return entry.value
     found = standard.get(key)
-    return None if found is None else str(found)
+    if found is None or isinstance(found, str):
+        return found
+    return write_json(found) if isinstance(found, (dict, list)) else str(found)
 
 
 def _is_below(limit: float, task_type: str | None, inferences: Iterable[Inference]) -> bool:

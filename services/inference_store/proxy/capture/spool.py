@@ -1,9 +1,11 @@
 """The spool: captures on disk, which outlive the process.
 
-    <directory>/<producer>.lock     held as long as one of that producer's processes lives
+    <directory>/<producer>.lock     held as long as one of that producer's processes lives; says
+                                    how many bytes are in its folder
     <directory>/<producer>/<sequence>        a capture (`prepared.py`)
     <directory>/<producer>/<sequence>.part   one that is being written
     <directory>/<producer>/report            the last report, where Kafka did not take it
+    <directory>/<producer>/report.part       one that is being written
 
 Order: a capture is written, and has its name, before it counts as spooled; it is removed after
 its events are acknowledged. Whoever finds a folder whose lock is free publishes what is in it,
@@ -13,7 +15,7 @@ under the old producer's id and sequences; a `.part` there was torn by the death
 import contextlib
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -22,6 +24,7 @@ from uuid import UUID
 import structlog
 
 from inference_store.store.metrics import SPOOL_TROUBLE
+from inference_store.store.producer_reports import decode as decode_report
 
 from .counts import Counts
 from .prepared import Prepared, Torn, decode, encode
@@ -34,16 +37,18 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Room:
-    """Bytes of all folders of the spool together."""
+    """Bytes of all folders of the spool together: `used` in ours, `others` in those of other
+    processes."""
 
     limit: int
     used: int = 0
+    others: Callable[[], int] = int
     _lock: Lock = field(default_factory=Lock)
 
     def take(self, size: int) -> bool:
         """Reserve; False where that would be over the limit."""
         with self._lock:
-            if self.used + size > self.limit:
+            if self.used + self.others() + size > self.limit:
                 return False
             self.used += size
             return True
@@ -63,6 +68,7 @@ class Folder:
         self._room, self._fsync = room, fsync
         self._lock_file = lock
         self._lock = Lock()
+        self._bytes = 0
         self._waiting = 0
         self._taken: set[str] = set()
         self._names: Iterator[str] = iter(())
@@ -82,12 +88,13 @@ class Folder:
         raw = encode(prepared)
         if not self._room.take(len(raw)):
             return False
+        self._say(len(raw))
         path = self._path / f"{prepared.sequence:020d}"
         try:
             self._write(path, raw)
         except OSError as error:
             SPOOL_TROUBLE.inc()
-            self._room.change(-len(raw))
+            self._change(-len(raw))
             path.with_suffix(_PART).unlink(missing_ok=True)
             _log.warning("the spool cannot be written", action="spooling", error=str(error))
             return False
@@ -111,6 +118,8 @@ class Folder:
         our own process left that was killed; those are counted as seen already."""
         for entry in os.scandir(self._path):
             name, _, rest = entry.name.partition(".")
+            if entry.name == _REPORT + _PART:
+                self._settle_report(Path(entry.path))
             if not name.isdigit():
                 continue
             if not own:
@@ -118,7 +127,7 @@ class Folder:
             if rest:
                 self._lose(Path(entry.path))
             else:
-                self._room.change(entry.stat().st_size)
+                self._change(entry.stat().st_size)
                 self._waiting += 1
 
     def take(self) -> Path | None:
@@ -178,6 +187,14 @@ class Folder:
         """It was sent."""
         (self._path / _REPORT).unlink(missing_ok=True)
 
+    def _settle_report(self, part: Path) -> None:
+        """One that its writer's death left: whole, it is the last report; else it is of no use."""
+        try:
+            decode_report(part.read_bytes())
+            part.rename(self._path / _REPORT)
+        except ValueError:
+            part.unlink(missing_ok=True)
+
     def close(self) -> None:
         """Let go; an empty folder is removed, the lock last."""
         with contextlib.suppress(OSError):
@@ -185,6 +202,16 @@ class Folder:
                 self._path.rmdir()  # refused where a report still lies in it
                 (self._root / f"{self.counts.producer}{_LOCK}").unlink(missing_ok=True)
         os.close(self._lock_file)
+
+    def _change(self, by: int) -> None:
+        self._room.change(by)
+        self._say(by)
+
+    def _say(self, by: int) -> None:
+        """Bytes came or went: other processes read here how many there are."""
+        with self._lock, contextlib.suppress(OSError):
+            self._bytes += by
+            os.pwrite(self._lock_file, b"%020d" % self._bytes, 0)
 
     def _lose(self, path: Path) -> None:
         self.counts.drop("torn")
@@ -194,7 +221,7 @@ class Folder:
         )
 
     def _forget(self, path: Path, size: int) -> None:
-        self._room.change(-size)
+        self._change(-size)
         with self._lock:
             self._taken.discard(path.name)
             self._waiting -= 1
@@ -229,6 +256,17 @@ def dead_producers(root: Path) -> Iterator[tuple[str, int]]:
             else:  # its owner has just gone, and took the folder along
                 (root / f"{entry.name}{_LOCK}").unlink(missing_ok=True)
                 os.close(lock)
+
+
+def bytes_of_others(root: Path, ours: Collection[str]) -> int:
+    """Bytes in the folders of all other producers, living or dead."""
+    found = 0
+    for entry in os.scandir(root):
+        name, lock, _ = entry.name.partition(_LOCK)
+        if lock and name not in ours:
+            with contextlib.suppress(OSError, ValueError):
+                found += int(Path(entry.path).read_bytes())
+    return found
 
 
 def _is_producer(name: str) -> bool:

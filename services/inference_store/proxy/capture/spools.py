@@ -11,7 +11,7 @@ from inference_store.store.settings import CaptureSettings
 from .counts import Counts
 from .deliveries import Spooled
 from .prepared import Prepared
-from .spool import Folder, Room, dead_producers
+from .spool import Folder, Room, bytes_of_others, dead_producers
 
 _log = structlog.get_logger()
 
@@ -25,7 +25,7 @@ class Spools:
         self._lock = lock
         self._root = settings.proxy_spool_directory or Path()
         self._fsync = settings.proxy_spool_fsync == "on"
-        self._room = Room(settings.proxy_spool_bytes)
+        self._room = Room(settings.proxy_spool_bytes, others=self._bytes_of_others)
         self._counts = counts
         self._own: Folder | None = None
         self._adopted: tuple[Folder, ...] = ()
@@ -108,6 +108,13 @@ class Spools:
         for folder in self._all():
             folder.close()
         self._own, self._adopted = None, ()
+
+    def _bytes_of_others(self) -> int:
+        """In folders of other processes: the limit is the directory's."""
+        try:
+            return bytes_of_others(self._root, [each.counts.producer for each in self._all()])
+        except OSError:  # ours cannot be written then, either: that says why
+            return 0
 
     def _all(self) -> Sequence[Folder]:
         return self._adopted if self._own is None else (*self._adopted, self._own)

@@ -111,14 +111,12 @@ class RedactionEntry(_Entry):
     name: str = ""
     """The key, the header, or the path, like `inputs[].parameters.user`."""
     how: Literal["drop", "hash"] = "drop"
-    """`hash`: a keyed SHA-256 in the value's place."""
+    """`hash`: a keyed SHA-256 in the value's place; of an input, as its `data_hash`."""
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if (self.what == "input") == bool(self.name):
             raise ValueError("input takes no name, everything else needs one")
-        if self.what == "input" and self.how == "hash":
-            raise ValueError("an input can only be dropped")
         return self
 
 

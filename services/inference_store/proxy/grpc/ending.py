@@ -18,7 +18,7 @@ async def end(call: UpstreamCall, context: Context, seen: Seen) -> None:
     """Give the caller the status, the message and the trailers of a call that is over."""
     code, details = await call.code(), await call.details()
     trailers = await call.trailing_metadata()
-    if trailing := passed(trailers):
+    if trailing := (*passed(trailers), *seen.named):
         context.set_trailing_metadata(trailing)
     if code is not StatusCode.OK:
         context.set_code(code)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 
+from inference_store.proxy.capture import id_for_answer
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
@@ -90,6 +91,12 @@ class Seen:
         self._context.add_done_callback(captured.hand_over)
         return captured
 
+    @property
+    def named(self) -> tuple[tuple[str, str], ...]:
+        """What the trailers of the answer say in addition: a name of the inference, where it is
+        captured. They end every call; what comes before its messages may be sent before it asks."""
+        return () if self._captured is None else self._captured.named
+
     def answered(self, message: bytes) -> None:
         """A message of the answer is there."""
         if self._captured:
@@ -105,7 +112,7 @@ class Seen:
         if self._captured:
             exchange = self._captured.exchange
             exchange.grpc_code, exchange.error = code, error or None
-            exchange.response_headers = kept(initial)
+            exchange.response_headers = (*kept(initial), *self._captured.named)
             exchange.response_trailers = kept(trailing)
             exchange.finished_at = datetime.now(UTC)
 
@@ -117,6 +124,9 @@ class _Captured:
         self, ticket: Ticket, onward: Onward, path: str, headers: Headers, received_at: datetime
     ) -> None:
         self._ticket, self._onward = ticket, onward
+        name, value = id_for_answer(headers)
+        # elsewhere than in HTTP an id may be any text
+        self.named = ((name, value),) if value.isascii() and value.isprintable() else ()
         self.request, self.response = _Kept(ticket.more), _Kept(ticket.more)
         self.exchange = Exchange(
             transport="grpc",

@@ -1,10 +1,13 @@
 """The server that stands in front: every method of every service is there."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
+
+from inference_store.store.metrics import REFUSED_CALLS
 
 from .channels import MESSAGE_BYTES, options
 from .forwarding import Forwarding
@@ -13,6 +16,7 @@ from .onward import Route
 from .seen import Captures
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
+MOST_CALLS: Final = 4096
 # What callers may do to keep a connection alive is between them and the upstream.
 _PINGS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
@@ -25,18 +29,43 @@ _ALONE: Final = (("grpc.so_reuseport", 0),)
 class _EveryMethod(grpc.GenericRpcHandler):
     """A handler for whatever is called; no serializers: messages are bytes."""
 
-    def __init__(self, forwarding: Forwarding) -> None:
+    def __init__(self, forwarding: Forwarding, most_calls: int) -> None:
         self._forwarding = forwarding
+        self._most = most_calls
+        self._under_way: set[asyncio.Task[Any]] = set()
         self._known = {path: self._handler(path, method) for path, method in METHODS.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         path = handler_call_details.method
+        if not self._takes_another():
+            REFUSED_CALLS.inc()
+            return _REFUSING
         return self._known.get(path) or self._handler(path, UNKNOWN)
+
+    def _takes_another(self) -> bool:
+        """Whether there is room for a call; asked in the task of that call, before anything that
+        it sends is read. What is counted and what is refused are told apart only here: the
+        server's own limit refuses without a word."""
+        task = asyncio.current_task()
+        if len(self._under_way) >= self._most:
+            return False
+        if task is not None:
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+        return True
 
     def _handler(self, path: str, method: Method) -> Handler:
         if method.unary:
             return _plain(grpc.unary_unary_rpc_method_handler, self._forwarding.unary, path, method)
         return _plain(grpc.stream_stream_rpc_method_handler, self._forwarding.stream, path, method)
+
+
+async def _refuse(_: Any, context: grpc.aio.ServicerContext[bytes, bytes]) -> None:
+    context.set_code(grpc.StatusCode.RESOURCE_EXHAUSTED)
+    context.set_details("the proxy has as many calls under way as it may: try again later")
+
+
+_REFUSING: Final[Handler] = grpc.stream_stream_rpc_method_handler(_refuse)
 
 
 def _plain(
@@ -52,7 +81,7 @@ def server(
     *,
     by_model: bool,
     message_bytes: int = MESSAGE_BYTES,
-    most_calls: int | None = None,
+    most_calls: int = MOST_CALLS,
     compression: grpc.Compression | None = None,
 ) -> grpc.aio.Server:
     """A server without ports: add them, start it, and stop it with a grace. Inside the loop.
@@ -62,8 +91,7 @@ def server(
     `compression` of answers: gRPC does not say what the upstream's was.
     """
     return grpc.aio.server(
-        handlers=(_EveryMethod(Forwarding(route, captures, by_model=by_model)),),
+        handlers=(_EveryMethod(Forwarding(route, captures, by_model=by_model), most_calls),),
         options=(*options(message_bytes), *_PINGS, *_ALONE),
-        maximum_concurrent_rpcs=most_calls,
         compression=compression,
     )

@@ -38,6 +38,14 @@ def decode(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes:
     return body
 
 
+def decoded(body: bytes, headers: Headers, most: int = MOST_BYTES) -> bytes | None:
+    """As `decode`; None where the body stays coded."""
+    try:
+        return decode(body, headers, most)
+    except NotDecoded:
+        return None
+
+
 def encode(body: bytes, headers: Headers) -> bytes:
     """The body in the codings that the headers name, which `decode` knows."""
     for name in codings(headers):

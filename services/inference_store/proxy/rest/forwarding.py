@@ -15,6 +15,7 @@ from inference_store.store import traces
 
 from .asgi import Receive, Scope, Send
 from .headers import as_text, end_to_end, length_of
+from .heads import EMPTY_QUERY
 from .kept import Ticket
 from .passing import Passing
 from .upstreams import Upstreams
@@ -57,6 +58,7 @@ class Forwarding:
         ticket = self._begin(length_of(headers) or 0) if route.call else None
         session = self._upstreams.session(route.upstream.name)
         passing = Passing(route, session, exchange, ticket=ticket, receive=receive, send=send)
+        passing.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
         name = route.upstream.name
         watched = Watched("rest", route.call, name, lambda: said(scope, headers))
         try:

@@ -53,6 +53,8 @@ class Passing:
         self._task: asyncio.Task[None] | None = None
         self._answer_began = False
         self._all_told = True
+        self.has_empty_query = False
+        """The request's target ends with a question mark, behind which nothing stands."""
 
     async def run(self, headers: Raw) -> None:
         """Pass it through; it ends with the answer, or when the caller has gone."""
@@ -149,17 +151,26 @@ class Passing:
         if (why := not_a_path(exchange.path)) is not None:
             await self._refuse(400, why)
             return
-        query = f"?{exchange.query}" if exchange.query else ""
         exchange.forwarded_at = datetime.now(UTC)
         async with self._session.request(
             exchange.method,
-            URL(f"{self._upstream.url}{exchange.path}{query}", encoded=True),
+            self._url(),
             headers=to_upstream(headers),
             data=_readable(body),
             allow_redirects=False,
         ) as answer:
             exchange.responded_at = datetime.now(UTC)
             await self._send_on(answer)
+
+    def _url(self) -> URL:
+        exchange = self._exchange
+        query = f"?{exchange.query}" if exchange.query else ""
+        url = URL(f"{self._upstream.url}{exchange.path}{query}", encoded=True)
+        if not self.has_empty_query or query:
+            return url
+        # yarl would leave a lone question mark out: here it belongs to the path
+        path = f"{url.raw_path}?"
+        return URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, encoded=True)
 
     async def _send_on(self, answer: ClientResponse) -> None:
         self._exchange.http_status = answer.status

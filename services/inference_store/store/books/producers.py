@@ -10,9 +10,9 @@ from .place import Place
 from .producer_account import ProducerAccount
 from .reports import reports_of
 
-# Sequence numbers in one row, and producers heard in one batch of a partition.
+# Sequence numbers in one row, and in one statement.
 _BLOCK = 10_000
-_MOST_PRODUCERS = 100
+_IN_ONE = 1_000
 
 
 async def cover(
@@ -20,27 +20,14 @@ async def cover(
 ) -> None:
     """Add the sequence numbers that came through a partition to what each producer's cover.
 
-    Only the first 100 producers are heard: a header is anyone's to fill.
+    Every producer is heard, though a header is anyone's to fill: what they are is bounded by the
+    batch, and how many are kept by `former_producers.MOST`.
     """
-    statement = text(
-        "INSERT INTO producer_sequence AS seen"
-        " (producer, cluster, topic, epoch, partition, block, covered)"
-        " SELECT producer, :cluster, :topic, :epoch, :partition, n / :block,"
-        " range_agg(int8range(n, n + 1))"
-        " FROM unnest(CAST(:producers AS text[]), CAST(:numbers AS bigint[])) AS came (producer, n)"
-        " GROUP BY producer, n / :block"
-        " ON CONFLICT (producer, cluster, topic, epoch, partition, block) DO UPDATE"
-        " SET covered = seen.covered + excluded.covered, updated_at = now()"
-    )
-    came = [
-        (producer, number)
-        for producer, numbers in islice(sequences.items(), _MOST_PRODUCERS)
-        for number in numbers
-    ]
-    if came:
-        producers, numbers = (list(column) for column in zip(*came, strict=True))
+    came = ((producer, number) for producer, numbers in sequences.items() for number in numbers)
+    while some := list(islice(came, _IN_ONE)):
+        producers, numbers = (list(column) for column in zip(*some, strict=True))
         values = {**place.values, "producers": producers, "numbers": numbers, "block": _BLOCK}
-        await connection.execute(statement, values)
+        await connection.execute(_COVER, values)
 
 
 async def producers(
@@ -61,6 +48,16 @@ async def producers(
     ]
 
 
+_COVER = text(
+    "INSERT INTO producer_sequence AS seen"
+    " (producer, cluster, topic, epoch, partition, block, covered)"
+    " SELECT producer, :cluster, :topic, :epoch, :partition, n / :block,"
+    " range_agg(int8range(n, n + 1))"
+    " FROM unnest(CAST(:producers AS text[]), CAST(:numbers AS bigint[])) AS came (producer, n)"
+    " GROUP BY producer, n / :block"
+    " ON CONFLICT (producer, cluster, topic, epoch, partition, block) DO UPDATE"
+    " SET covered = seen.covered + excluded.covered, updated_at = now()"
+)
 _CHOSEN = "(CAST(:only AS text[]) IS NULL OR producer = ANY(CAST(:only AS text[])))"
 _PRODUCERS = text(
     "WITH came AS (SELECT producer, range_agg(covered) AS covered FROM producer_sequence"

@@ -43,7 +43,7 @@ class CaptureSettings(Group):
     proxy_spool_directory: Path | None = None
     """Folder of the spool; several proxies may share it."""
     proxy_spool_bytes: Count = 1024 * 1024 * 1024
-    """Most bytes of the spool; over it captures wait in memory."""
+    """Most bytes of the spool's folder, whoever shares it; over it captures wait in memory."""
     proxy_spool_fsync: Literal["on", "off"] = "off"
     """`on`: a capture is spooled once it is on the disk itself, and outlives a power cut."""
     proxy_grace_seconds: Seconds = 20.0
@@ -81,6 +81,8 @@ class ProxySettings(LogSettings, AdminSettings, KafkaSettings, BlobSettings, Cap
     """Protocols of that model server whose calls are captured, separated by commas."""
     proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
     """Largest gRPC message that passes; a larger one is refused."""
+    proxy_grpc_calls: Count = 4096
+    """Most gRPC calls at once; further ones are refused with RESOURCE_EXHAUSTED."""
     proxy_admin_host: str = "127.0.0.1"
     """Address of the proxy's admin port (health and metrics)."""
     proxy_admin_port: Port = 9104

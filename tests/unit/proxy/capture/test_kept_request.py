@@ -1,6 +1,10 @@
 """With the data blobs, the request again: whatever the bytes are."""
 
 import base64
+import gzip
+import json
+import time
+import zlib
 from typing import Any
 
 import orjson
@@ -48,6 +52,13 @@ def test_messages_of_grpc_come_back_one_by_one(messages: list[bytes]) -> None:
     assert rebuilt(found, {0: messages[0]}) == messages
 
 
+def test_a_body_of_several_codings_and_members_comes_back() -> None:
+    """As the protocols read it, so is it kept."""
+    members = zlib.compress(gzip.compress(b'{"text": ') + gzip.compress(b'"hello"}'))
+    found = kept(members, b"hello", request_headers=[("content-encoding", "gzip, deflate")])
+    assert rebuilt(found, {0: b"hello"}) == [b'{"text": "hello"}']
+
+
 def test_a_datum_is_not_in_what_is_kept() -> None:
     image = bytes(range(256)) * 4
     body = orjson.dumps({"a": base64.b64encode(image).decode(), "b": 1})
@@ -82,3 +93,27 @@ def test_what_is_not_kept_says_why(
     assert why in found["why"]
     with pytest.raises(ValueError, match="not kept"):
         rebuilt(found, {})
+
+
+@pytest.mark.parametrize("of_grpc", [False, True])
+def test_a_request_made_to_be_searched_for_ever_is_not(of_grpc: bool) -> None:
+    """Thousands of data, of which each is looked for in all that is behind it."""
+    data = [b"<%d>" % number for number in range(4_000)]
+    filling = b"x" * 1_000_000
+    parts = [filling, *data[:2_000], *[b"x"] * 20_000] if of_grpc else [filling]
+    body = Body(parts=parts, size=sum(map(len, parts)))
+    began = time.process_time()
+    found = kept(b"", *data, transport="grpc", request=body)
+    assert time.process_time() - began < 2
+    assert "cannot be told" in found["why"]
+
+
+def test_thousands_of_data_are_found_in_one_pass() -> None:
+    """In a form that is looked for last, of a body that could not be looked through for each."""
+    texts = [f"text {number} \u00e9" for number in range(5_000)]
+    body = json.dumps({"filling": "x" * 100_000, "inputs": texts}).encode()
+    data = [text.encode() for text in texts]
+    began = time.process_time()
+    found = kept_request(exchange(body), data, (), limit=1 << 24)
+    assert time.process_time() - began < 2
+    assert rebuilt(found, dict(enumerate(data))) == [body]

@@ -1,8 +1,11 @@
 """Nothing that is to be taken out is found anywhere, whatever surrounds it."""
 
+import gzip
+from collections.abc import Callable
 from typing import Any
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,6 +44,47 @@ def test_a_key_is_in_no_envelope(envelope: Any, how: Any) -> None:
     assert redactor(rule).request(redacted).request.bytes == redacted.request.bytes
 
 
+WRAPPED: dict[str, Callable[[Any], Any]] = {
+    "text": lambda inner: orjson.dumps(inner).decode(),
+    "list": lambda inner: [inner],
+    "metadata": lambda inner: {"metadata": inner},
+    "section": lambda inner: {"extended_metadata": [inner]},
+    "another key": lambda inner: [{"key": "trip", "type": "object", "value": inner}],
+    "another name": lambda inner: {"standard_metadata": {"trip": inner}},
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPED)
+@pytest.mark.parametrize("levels", [5, 9, 40])
+@pytest.mark.parametrize("transport", ["rest", "grpc"])
+def test_a_key_is_found_however_deep_it_lies(kind: str, levels: int, transport: Any) -> None:
+    """Or what it lies in is not kept."""
+    envelope: Any = [ITEM, OTHER]
+    for level in range(levels):
+        # a text in a text doubles its backslashes each time
+        envelope = WRAPPED["list" if kind == "text" and level >= 10 else kind](envelope)
+    one = redactor(Redaction(what="metadata", name="user"))
+    body = orjson.dumps({"inputs": [{"parameters": {"metadata": envelope}}]})
+    if transport == "rest":
+        found = one.request(exchange(body)).request.bytes
+    else:
+        inference = Inference(metadata=[orjson.dumps(envelope)])
+        made = exchange(transport="grpc")
+        (redacted,) = one.reading(Reading(inferences=[inference]), made).inferences
+        found = b"".join(redacted.metadata)
+    assert SECRET.encode() not in found
+    assert (b"hall" in found) is (levels < 10)
+
+
+def test_metadata_that_are_not_named_stay_as_they_were() -> None:
+    value = '{"a":  [1.50, "\\u00e9"]}'
+    items = [{"key": "trip", "type": "object", "value": value}, {"key": "b", "value": "{user"}]
+    inference = Inference(metadata=[orjson.dumps(items)])
+    one = redactor(Redaction(what="metadata", name="user"))
+    (found,) = one.reading(Reading(inferences=[inference]), exchange()).inferences
+    assert orjson.loads(found.metadata[0]) == items
+
+
 @given(st.binary(max_size=60), st.sampled_from(["", "3", "x", "999999999999999999999"]))
 def test_nothing_is_raised_on_any_body(body: bytes, length: str) -> None:
     headers = [("inference-header-content-length", length)] if length else []
@@ -73,6 +117,14 @@ def test_json_lines_are_redacted_line_by_line() -> None:
     assert [orjson.loads(each) for each in lines] == [expected, expected]
 
 
+def test_a_coded_body_of_several_members_is_redacted_whole() -> None:
+    first, second = b'{"user": "4711-secret", ', b'"camera": "hall"}'
+    coded = gzip.compress(first) + gzip.compress(second)
+    made = exchange(coded, request_headers=[("content-encoding", "gzip")])
+    found = redactor(Redaction(what="path", name="user")).request(made)
+    assert found.request.bytes == b'{"camera": "hall"}'
+
+
 def test_numbers_that_are_not_taken_out_keep_their_digits() -> None:
     body = b'{"user": 1, "x": 0.10000000000000000000000001, "y": 1e400}'
     found = redactor(Redaction(what="path", name="user")).request(exchange(body))
@@ -86,7 +138,7 @@ def test_over_grpc_a_path_takes_the_whole_input_along() -> None:
     for name in ("inputs[].data", "inputs", "id", "inputs[].input"):
         one = redactor(Redaction(what="path", name=name))
         assert one.request(made).request == made.request
-        (found,) = one.reading(reading, transport="grpc").inferences
+        (found,) = one.reading(reading, made).inferences
         assert (found.data, found.metadata) == (None, ())
-        assert one.reading(reading, transport="grpc").standard == {"tokens": 2}
+        assert one.reading(reading, made).standard == {"tokens": 2}
         assert not one.keeps_body("grpc")

@@ -9,6 +9,7 @@ import pytest
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, Torn, decode, encode
 from inference_store.proxy.capture.spool import Folder, Room, dead_producers, made_folder
+from inference_store.store.producer_reports import encode as encode_report
 
 LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
 
@@ -142,5 +143,21 @@ def test_a_last_report_is_kept_until_it_is_sent(tmp_path: Path) -> None:
     assert heir.kept_report() == b"last"
     heir.forget_report()
     assert heir.kept_report() is None
+    heir.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_report_that_was_being_written_is_read_or_gone(tmp_path: Path, is_whole: bool) -> None:
+    """Else the folder would never be empty, and inherited again and again."""
+    spool = folder(tmp_path, producer=DYING)
+    report = encode_report(spool.counts.report(final=True))
+    (tmp_path / DYING / "report.part").write_bytes(report if is_whole else report[:-1])
+    spool.close()
+    ((producer, lock),) = dead_producers(tmp_path)
+    heir = Folder(tmp_path, counts(producer), Room(100), lock, fsync=False)
+    heir.look_through()
+    assert heir.kept_report() == (report if is_whole else None)
+    heir.forget_report()
     heir.close()
     assert list(tmp_path.iterdir()) == []

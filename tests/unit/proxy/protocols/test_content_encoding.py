@@ -7,7 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.proxy.protocols.content_encoding import NotDecoded, codings, decode, encode
+from inference_store.proxy.protocols.content_encoding import (
+    NotDecoded,
+    codings,
+    decode,
+    encode,
+)
 
 GZIP = [("content-encoding", "gzip")]
 

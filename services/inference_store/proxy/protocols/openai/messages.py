@@ -71,10 +71,14 @@ def called_tools(message: dict[str, Json]) -> list[str]:
         if isinstance(call, dict)
     ]
     return [
-        f"{each.get('name')}({each.get('arguments') or ''})"
+        f"{_text(each.get('name'))}({_text(each.get('arguments') or '')})"
         for each in functions
         if isinstance(each, dict)
     ]
+
+
+def _text(value: Json) -> str:
+    return value if isinstance(value, str) else write_json(value)
 
 
 def _role(message: dict[str, Json]) -> str:

@@ -1,0 +1,137 @@
+"""Values that were taken out of a request, looked for in what was answered: a model server repeats
+what it was sent, in its answer, in an error, as an id."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from inference_store.store.json_text import (
+    Json,
+    Number,
+    UnreadableJson,
+    is_json_number,
+    read_exactly,
+    write_json,
+)
+
+GAP = "[redacted]"
+"""Stands in an answer where a value was that was dropped."""
+MOST_VALUES = 64
+"""So many of an exchange are looked for: each costs a look through all of the answer."""
+SHORTEST = 4
+"""Characters of a text that is looked for inside others; a shorter one would be met by chance."""
+LONGEST = 4096
+_WHOLE_NUMBER = re.compile(r"-?[0-9]{6,}")
+Instead: TypeAlias = str
+
+
+class Taken:
+    """The values of one exchange, each with what stands in its place."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, Instead] = {}
+        self._names: dict[str, Instead] = {}
+
+    def note(self, value: Json, instead: Any) -> None:
+        """A value was taken out. `instead`: its hash; what is no text: it was dropped."""
+        for text in _texts_of(value):
+            if len(self._names) >= MOST_VALUES:
+                return
+            put = instead if isinstance(instead, str) and text != instead else GAP
+            self._names.setdefault(text, put)
+            if SHORTEST <= len(text) <= LONGEST:
+                self._texts = {**dict.fromkeys(_forms_of(text), put), **self._texts}
+        # a value may be a part of another: that one first
+        self._texts = dict(sorted(self._texts.items(), key=lambda each: -len(each[0])))
+
+    def without(self, text: str) -> str:
+        """A text without them."""
+        for value, instead in self._texts.items():
+            if value in text:
+                text = text.replace(value, instead)
+        return text
+
+    def name(self, name: str | None) -> str | None:
+        """An id without them; None where one was in it that was dropped."""
+        if name is None or not self._names:
+            return name
+        found = self._names.get(name) or self.without(name)
+        return None if GAP in found and GAP not in name else found
+
+    def answer(self, raw: bytes) -> bytes:
+        """An answer without them; as it came, where there are none in it."""
+        if not self._texts:
+            return raw
+        try:
+            document = read_exactly(raw)
+        except UnreadableJson:
+            text = raw.decode("utf-8", "surrogateescape")
+            return self.without(text).encode("utf-8", "surrogateescape")
+        changed = _Walk(self).through(document)
+        return raw if changed is None else write_json(changed).encode("utf-8", "backslashreplace")
+
+    def number(self, value: Json) -> str | None:
+        """What stands in the place of a number; None: itself."""
+        return self._texts.get(str(value)) if is_json_number(value) else None
+
+
+class _Walk:
+    """Through a document, without recursion."""
+
+    def __init__(self, taken: Taken) -> None:
+        self._taken = taken
+        self._changed = False
+
+    def through(self, document: Json) -> Json | None:
+        """The document changed; None: nothing was in it."""
+        root = [document]
+        waiting: list[Json] = [root]
+        while waiting:
+            holder = waiting.pop()
+            if isinstance(holder, dict):
+                self._rename(holder)
+            pairs = holder.items() if isinstance(holder, dict) else enumerate(holder)
+            for place, value in list(pairs):
+                if isinstance(value, (dict, list)):
+                    waiting.append(value)
+                elif (new := self._new(value)) is not None:
+                    holder[place], self._changed = new, True
+        return root[0] if self._changed else None
+
+    def _new(self, value: Json) -> str | None:
+        if type(value) is not str:
+            return self._taken.number(value)
+        found = self._taken.without(value)
+        return None if found == value else found
+
+    def _rename(self, holder: dict[str, Json]) -> None:
+        names = {name: self._taken.without(name) for name in holder}
+        if any(name != new for name, new in names.items()):
+            members = [(names[name], value) for name, value in holder.items()]
+            holder.clear()
+            holder.update(members)
+            self._changed = True
+
+
+def _texts_of(value: Json) -> Iterator[str]:
+    """The texts and long whole numbers in a value."""
+    waiting = [value]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, dict):
+            waiting.extend(found.values())
+        elif isinstance(found, list):
+            waiting.extend(found)
+        elif type(found) is str and found:
+            yield found
+        elif is_json_number(found) and _WHOLE_NUMBER.fullmatch(str(found)):
+            yield str(found)
+
+
+def _forms_of(text: str) -> dict[str, None]:
+    """A text as it is, and as it stands in JSON inside a text."""
+    if isinstance(text, Number):
+        return {str(text): None}
+    escaped = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True))
+    return dict.fromkeys((text, *escaped))

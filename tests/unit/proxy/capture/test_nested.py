@@ -1,0 +1,79 @@
+"""JSON nested as deep as it can be read, at any place of a request or an answer, is captured."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+from inference_store.proxy.capture.prepare import Preparation
+from inference_store.proxy.capture.work import Work
+from inference_store.proxy.protocols import PROTOCOLS, recognised
+from inference_store.proxy.rules import Redaction, Rules, Sampling
+from inference_store.store.settings import ProxySettings
+from tests.exchanges import exchange
+
+DEPTH = 1000
+HOLE = '"HOLE"'
+TENSOR = {
+    "name": "a",
+    "datatype": "BYTES",
+    "shape": [1],
+    "data": ["x"],
+    "parameters": {"metadata": [{"key": "k", "value": "v"}], "prompts": ["p"], "action": "b"},
+}
+V2 = {"id": "1", "parameters": {"prompts": ["p"]}, "inputs": [TENSOR, {**TENSOR, "name": "b"}]}
+FUNCTION = {"function": {"name": "f", "arguments": "{}"}}
+PART = {"type": "image_url", "image_url": {"url": "x"}}
+TURN = {"role": "user", "content": [PART, {"type": "file", "file": 1}], "tool_calls": [FUNCTION]}
+CHOICE = {"index": 0, "message": TURN, "delta": TURN, "finish_reason": "stop", "text": "t"}
+KIND: dict[str, tuple[str, Any, Any]] = {
+    "v2": ("/v2/models/m/infer", V2, {"id": "2", "outputs": [TENSOR], "parameters": {"a": 1}}),
+    "generate": ("/v2/models/m/generate", {"text_input": "a", "parameters": {}}, {"text": "a"}),
+    "chariot": (
+        "/infer",
+        {"input": "aGk=", "parameters": {"metadata": [1], "prompts": ["p"], "action": "a"}},
+        {"output": [1], "detail": "x"},
+    ),
+    "kserve": ("/v1/models/m:predict", {"instances": [1, 2]}, {"predictions": [1, 2]}),
+    "chat": ("/v1/chat/completions", {"model": "m", "messages": [TURN]}, {"choices": [CHOICE]}),
+    "completions": ("/v1/completions", {"prompt": ["a", "b"]}, {"choices": [CHOICE]}),
+}
+SAMPLED = Sampling(share=0.5, key="prompts", always_errors=True, always_below=0.5)
+REDACTED = (Redaction(what="metadata", name="k"), Redaction(what="path", name="inputs[].data"))
+
+
+def holes(value: Any) -> Iterator[Any]:
+    """The document with a hole in the place of each of its values, one after the other."""
+    yield "HOLE"
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from ({**value, name: inner} for inner in holes(each))
+    elif isinstance(value, list):
+        for at, each in enumerate(value):
+            yield from ([*value[:at], inner, *value[at + 1 :]] for inner in holes(each))
+
+
+def bodies(document: Any) -> Iterator[bytes]:
+    for each in holes(document):
+        text = orjson.dumps(each).decode()
+        # as much as is read together with what is around it
+        around = text[: text.index(HOLE)].count("[") + text[: text.index(HOLE)].count("{")
+        for opened, closed in (("[", "]"), ('{"a":', "}")):
+            depth = DEPTH - around
+            yield text.replace(HOLE, opened * depth + "1" + closed * depth, 1).encode()
+
+
+@pytest.mark.parametrize("kind", KIND)
+@pytest.mark.parametrize("rules", [Rules(sampling=SAMPLED), Rules(redactions=REDACTED)])
+def test_nesting_is_no_reason_to_lose_an_exchange(kind: str, rules: Rules) -> None:
+    path, asked, said = KIND[kind]
+    pairs = [(body, orjson.dumps(said)) for body in bodies(asked)]
+    pairs += [(orjson.dumps(asked), body) for body in bodies(said)]
+    call = recognised(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
+    assert call is not None
+    preparation = Preparation(ProxySettings(_env_file=None, proxy_upstream="http://up"))  # type: ignore[call-arg]
+    for body, answer in pairs:
+        chosen = preparation.choose(Work(exchange(body, answer, path=path), call, rules, "m"))
+        if chosen is not None:
+            assert preparation.prepare(chosen, "p", 1).messages
