@@ -96,7 +96,7 @@ bench-peers: servers ## Measure the same questions beside JSONB with GIN, and be
 
 # MINUTES: of overload; ROUNDS and SECONDS: of each measurement. Needs nginx.
 bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINUTES=10 of overload.
-	@$(BIN)/python -m benchmarks.proxy --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),8) \
+	@$(BIN)/python -m benchmarks.proxy --rounds $(or $(ROUNDS),3) --seconds $(or $(SECONDS),6) \
 		--minutes $(or $(MINUTES),10)
 	@$(BIN)/python -m benchmarks.proxy.report
 

@@ -36,7 +36,7 @@ _TOPICS = ("inference-events", "inference-reports")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each line; medians are reported")
-    parser.add_argument("--seconds", type=float, default=8.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--minutes", type=float, default=10.0, help="of overload; 0: leave it out")
     parser.add_argument("--only", nargs="+", default=list(workloads()), help="workloads, by name")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the proxy")
@@ -92,12 +92,14 @@ class _Bench:
         full = self._in_turn(work, lines, "saturation")
         half = {"rate": full["rate"] / 2}
         self._in_turn(work, lines, "half", **half)
-        # one proxy each: at half load the budget is to fill as it does, and not be full already
-        with self._proxy() as one, self._proxy() as other, self._servers_stopped():
-            for proxy, what, options in ((one, "saturation", {}), (other, "half", half)):
-                port = proxy.ports.of(work)
-                found = self._measured(STOPPED, work, port, proxy.pids, **options)
-                lines[STOPPED][what].append({**found, "captures": proxy.counted()})
+        with self._servers_stopped():
+            # one proxy each, one after the other: at half load the budget fills as it does, and
+            # nobody else has the core
+            for what, options in (("saturation", {}), ("half", half)):
+                with self._proxy() as proxy:
+                    port = proxy.ports.of(work)
+                    found = self._measured(STOPPED, work, port, proxy.pids, **options)
+                    lines[STOPPED][what].append({**found, "captures": proxy.counted()})
 
     def _in_turn(
         self, work: Workload, lines: Mapping[str, dict[str, list[Figures]]], what: str,

@@ -8,6 +8,7 @@ import psutil
 from tests.servers.environment import service_environment
 from tests.servers.kafka import KafkaServer
 from tests.servers.minio import MinioServer
+from tests.servers.waiting import wait_until
 from tests.service_process import Service
 
 from .nginx import until_open
@@ -42,6 +43,10 @@ class Proxy:
         self.service = Service("proxy", environment, folder)
         for port in self.ports:
             until_open(self.service.process, port, "the proxy")
+        # its start is no part of what is measured
+        wait_until(
+            lambda: '"capture_started"' in self.service.text, seconds=60, what="the capture process"
+        )
 
     def pids(self) -> list[int]:
         """Its processes."""

@@ -36,7 +36,6 @@ def main(connection: int, page: int, lock: int) -> None:
         except EOFError:
             return
         logs.configure(hello.settings, service="proxy")
-        give_way(hello.settings.proxy_capture_priority)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_record(hello, reader, Page(page), None if lock < 0 else lock))
         # All is said: no thread that still waits for a server is waited for.
@@ -49,17 +48,6 @@ async def _record(hello: Hello, reader: Reader, page: Page, lock: int | None) ->
     gc.collect()
     gc.freeze()
     await recorder.run()
-
-
-def give_way(priority: str) -> None:
-    """Take turns with the serving process, or let it go first; as far as the system allows it."""
-    if priority == "low":
-        os.nice(10)
-    elif priority == "idle":
-        try:
-            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-        except (AttributeError, OSError):  # macOS has none; a sandbox may refuse it
-            os.nice(19)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from .frames import Buffers, Writer
 from .hello import Hello
 from .page import Cell, Page
 from .patience import SERVERS, Server
-from .process import CaptureProcess, Start, Started, started
+from .process import CaptureProcess, Start, Started, starting
 from .spool import made_folder
 from .ticket import OVERHEAD, Ticket
 from .uuid7 import uuid7
@@ -47,10 +47,10 @@ class Captures:
     `begin` and the tickets are for the event loop's thread and never block.
     """
 
-    def __init__(self, settings: ProxySettings, *, start: Start = started) -> None:
-        """`start`: how the capture process is started."""
+    def __init__(self, settings: ProxySettings, *, start: Start | None = None) -> None:
+        """`start`: how the capture process is started; by default as a process of its own."""
         self._settings = settings
-        self._start = start
+        self._start = start or starting(settings.proxy_capture_priority)
         self.producer = str(uuid7())
         self._page = Page.new()
         now = datetime.now(UTC)

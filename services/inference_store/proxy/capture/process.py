@@ -46,16 +46,40 @@ Start: TypeAlias = Callable[[socket.socket, int, int], Started]
 """Starts a process that has a socket, and the descriptors of the page and of the spool's lock."""
 
 
-def started(connection: socket.socket, page: int, lock: int) -> Started:
-    """Start `python -m inference_store.proxy.capture`. Its settings come through the socket."""
-    files = [connection.fileno(), page, lock]
-    environment = {name: it for name, it in os.environ.items() if not name.startswith(PREFIX)}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", __package__, *map(str, files)],
-        pass_fds=[file for file in files if file >= 0],
-        stdin=subprocess.DEVNULL,
-        env=environment,
-    )
+def starting(priority: str) -> Start:
+    """What starts `python -m inference_store.proxy.capture`. Its settings come through the socket;
+    it gives way from its first moment, which is not cheap."""
+
+    def started(connection: socket.socket, page: int, lock: int) -> Started:
+        files = [connection.fileno(), page, lock]
+        environment = {name: it for name, it in os.environ.items() if not name.startswith(PREFIX)}
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", __package__, *map(str, files)],
+            pass_fds=[file for file in files if file >= 0],
+            stdin=subprocess.DEVNULL,
+            env=environment,
+        )
+        give_way(process.pid, priority)
+        return process
+
+    return started
+
+
+def give_way(pid: int, priority: str) -> None:
+    """Let a process take turns with the serving one, or let that go first; as far as the system
+    allows it."""
+    if priority == "idle":
+        try:
+            os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+        except (AttributeError, OSError):  # macOS has none; a sandbox may refuse it
+            _be_nice(pid, 19)
+    elif priority == "low":
+        _be_nice(pid, 10)
+
+
+def _be_nice(pid: int, by: int) -> None:
+    with suppress(OSError):  # it has ended already
+        os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid) + by)
 
 
 class CaptureProcess(asyncio.Protocol):

@@ -9,7 +9,6 @@ import contextlib
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 from typing import Final
 
 import orjson
@@ -29,12 +28,13 @@ from inference_store.store.metrics_of_two import samples_of
 from inference_store.store.producer_reports import DROP_REASONS
 from inference_store.store.stages import stage
 
+from .arrivals import Arrivals
 from .budget import Budget
 from .counts import Counts
 from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
 from .frames import Reader, Sent
 from .hello import Hello
-from .page import Cell, Page
+from .page import Page
 from .patience import SERVERS
 from .prepare import Preparation
 from .prepared import Prepared
@@ -71,14 +71,16 @@ class Recorder:
         """`lock`: of the spool's folder, where there is one. `store` and `topic`: by default the S3
         and the Kafka of the settings."""
         settings = self._settings = hello.settings
-        self._reader, self._page, self._protocols = reader, page, protocols
+        self._page, self._protocols = page, protocols
         self._counts = Counts(hello.producer, hello.producer, hello.booted_at, page.cells)
+        self._arrivals = Arrivals(
+            reader, page, self._counts, grace_seconds=settings.proxy_grace_seconds
+        )
         self._handed_before = hello.handed
         self._budget = Budget(page.cells, settings.proxy_capture_bytes)
         self._preparation = Preparation(settings)
         self._blobs = None if store is not None else Blobs(settings, threads=1)
         self._topic = topic or Publisher(settings)
-        self._came: SimpleQueue[Sent | None] = SimpleQueue()
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
         self._decoding = ThreadPoolExecutor(1, thread_name_prefix="capture-decode")
         self._threads = ThreadPoolExecutor(
@@ -96,6 +98,8 @@ class Recorder:
         self._queue: asyncio.Queue[Held] = asyncio.Queue()
         self._in_hand: set[Held | Spooled] = set()
         self._spooled = asyncio.Event()
+        # one is counted in the decoding thread, the other in the loop's
+        self._queued, self._gone = 0, 0
         _begin_metrics()
 
     async def run(self) -> None:
@@ -113,37 +117,28 @@ class Recorder:
             work += [self._drain() for _ in range(drainers)]
         tasks = [asyncio.create_task(each) for each in (*work, self._report(), self._tell())]
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
-        reading = self._loop.run_in_executor(self._reading, self._read)
+        reading = self._loop.run_in_executor(self._reading, self._arrivals.read)
         await self._loop.run_in_executor(self._decoding, self._decode)
-        if not self._is_late():
+        if not self._arrivals.is_late:
             await reading
         await self._end(tasks)
 
-    def _read(self) -> None:
-        """Take over what comes, until nothing can come any more; in a thread."""
-        try:
-            while (sent := self._reader.exchange()) is not None:
-                self._counts.receive()
-                self._came.put(sent)
-        finally:
-            self._came.put(None)
-
     def _decode(self) -> None:
-        """Prepare what came, until that was all or the time is up; in a thread."""
-        while (sent := self._came.get()) is not None and not self._is_late():
+        """Prepare what came; in a thread."""
+        while (sent := self._arrivals.next()) is not None:
+            while self._is_full() and not self._arrivals.is_late:
+                time.sleep(_POLL_SECONDS)
             self._prepare(sent)
 
-    def _is_late(self) -> bool:
-        deadline = self._page.cells[Cell.DEADLINE]
-        return 0 < deadline < time.monotonic_ns()
+    def _is_full(self) -> bool:
+        """Whether something has to go first: what is prepared may be larger than what came."""
+        return self._budget.held > self._budget.limit and self._queued > self._gone
 
     async def _end(self, tasks: list[asyncio.Task[None]]) -> None:
-        deadline = self._page.cells[Cell.DEADLINE] / 1e9
-        if not deadline:
+        if self._arrivals.were_cut_off:
             _log.error("the serving process is gone", action="capture_alone")
             self._counts.lose_unread()
-            deadline = time.monotonic() + self._settings.proxy_grace_seconds
-        while self._waiting and time.monotonic() < deadline and not self._better_on_disk():  # noqa: ASYNC110
+        while self._waiting and not self._arrivals.is_late and not self._better_on_disk():  # noqa: ASYNC110
             # asked again and again: what happens in threads sets no event
             await asyncio.sleep(_POLL_SECONDS)
         for task in tasks:
@@ -201,6 +196,7 @@ class Recorder:
                 self._loop.call_soon_threadsafe(self._spooled.set)
             else:
                 held = Held(prepared, self._counts, size)
+                self._queued += 1
                 self._loop.call_soon_threadsafe(self._queue.put_nowait, held)
 
     async def _send_queued(self) -> None:
@@ -229,6 +225,7 @@ class Recorder:
         # Not where it was cancelled: `_end` takes care of what is still in hand.
         self._in_hand.discard(item)
         release(item, self._budget)
+        self._gone += isinstance(item, Held)
 
     def _better_on_disk(self) -> bool:
         """Whether waiting is of no use: a server is away, and the spool takes what is decoded."""

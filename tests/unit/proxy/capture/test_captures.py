@@ -213,6 +213,32 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
     assert await captures.waits["kafka"]() is None
 
 
+async def test_what_becomes_larger_waits_as_it_came() -> None:
+    log = Log()
+    log.bucket.is_away = True
+    small = {"proxy_capture_bytes": 200_000, "proxy_body_bytes": 100_000}
+    async with running(log, **small) as captures:
+        body = request_body()
+        # both an object and a part of the event
+        answer = orjson.dumps({"outputs": [{"data": "x" * 14_000}]})
+        taken = 0
+        while (ticket := captures.begin(len(body))) is not None:
+            ticket.finish(exchange(body, answer), CALL, Rules(), "m")
+            taken += 1
+        assert taken > 20
+
+        async def held() -> int:
+            return captures._budget.held
+
+        await until(held, lambda size: size > 200_000, seconds=10)
+        waits = captures.waits["object store"]
+        await until(waits, lambda why: why is not None, seconds=10)
+        assert await held() < 240_000
+        log.bucket.is_away = False
+        await reported(log, lambda report: report.published == taken)
+        assert await held() == 0
+
+
 async def test_bodies_over_a_cap_and_too_many_chunks_are_not_kept() -> None:
     log = Log()
     async with running(log, proxy_body_bytes=1000, proxy_stream_chunks=3) as captures:
