@@ -102,7 +102,7 @@ class _Batch:
             raise
         except MemoryError as error:
             raise MemoryShort(_NO_MEMORY) from error
-        except Exception:
+        except Exception:  # as above: what is left is read below
             pass
         else:
             return
@@ -114,7 +114,7 @@ class _Batch:
             raise
         except MemoryError as error:
             raise MemoryShort(_NO_MEMORY) from error
-        except Exception as error:
+        except Exception as error:  # as above: each offset is named as one that cannot be read
             yield from self._unreadable(next, error)
 
     def _unreadable(self, first: int, error: Exception) -> Iterator[Any]:

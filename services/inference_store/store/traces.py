@@ -122,7 +122,7 @@ def within(span: Span) -> Iterator[Span]:
     with trace.use_span(span, record_exception=False, set_status_on_exception=False):
         try:
             yield span
-        except Exception as error:
+        except Exception as error:  # whatever it is: it is noted, and goes up
             failed(span, type(error).__name__)
             raise
 

@@ -148,6 +148,20 @@ async def test_a_client_of_http_1_0_gets_no_chunks(line: str, keep: str) -> None
     assert b"connection: close" in head.lower()
 
 
+async def test_a_client_of_http_1_0_is_told_that_an_answer_breaks_off() -> None:
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"half")
+        assert request.transport is not None
+        request.transport.abort()
+        return answer
+
+    async with upstream(breaks) as port, proxy(port, Kept()) as before:
+        with pytest.raises(ConnectionResetError):
+            await raw(before, b"GET /v2 HTTP/1.0\r\nHost: x\r\n\r\n")
+
+
 async def _fixed(answer: bytes) -> tuple[asyncio.Server, int]:
     """A model server that answers these bytes to every request, and stays connected."""
 

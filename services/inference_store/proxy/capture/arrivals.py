@@ -6,6 +6,7 @@ from queue import SimpleQueue
 
 from .counts import Counts
 from .frames import Reader, Sent
+from .grace import last_words
 from .page import Cell, Page
 
 
@@ -48,7 +49,14 @@ class Arrivals:
         return None if self._ended is None else self._ended + self._grace_seconds
 
     @property
-    def is_late(self) -> bool:
-        """Whether the time is up."""
+    def left(self) -> float:
+        """Seconds until all must have ended."""
         deadline = self.deadline
-        return deadline is not None and deadline < time.monotonic()
+        return self._grace_seconds if deadline is None else max(0.0, deadline - time.monotonic())
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is up, but for the last words."""
+        deadline = self.deadline
+        words = last_words(self._grace_seconds)
+        return deadline is not None and deadline - words < time.monotonic()

@@ -45,7 +45,7 @@ def size_of(data: bytes, content_type: str) -> tuple[int, int] | tuple[None, Non
         return None, None
     try:
         width, height = imagesize.get(BytesIO(data))
-    except Exception:
+    except Exception:  # of a library on strangers' bytes: whatever it raises, there is no size
         return None, None
     if not 0 < width < 2**31 or not 0 < height < 2**31:
         return None, None

@@ -95,7 +95,7 @@ class Deliveries:
             await self.kafka.until_done(partial(self._publish, prepared))
         except Refused as error:
             self._drop(item, "refused", error)
-        except Exception as error:
+        except Exception as error:  # no waiting would mend it: one is lost, the others go on
             self._drop(item, "unreadable", error)
         else:
             await self._settle(item, len(prepared.messages))

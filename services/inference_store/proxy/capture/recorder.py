@@ -33,6 +33,7 @@ from .budget import Budget
 from .counts import Counts
 from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
 from .frames import Reader, Sent
+from .grace import Grace
 from .hello import Hello
 from .page import Page
 from .patience import SERVERS
@@ -144,11 +145,12 @@ class Recorder:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        grace = Grace(self._arrivals.left)
         await asyncio.to_thread(self._spool_rest)
-        await self._last_words()
+        await self._last_words(grace)
         self._reporting.cancel()
         self._threads.shutdown(wait=False, cancel_futures=True)
-        await self._topic.close()
+        await grace.within(self._topic.close())
         if self._blobs is not None:
             self._blobs.close()
 
@@ -268,10 +270,10 @@ class Recorder:
         away = {name: each.away for name, each in zip(SERVERS, found, strict=True)}
         self._page.tell(orjson.dumps({"away": away, "metrics": samples_of("proxy")}))
 
-    async def _last_words(self) -> None:
+    async def _last_words(self, grace: Grace) -> None:
         """The last reports; how many exchanges are left."""
         spooled = self._spools.own_waiting
-        report = await self._reporting.last()
+        report = await self._reporting.last(grace.left / 2)
         await asyncio.to_thread(self._spools.close)
         self._tell_once()
         _log.info(

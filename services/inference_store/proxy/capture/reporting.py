@@ -1,6 +1,7 @@
 """Reports of the books: our own, and those of producers whose spool we drain."""
 
 import asyncio
+from math import inf
 
 import structlog
 
@@ -23,6 +24,7 @@ class Reporting:
     def __init__(self, topic: Topic, counts: Counts, spools: Spools) -> None:
         self._topic, self._counts, self._spools = topic, counts, spools
         self._waiting: asyncio.Task[None] | None = None
+        self._until = inf
 
     async def all_books(self) -> None:
         """One report of every producer; a spool that is empty is let go after its last one."""
@@ -32,8 +34,10 @@ class Reporting:
             if await self._report_on(folder, final=empty) and empty:
                 self._spools.let_go(folder)
 
-    async def last(self) -> ProducerReport:
-        """The last ones; where Kafka is away our own is kept for whoever finds the spool."""
+    async def last(self, seconds: float = inf) -> ProducerReport:
+        """The last ones, sent within so long; where Kafka is away our own is kept for whoever finds
+        the spool."""
+        self._until = asyncio.get_running_loop().time() + seconds
         report = self._counts.report(spooled=self._spools.own_waiting, final=True)
         if not await self._send(report):
             self._spools.keep_report(encode(report))
@@ -70,7 +74,8 @@ class Reporting:
             self._waiting.cancel()
 
     async def _is_done(self, task: asyncio.Task[None]) -> bool:
-        return bool((await asyncio.wait({task}, timeout=_SECONDS))[0])
+        left = max(0.0, self._until - asyncio.get_running_loop().time())
+        return bool((await asyncio.wait({task}, timeout=min(_SECONDS, left)))[0])
 
     def _has_arrived(self, task: asyncio.Task[None]) -> bool:
         error = None if task.cancelled() else task.exception()

@@ -201,7 +201,9 @@ class Folder:
             if not self._waiting:
                 self._path.rmdir()  # refused where a report still lies in it
                 (self._root / f"{self.counts.producer}{_LOCK}").unlink(missing_ok=True)
-        os.close(self._lock_file)
+        with self._lock:  # a thread may be about to write there: the number is given anew
+            os.close(self._lock_file)
+            self._lock_file = -1
 
     def _change(self, by: int) -> None:
         self._room.change(by)

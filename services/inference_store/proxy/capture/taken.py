@@ -61,7 +61,7 @@ class Taken:
 
     def answer(self, raw: bytes) -> bytes:
         """An answer without them; as it came, where there are none in it."""
-        if not self._texts:
+        if not self._texts or self._is_plainly_without(raw):
             return raw
         try:
             document = read_exactly(raw)
@@ -70,6 +70,13 @@ class Taken:
             return self.without(text).encode("utf-8", "surrogateescape")
         changed = _Walk(self).through(document)
         return raw if changed is None else write_json(changed).encode("utf-8", "backslashreplace")
+
+    def _is_plainly_without(self, raw: bytes) -> bool:
+        """Without reading it: where nothing is escaped, what is in it stands there."""
+        if b"\\" in raw or b"\0" in raw:
+            return False
+        text = raw.decode("utf-8", "surrogateescape")
+        return not any(value in text for value in self._texts)
 
     def number(self, value: Json) -> str | None:
         """What stands in the place of a number; None: itself."""

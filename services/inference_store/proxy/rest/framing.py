@@ -1,6 +1,8 @@
 """Where an answer ends, in the two cases in which uvicorn has it otherwise than HTTP (RFC 9112,
 section 6.3): to a client of HTTP/1.0, and where there is a length but no body."""
 
+import struct
+from socket import SO_LINGER, SOL_SOCKET
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -9,6 +11,7 @@ from .asgi import Message, Receive, Scope
 
 # Their Content-Length is that of an answer with a body.
 _BODILESS: Final = frozenset({204, 304})
+_AT_ONCE: Final = struct.pack("ii", 1, 0)
 
 
 class Framing:
@@ -33,12 +36,24 @@ class Framing:
             cycle.expected_content_length = len(message.get("body", b""))
         await cycle.send(message)
 
+    def break_off(self) -> None:
+        """Where only the connection's end says that the answer is whole, it must not say so."""
+        transport = self._cycle.transport
+        if self._until_closed and (connection := transport.get_extra_info("socket")):
+            connection.setsockopt(SOL_SOCKET, SO_LINGER, _AT_ONCE)  # it is reset, not ended
+            transport.abort()
+
 
 def framed(app: Any, cycle: RequestResponseCycle) -> Any:
     """The application of ASGI, whose answer ends where HTTP says."""
 
     async def answer(scope: Scope, receive: Receive, _: object) -> None:
-        await app(scope, receive, Framing(cycle).send)
+        framing = Framing(cycle)
+        try:
+            await app(scope, receive, framing.send)
+        except BaseException:  # whatever broke it off
+            framing.break_off()
+            raise
 
     return answer
 

@@ -161,3 +161,18 @@ def test_a_report_that_was_being_written_is_read_or_gone(tmp_path: Path, is_whol
     heir.forget_report()
     heir.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_is_late_writes_into_no_other_file(tmp_path: Path) -> None:
+    """A thread may remove a capture when the folder is let go already: its lock's number may be
+    another file's then."""
+    spool = folder(tmp_path)
+    assert spool.write(capture(1))
+    path = spool.take()
+    assert path is not None
+    spool.close()
+    others = [(tmp_path / f"other{number}").open("w+b") for number in range(20)]
+    spool.remove(path)
+    assert all(not os.fstat(each.fileno()).st_size for each in others)
+    for each in others:
+        each.close()

@@ -1,0 +1,72 @@
+"""A proxy ends within its grace, whatever Kafka does."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inference_store.proxy.capture.captures import Captures
+from inference_store.proxy.capture.grace import Grace
+from inference_store.proxy.protocols import PROTOCOLS
+from inference_store.proxy.rules import Rules
+from inference_store.store.events import StorageKey
+from inference_store.store.settings import ProxySettings
+from tests.exchanges import CALL, exchange, request_body
+
+from .recording import recording
+
+
+class Bucket:
+    def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None: ...
+
+
+class Silent:
+    """A Kafka that never answers, and cannot be left, either."""
+
+    async def publish(self, *_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    report = close = publish
+
+
+@pytest.mark.parametrize("spool", ["off", "overflow"])
+async def test_the_end_is_within_the_grace_while_kafka_is_silent(
+    tmp_path: Path, spool: Any
+) -> None:
+    settings = ProxySettings(
+        _env_file=None,  # type: ignore[call-arg]
+        proxy_upstream="http://up",
+        proxy_report_seconds=0.05,
+        proxy_spool=spool,
+        proxy_spool_directory=tmp_path,
+    )
+    captures = Captures(settings, start=recording(Bucket(), Silent(), PROTOCOLS))
+    await captures.start()
+    body = request_body()
+    ticket = captures.begin(len(body))
+    assert ticket is not None
+    ticket.finish(exchange(body), CALL, Rules(), "m")
+    began = time.monotonic()
+    assert await captures.stop(1.5) == 1
+    assert time.monotonic() - began < 2.5
+    # what it would have said is there for whoever comes next
+    assert await asyncio.to_thread(_reports, tmp_path) == (spool == "overflow")
+
+
+def _reports(root: Path) -> int:
+    return len(list(root.glob("*/report")))
+
+
+async def test_what_takes_too_long_is_given_up_and_what_fails_is_said() -> None:
+    grace = Grace(0.05)
+    assert 0 < grace.left <= 0.05
+    await grace.within(asyncio.Event().wait())
+    assert grace.left == 0
+
+    async def fail() -> None:
+        raise OSError("why")
+
+    with pytest.raises(OSError, match="why"):
+        await Grace(5).within(fail())
