@@ -308,7 +308,7 @@ async def _capture(store: Store, environment: dict[str, str], folder: Path, slow
     await _call(proxy, "sampled")
     await _call(proxy, "people", 150_000)
     await _call(proxy, "broken", status=500)
-    await _call(proxy, "people", path="ready", status=500)
+    await _call(proxy, "people", path="ready")
     calling = asyncio.create_task(_call(proxy, "slow"))
     await store.until_moved("proxy_calls_in_progress")
     slow.let.set()

@@ -26,7 +26,11 @@ _FAILED: Final = frozenset(
 def watch(onward: Onward, path: str, context: Context, seen: Seen) -> None:
     """From now on; `seen` knows at its end how the call ended."""
     watched = Watched("grpc", onward.call, onward.upstream, lambda: _said(path, context))
-    context.add_done_callback(lambda _: watched.end(_outcome_of(seen.code), seen.code))
+
+    def over(_: object) -> None:
+        watched.end(_outcome_of(seen.code), seen.code)
+
+    context.add_done_callback(over)
 
 
 def _said(path: str, context: Context) -> tuple[traces.Attributes, Mapping[str, str]]:
