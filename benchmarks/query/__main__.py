@@ -22,7 +22,7 @@ from .dataset import DATABASE, dataset, loaded
 from .disturbed import COLD_RUNS, cold, erased, fed
 from .filters import FILTERS
 from .measure import Figures
-from .restoring import restored
+from .restoring import counted, restored
 
 RESULTS = Path(__file__).with_name("results")
 SIZES = {"10k": 10_000, "100k": 100_000, "1m": 1_000_000, "10m": 10_000_000}
@@ -84,6 +84,7 @@ class _Bench:
         self.found["machine"] = {"inferences": self.size, **machine()}
         with dataset(self.size) as (server, dsn):
             await restored(dsn, self.size)
+            await counted(dsn)
             self.found["machine"] |= _postgres(server)
             try:
                 await self._on(server, dsn)
@@ -126,6 +127,7 @@ class _Bench:
             self.found["cold of the disk"] = dropped
 
     async def _beside(self, part: str, dsn: str) -> None:
+        await counted(dsn)
         async with asking(dsn) as asker:
             lines = await matrix.look_ups(asker, runs=self.runs)
             lines += await matrix.asked(

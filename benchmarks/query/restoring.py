@@ -1,8 +1,11 @@
-"""The data set as it was loaded: what a run before wrote into it is gone again."""
+"""The data set as it was loaded: what a run before wrote into it is gone again; and counted."""
+
+from datetime import timedelta
 
 from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store.counting import count_ended
 from inference_store.store.database import create_engine
 from inference_store.store.partitions import drop, spans
 from inference_store.store.tables import erasing
@@ -22,6 +25,18 @@ async def restored(dsn: str, size: int, *, partitions: int | None = None) -> Non
             await drop(engine, span)
         if marks:
             await _vacuum(engine)
+    finally:
+        await engine.dispose()
+
+
+async def counted(dsn: str) -> None:
+    """Count all partitions but the newest, as the retention service has them at rest."""
+    engine = create_engine(dsn, pool_size=2)
+    try:
+        async with engine.connect() as connection:
+            newest = (await spans(connection))[0]
+        while not await count_ended(engine, seconds=60, before=newest.lo, quiet=timedelta()):
+            print("counting the partitions …", flush=True)
     finally:
         await engine.dispose()
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books, key_registry, partitions, traces
+from inference_store.store import books, counting, key_registry, partitions, traces
 from inference_store.store.access import audit
 from inference_store.store.blobs import Blobs
 from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
@@ -21,6 +21,7 @@ from .sweep import Sweep
 
 _AUDIT_BATCH = 10_000
 _PRODUCERS_BATCH = 500
+_COUNTING_SECONDS = 10.0
 # Late events are rare by then.
 _MERGED_AFTER = timedelta(days=3)
 _CAUSE = "inference_store.retention.cause"
@@ -44,6 +45,7 @@ class Leader:
         self._due = due
         self._batch = settings.retention_batch_inferences
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch)
+        self._uncounted = False
 
     async def begin(self) -> None:
         """Runs that a dead process left begin anew."""
@@ -67,6 +69,9 @@ class Leader:
             await self._tidy()
             # only now: what went wrong on the way is due again
             self._due.clear()
+            self._uncounted = True
+        if self._uncounted:
+            await self._count()
 
     async def _resume(self, *, failed: bool) -> None:
         async with self._engine.connect() as connection:
@@ -106,6 +111,13 @@ class Leader:
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
+
+    async def _count(self) -> None:
+        """Counts of partitions that are no longer written; what takes longer waits for a turn, so
+        that no erasure waits for it."""
+        self._uncounted = not await counting.count_ended(
+            self._engine, seconds=_COUNTING_SECONDS, step=self._pace.next_step
+        )
 
     async def _fold_producers(self) -> None:
         """Producers not heard for long become part of their sums, batch by batch."""

@@ -41,12 +41,21 @@ LOCAL = (
     "lost_offsets",
     "metadata_key_delta",
     "metadata_key_seen",
+    "outdated_count",
     "parked_event",
+    "partition_count",
     "partition_span",
     "producer_report",
     "producer_sequence",
     "retention_policy",
     "retention_run",
+)
+# A distributed table has no triggers, so nothing is counted ahead of its queries.
+_UNCOUNTED = (
+    "DELETE FROM partition_count",
+    "DO $$ DECLARE leaf regclass; BEGIN"
+    " FOR leaf IN SELECT tgrelid FROM pg_trigger WHERE tgname = 'outdate_counts' LOOP"
+    " EXECUTE format('DROP TRIGGER outdate_counts ON %s', leaf); END LOOP; END $$",
 )
 _PLACED = text(
     "SELECT c.relname FROM pg_dist_partition p JOIN pg_class c ON c.oid = p.logicalrelid"
@@ -104,7 +113,8 @@ def _distributed(table: Table, shards: int) -> Step:
     if table is first:
         how = f"colocate_with => 'none', {how}"
     made = f"SELECT create_distributed_table('{table.name}', 'model', {how})"
-    return Step(table.name, "distributed", (made,))
+    before = _UNCOUNTED if table is first else ()
+    return Step(table.name, "distributed", (*before, made))
 
 
 async def placed(connection: AsyncConnection) -> set[str]:

@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api import chosen_models
 from inference_store.store import registrations
 from inference_store.store.aggregates import budget, run, spans
+from inference_store.store.counting import count_ended
 from inference_store.store.events.event import Extras
 from inference_store.store.registrations import Details
 from inference_store.store.tables import inference
@@ -279,6 +280,23 @@ async def test_explained(client: httpx.AsyncClient, engine: AsyncEngine) -> None
         "read the first values",
         "read long texts whole",
     }
+
+
+async def test_stored_counts_are_named(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *_inferences())
+    await count_ended(engine, seconds=60, before=at(10 * 86_400))
+    body = {"group_by": ["label"], "explain": True}
+    for path in (_ONE, "/v1/inferences/aggregate"):
+        answer = await _ask(client, body, path)
+        found = {each["key"]["label"]: each["measures"]["count"] for each in answer["groups"]}
+        assert found == {"person": 3, "car": 1, None: 1}
+        whats = {step["what"] for step in answer["explain"]["steps"]}
+        assert {each.split(":")[0] for each in whats} == {"read stored counts"}
+        assert answer["explain"]["partitions_visited"] == 0
+    counted = await client.post("/v1/models/model/inferences/count", json={"explain": True})
+    assert counted.json()["count"] == 4
+    [step] = counted.json()["explain"]["steps"]
+    assert step["what"].startswith("read stored counts")
 
 
 async def test_which_models(

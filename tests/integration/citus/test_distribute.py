@@ -3,17 +3,19 @@
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import partitions
+from inference_store.store.counting import count_ended
 from inference_store.store.database import create_engine
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.distributing import spread
 from inference_store.store.distribution import CannotDistribute, is_distributed, steps
-from inference_store.store.tables import metadata_key, registration
+from inference_store.store.tables import metadata_key, partition_count, registration
 from tests.integration.citus.stand_in import stand_in
 from tests.integration.stored import START, Made, store
 from tests.servers.environment import TEST_CITUS
@@ -60,6 +62,22 @@ async def test_every_table_comes_to_its_place_once(engine: AsyncEngine) -> None:
         assert await is_distributed(connection)
     await spread(engine, shards=32, say=said.append)
     assert said[-1].startswith("The tables are distributed already.")
+
+
+@plain
+async def test_counts_and_their_triggers_go_first(engine: AsyncEngine) -> None:
+    await store(engine, Made("a"))
+    later = datetime(2100, 1, 1, tzinfo=UTC)
+    await count_ended(engine, seconds=60, before=later)
+    triggers = text("SELECT count(*) FROM pg_trigger WHERE tgname = 'outdate_counts'")
+    counts = select(func.count()).select_from(partition_count)
+    async with engine.connect() as connection:
+        assert (await connection.scalar(triggers), await connection.scalar(counts)) == (1, 1)
+    await stand_in(engine)
+    await spread(engine, shards=32, say=lambda _: None)
+    await count_ended(engine, seconds=60, before=later)
+    async with engine.connect() as connection:
+        assert (await connection.scalar(triggers), await connection.scalar(counts)) == (0, 0)
 
 
 @plain

@@ -18,8 +18,9 @@ from .functions import Sum
 from .naming import Naming
 from .operand import LABEL, Operand
 from .parts import CountedBy, Counts, Key, Sums, Tally, Wanted, counts_of, sums_of, sums_of_bins
-from .reading import NOTHING, Build, Reading
+from .reading import NOTHING, Build, Reading, StoredRows
 from .rows import Dimension, InBins, InTime, Value
+from .stored import labels, matching, unlabelled
 
 # What one of the processes may sort in memory: the inferences of one label in one partition.
 _SORTING: Final = {"work_mem": "32MB"}
@@ -70,7 +71,8 @@ class Gathering:
     async def tally(self, wanted: Wanted) -> Tally:
         """The inferences of each group, and sums of properties. Raises TooManyGroups."""
         tally = Tally(sums={operand: {} for operand in wanted})
-        for key, found in await self._summed(wanted, "count the groups"):
+        known = None if wanted or self._asked else matching
+        for key, found in await self._summed(wanted, "count the groups", known):
             tally.inferences[key] += found.inferences
             for operand, sums in found.sums.items():
                 tally.sums[operand][key] = sums
@@ -92,9 +94,14 @@ class Gathering:
         if by == Value(LABEL):
             found = [
                 row
-                for build in (by_label, without_label)
+                for build, known in ((by_label, labels), (without_label, unlabelled))
                 for row in await self._merged(
-                    build, _counted, "count by label", as_one=False, settings=_SORTING
+                    build,
+                    _counted,
+                    "count by label",
+                    as_one=False,
+                    settings=_SORTING,
+                    stored=known,
                 )
             ]
         else:
@@ -158,11 +165,14 @@ class Gathering:
             found.setdefault(key[:-1], Counter())[key[-1]] += number
         return found
 
-    async def _summed(self, wanted: Wanted, what: str) -> list[tuple[Key, _Summed]]:
+    async def _summed(
+        self, wanted: Wanted, what: str, stored: StoredRows | None = None
+    ) -> list[tuple[Key, _Summed]]:
         return await self._merged(
             lambda query, here: sums_of(query, here, self._asked, wanted),
             lambda held, row: (held or _Summed()).add(row, wanted),
             what,
+            stored=stored,
         )
 
     async def _merged(
@@ -174,6 +184,7 @@ class Gathering:
         also: Sequence[Dimension | None] = (),
         as_one: bool = True,
         settings: Mapping[str, str] = NOTHING,
+        stored: StoredRows | None = None,
     ) -> list[tuple[Key, Held]]:
         """What is held of each key, of all parts; `also`: what stands behind the groups in a key.
         `as_one`: without conditions the partitions of a group are read as one.
@@ -185,7 +196,7 @@ class Gathering:
         for target in self._targets:
             own = tuple(_own(target, each) for each in self._dimensions if _is_of_model(each))
             async for row in self._reading.rows(
-                target.query, build, what, as_one=as_one, settings=settings
+                target.query, build, what, as_one=as_one, settings=settings, stored=stored
             ):
                 raw = (own, *row[: len(behind)])
                 there = held.get(raw)

@@ -1,6 +1,6 @@
 """Statements run part by part, over the partitions of a model."""
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
@@ -31,6 +31,9 @@ WORKERS: Final = 2
 MOST_SPANS_READ: Final = 4 * GROUP
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
 Build: TypeAlias = Callable[[Query, Leading], Part]
+StoredRows: TypeAlias = Callable[
+    [AsyncConnection, Query, Sequence[Scope], Deadline], Awaitable[Mapping[Scope, Sequence[Any]]]
+]
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -57,12 +60,20 @@ class Reading:
         *,
         as_one: bool = True,
         settings: Mapping[str, str] = NOTHING,
+        stored: StoredRows | None = None,
     ) -> AsyncIterator[Any]:
         """The rows of all parts. `as_one`: without conditions the partitions of a group are read
-        as one. `settings`: of Postgres, where there are no conditions. Raises TooManyGroups."""
+        as one. `settings`: of Postgres, where there are no conditions. `stored`: those of parts
+        that are not read. Raises TooManyGroups."""
         if query.nothing or query.scope.empty:
             return
         parts = await pieces(self._connection, query.scope, newest_first=True)
+        if stored is not None:
+            known = await stored(self._connection, query, parts, self._deadline)
+            parts = [part for part in parts if part not in known]
+            for rows in known.values():
+                for row in rows:
+                    yield row
         if not query.conditions:
             for group in unbroken_groups(parts):
                 here = self._spans(around(group)) if as_one else group

@@ -21,6 +21,7 @@ from .hit import Hit
 from .matching import Query, counted, led, ordered, walked
 from .page import WALK
 from .scope import HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
+from .stored import numbers
 
 MODELS = 8
 _FEW_SCANS = 4
@@ -117,12 +118,16 @@ async def count_across(
     """The number of matches in all of them. Raises OutOfTime."""
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return 0
-    matches = 0
     first, what = queries[0], "count the matches"
     found = await pieces(connection, first.scope, newest_first=True)
+    known = await numbers(connection, queries, found, deadline)
+    matches = sum(known.values())
     for group in groups(found, first.group):
         for batch in batches(queries):
-            statement = partial(_counts, units(batch, group))
+            left = [unit for unit in units(batch, group) if unit[1] not in known]
+            if not left:
+                continue
+            statement = partial(_counts, left)
             rows = await fetch(connection, statement, deadline, large=first.large, what=what)
             matches += int(rows[0][0])
     return matches

@@ -1,4 +1,4 @@
-"""How many inferences match, partition by partition."""
+"""How many inferences match, partition by partition; in some that is stored."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,6 +13,7 @@ from .lacking import JOINING, WORKERS, counts, lacking
 from .leading import Leading, chosen, looked_at, settings_for, together
 from .matching import Query
 from .scope import groups, pieces
+from .stored import numbers
 
 
 async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline) -> int:
@@ -20,8 +21,9 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     if query.nothing or query.scope.empty:
         return 0
     parts = await pieces(connection, query.scope, newest_first=True)
-    matches = 0
-    for group in groups(parts, query.group):
+    known = await numbers(connection, [query], parts, deadline)
+    matches = sum(known.values())
+    for group in groups([part for part in parts if part not in known], query.group):
         for there in together(await looked_at(connection, query, group, deadline)):
             matches += await _sum(connection, query, there, deadline)
     return matches

@@ -5,6 +5,7 @@ times as long. And so they are found, where they are too few to be met on a walk
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from .conditions import OfKey
 from .conditions.condition import exists
 from .matching import Query, one_by_one
 from .scope import Scope, unmarked
+from .stored import numbers
 
 WORKERS: Final = 2
 """Processes of Postgres that may help with a statement in which no order is kept."""
@@ -78,18 +80,32 @@ async def _with_some(  # noqa: PLR0917
     deadline: Deadline,
     share: float,
 ) -> Sequence[Scope]:
+    alone = replace(query, conditions=(key,))
+    known = await numbers(connection, [alone], group, deadline)
     parts = [
         each.add_columns(literal(place, Integer).label("part"))
         for place, scope in enumerate(group)
+        if scope not in known
         for each in counts(query, key, scope)
     ]
-    found = union_all(*parts).subquery()
-    statement = select(found.c.part).group_by(found.c.part).having(func.sum(found.c.matches) > 0)
-    what = "see where a key is lacking"
-    rows = await fetch(
-        connection, statement, deadline, share=share, what=what, workers=WORKERS, settings=JOINING
-    )
-    return [group[row.part] for row in sorted(rows)]
+    some = {scope for scope, number in known.items() if number > 0}
+    if parts:
+        found = union_all(*parts).subquery()
+        statement = (
+            select(found.c.part).group_by(found.c.part).having(func.sum(found.c.matches) > 0)
+        )
+        what = "see where a key is lacking"
+        rows = await fetch(
+            connection,
+            statement,
+            deadline,
+            share=share,
+            what=what,
+            workers=WORKERS,
+            settings=JOINING,
+        )
+        some |= {group[row.part] for row in rows}
+    return [scope for scope in group if scope in some]
 
 
 def without(query: Query, scope: Scope) -> Select[Any]:

@@ -10,6 +10,7 @@ from .books import (
     producer_report,
     producer_sequence,
 )
+from .counting import outdated_count, partition_count
 from .deletion import (
     blob_reference,
     erased_span,
@@ -72,7 +73,9 @@ __all__ = [
     "metadata_timestamp",
     "model_key",
     "model_label",
+    "outdated_count",
     "parked_event",
+    "partition_count",
     "partition_span",
     "prediction",
     "producer_report",

@@ -24,6 +24,7 @@ from inference_store.store.aggregates import (
     aggregate,
     targets,
 )
+from inference_store.store.counting import count_ended
 from inference_store.store.events.event import Extras
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS
@@ -36,6 +37,7 @@ from . import plain
 
 # The night in which Europe's clocks go back: 01:00 UTC is 02:00 in Berlin for the second time.
 _NIGHT = datetime(2026, 10, 24, 21, 30, tzinfo=UTC)
+_LATER = datetime(2100, 1, 1, tzinfo=UTC)
 _LONG = "é" * 400
 _INSTANTS = st.builds(
     lambda quarters, micros: _NIGHT + timedelta(minutes=15 * quarters, microseconds=micros),
@@ -217,10 +219,17 @@ async def test_sql_agrees_with_python(
 ) -> None:
     ids = [str(uuid.uuid4()) for _ in range(2)]
     made = _made(inferences, ids[0])
+    counted = data.draw(st.sampled_from(["never", "all", "before some came late"]))
+    event(f"counts are stored: {counted}")
+    if counted == "before some came late":
+        await store(engine, *made[: len(made) // 2 + 1])
+        await count_ended(engine, seconds=60, before=_LATER)
     model = await store(engine, *made)
     # Another model is part of the question, or of no answer.
     second = _made(others, ids[1])
     await store(engine, *second)
+    if counted == "all":
+        await count_ended(engine, seconds=60, before=_LATER)
     across = data.draw(st.booleans())
     gone = [made[0]] if data.draw(st.booleans()) else []
     async with engine.begin() as connection:

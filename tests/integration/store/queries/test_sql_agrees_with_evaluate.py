@@ -7,6 +7,7 @@ when it is true, and when it is false.
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.store.counting import count_ended
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.typed import And, Truth
@@ -28,6 +30,7 @@ from inference_store.store.queries.leading import chosen, looked_at, settings_fo
 from inference_store.store.queries.matching import Query, led, walked
 from inference_store.store.queries.page import find
 from inference_store.store.queries.scope import groups, pieces, window
+from inference_store.store.queries.stored import numbers
 from inference_store.store.tables import erasing, metadata_key
 from tests.integration.store.queries.typed_rows import Maker, facts_of
 from tests.integration.store.queries.typed_truths import Truths
@@ -106,11 +109,15 @@ def _listed(rows: Any) -> Any:
     return select(func.array_agg(table.c.uid)).scalar_subquery()
 
 
+@pytest.mark.parametrize("counted", [False, True])
 @settings(_RELAXED, max_examples=100)
 @given(data=st.data())
 async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
-    stored: Stored, data: st.DataObject
+    engine: AsyncEngine, stored: Stored, counted: bool, data: st.DataObject
 ) -> None:
+    """Also where partitions have been counted before."""
+    if counted:
+        await count_ended(engine, seconds=60, before=datetime(2100, 1, 1, tzinfo=UTC))
     connection, model = stored.connection, data.draw(st.sampled_from(stored.models))
     facts = stored.facts[model]
     made = Truths(stored.keys, data.draw)
@@ -132,6 +139,9 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
         query = await query_of(connection, window(model, None, None), truths)
         event(f"lists taken from all: {len(lacking(query))}")
         deadline = Deadline.after(60)
+        parts = await pieces(connection, query.scope, newest_first=True)
+        known = await numbers(connection, [query], parts, deadline)
+        event(f"counts that are stored: {'some' if known else 'none'}")
         for walk in (3, 4_000):
             page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
             assert page.uids == sorted(expected, reverse=True)

@@ -1,0 +1,78 @@
+"""A scheduled run has ended partitions counted; what a later one deletes outdates their counts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.leader import Leader
+from inference_store.retention.pace import Pace
+from inference_store.store.admin import Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.queries.ask import Question, prepare
+from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.count import count
+from inference_store.store.retention.leadership import candidacy
+from inference_store.store.settings import RetentionSettings
+from inference_store.store.tables import outdated_count, partition_count
+from tests.integration.store.counting.asked import holding
+
+from .conftest import Retain
+from .stored import NOW, Storing, ago
+
+Scheduled = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture
+def scheduled(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Scheduled:
+    """A run by the schedule."""
+
+    async def turn() -> None:
+        due = asyncio.Event()
+        due.set()
+        async with candidacy(engine) as leadership:
+            assert await leadership.take()
+            pace = Pace(leadership, Heartbeat(), asyncio.Event())
+            await Leader(settings, engine, blobs, pace, due).turn()
+
+    return turn
+
+
+async def test_counts_are_made_and_outdated(
+    engine: AsyncEngine, storing: Storing, scheduled: Scheduled, retain: Retain
+) -> None:
+    model = await storing.model()
+    await storing.inferences(model, 5, ago(days=4))
+    await storing.inferences(model, 25, ago(days=3))
+    await storing.inferences(model, 1, NOW)
+    await scheduled()
+    assert await holding(engine, model) == 2
+    async with engine.connect() as connection:
+        found = await connection.execute(select(partition_count.c.inferences))
+        assert sorted(found.scalars()) == [5, 25]
+    await storing.keep(model, inference="P3DT12H")
+    assert (await retain()).inferences_deleted == 5
+    assert await holding(engine, model) == 1
+    await storing.keep(model, inference="P1D")
+    assert (await retain()).inferences_deleted == 25
+    assert await holding(engine, model) == 0
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, Question())).query
+        assert await count(connection, query, deadline=Deadline.after(60)) == 1
+
+
+async def test_rows_that_go_one_by_one_outdate(
+    engine: AsyncEngine, storing: Storing, scheduled: Scheduled, retain: Retain
+) -> None:
+    """Where another model keeps the partition."""
+    first, second = await storing.model("first"), await storing.model("second")
+    for model in (first, second):
+        await storing.inferences(model, 12, ago(days=3))
+    await scheduled()
+    await storing.keep(first, inference="P1D")
+    assert (await retain()).inferences_deleted == 12
+    assert (await holding(engine, first), await holding(engine, second)) == (0, 1)
+    async with engine.connect() as connection:
+        assert len((await connection.execute(select(outdated_count))).all()) == 1

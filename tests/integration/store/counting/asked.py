@@ -1,0 +1,100 @@
+"""What is asked of counts: with those that are stored, and with every inference counted anew."""
+
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store import registrations
+from inference_store.store.aggregates import (
+    AGGREGATES,
+    Aggregation,
+    ByLabel,
+    Measure,
+    aggregate,
+    targets,
+)
+from inference_store.store.cql2 import parse_text
+from inference_store.store.queries.across import count_across, spread
+from inference_store.store.queries.ask import Question, prepare
+from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.count import count
+from inference_store.store.queries.page import find
+from inference_store.store.queries.scope import pieces
+from inference_store.store.queries.stored import numbers
+from inference_store.store.tables import partition_count
+from tests.integration.stored import at
+
+FILTERS = (
+    None,
+    "n IS NULL",
+    "n IS NOT NULL",
+    "nothing IS NULL",
+    "nothing IS NOT NULL",
+    "NOT sent(n)",
+    "sent(nothing)",
+    "spelt IS NULL",
+    '"tags[]" IS NULL',
+    "prediction(label = 'person')",
+    "prediction(label = 'nobody')",
+)
+_ALL = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
+
+
+async def answers(connection: AsyncConnection, models: dict[str, int]) -> dict[Any, Any]:
+    """Counts, pages, counts over both models and groups by label, of everything and of a span of
+    time that ends amid a partition."""
+    found: dict[Any, Any] = {}
+    for until in (None, at(86_400 * 1.5)):
+        for text in FILTERS:
+            await _filtered(connection, models, text, until, found)
+        for model_id in models:
+            found["label", model_id, until] = await _by_label(connection, model_id, until)
+    return found
+
+
+async def _filtered(
+    connection: AsyncConnection, models: dict[str, int], text: str | None, until: Any, found: Any
+) -> None:
+    deadline = Deadline.after(60)
+    question = Question(filter=parse_text(text) if text else None, until=until)
+    for model_id, model in models.items():
+        query = (await prepare(connection, model, question)).query
+        found[text, model_id, until] = await count(connection, query, deadline=deadline)
+        page = await find(connection, query, limit=50, deadline=deadline, walk=1)
+        found["page", text, model_id, until] = page.uids
+    query = (await prepare(connection, list(models.values()), question)).query
+    queries = await spread(connection, query, list(models.values()))
+    found[text, until] = await count_across(connection, queries, deadline=deadline)
+
+
+async def _by_label(connection: AsyncConnection, model_id: str, until: Any) -> dict[Any, Any]:
+    known = await registrations.known(connection, [model_id])
+    chosen, _ = await targets(connection, list(known.values()), Question(until=until))
+    asked = Aggregation(measures=(_ALL,), group_by=(ByLabel("label", "group_by[0]"),), limit=9_999)
+    answer = await aggregate(connection, chosen, asked, deadline=Deadline.after(60))
+    return {group["key"]["label"]: group["measures"]["all"] for group in answer.groups}
+
+
+async def agree(engine: AsyncEngine, models: dict[str, int]) -> dict[Any, Any]:
+    """The answers; they are the same where no count is stored."""
+    async with engine.connect() as connection:
+        found = await answers(connection, models)
+        await connection.execute(update(partition_count).values(counted_at=None))
+        assert found == await answers(connection, models)
+        await connection.rollback()
+    return found
+
+
+async def holding(engine: AsyncEngine, model: int) -> int:
+    """Of how many partitions a model's counts are read."""
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, Question())).query
+        parts = await pieces(connection, query.scope, newest_first=True)
+        return len(await numbers(connection, [query], parts, Deadline.after(60)))
+
+
+async def begun(engine: AsyncEngine) -> int:
+    """How many counts there are, whether they hold or not."""
+    async with engine.connect() as connection:
+        return int(await connection.scalar(select(func.count()).select_from(partition_count)) or 0)
