@@ -36,6 +36,8 @@ lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock f
 	$(LOCK) --upgrade --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
+	$(LOCK:pyproject.toml=tests/upstreams/huggingface.in) --upgrade -o tests/upstreams/huggingface.lock \
+		--override tests/upstreams/huggingface-overrides.in --no-emit-package tensorflow --no-emit-package torch
 	$(LOCK:pyproject.toml=tests/upstreams/kserve.in) --upgrade -o tests/upstreams/kserve.lock
 	$(LOCK:pyproject.toml=tests/upstreams/triton.in) --no-deps --upgrade -o tests/upstreams/triton.lock
 

@@ -6,6 +6,7 @@ import pytest
 
 from tests.upstreams.asking import find_curl
 from tests.upstreams.environment import find_upstreams
+from tests.upstreams.huggingface import find_huggingface
 from tests.upstreams.kserve import find_kserve
 from tests.upstreams.triton import find_triton
 
@@ -21,6 +22,7 @@ _MARKS = {
     "real_minio": ("minio", find_minio, TEST_S3),
     "small_disk": ("small disk", find_small_disk, ""),
     "real_upstreams": ("upstreams", find_upstreams, ""),
+    "real_huggingface": ("huggingface", find_huggingface, ""),
     "real_triton": ("triton", find_triton, ""),
     "real_kserve": ("kserve", find_kserve, ""),
     "real_curl": ("curl", find_curl, ""),

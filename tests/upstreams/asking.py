@@ -20,7 +20,10 @@ _SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, as it is to stand on the wire; Host and Content-Length are added if missing."""
+    """A request, as it is to stand on the wire; Host and Content-Length are added if missing.
+
+    Over a socket a body of `Transfer-Encoding: chunked` is written as it is: in chunks.
+    """
 
     method: str
     path: str
@@ -129,7 +132,7 @@ async def _coming(address: str, asked: Asked) -> AsyncGenerator[tuple[float, byt
 def _on_the_wire(address: str, asked: Asked) -> bytes:
     named = {name.lower() for name, _ in asked.headers}
     headers = [*([] if "host" in named else [("Host", address)]), *asked.headers]
-    if asked.body and "content-length" not in named:
+    if asked.body and named.isdisjoint({"content-length", "transfer-encoding"}):
         headers.append(("Content-Length", str(len(asked.body))))
     lines = [f"{asked.method} {asked.path} HTTP/1.1", *(f"{n}: {v}" for n, v in headers), "", ""]
     return "\r\n".join(lines).encode("latin-1") + asked.body

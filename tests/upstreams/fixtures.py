@@ -1,6 +1,7 @@
 """The upstreams that a test asks for by name, shared by a session.
 
-Mark the tests `real_upstreams`; those of Triton and KServe `real_triton` and `real_kserve` too.
+Mark the tests `real_upstreams`; those of mlserver-huggingface, Triton
+and KServe `real_huggingface`, `real_triton` and `real_kserve` too.
 What a test stops or kills it starts itself: `with MLServer() as server`.
 """
 
@@ -12,6 +13,7 @@ from tests.servers.missing import demand
 
 from .clients import Clients
 from .environment import find_upstreams
+from .huggingface import HuggingFace, find_huggingface
 from .kserve import KServe, find_kserve
 from .mlserver import MLServer
 from .triton import Triton, find_triton
@@ -20,9 +22,17 @@ from .written import ChariotEngine, OmiContainer, Stub
 
 @pytest.fixture(scope="session")
 def mlserver() -> Iterator[MLServer]:
-    """A real MLServer: digits, faces, faces-text, words, echo, sentiment-stub; REST and gRPC."""
+    """A real MLServer: digits, faces, faces-text, words, echo; REST and gRPC."""
     demand("upstreams", find_upstreams)
     with MLServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def huggingface() -> Iterator[HuggingFace]:
+    """A real MLServer with mlserver-huggingface: sentiment, story; REST and gRPC."""
+    demand("huggingface", find_huggingface)
+    with HuggingFace() as server:
         yield server
 
 

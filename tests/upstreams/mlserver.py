@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.servers.ports import free_port
 from tests.servers.process import LeashedProcess
@@ -44,23 +44,31 @@ class MLServer(Server):
 
     name = "mlserver"
     last_signal = signal.SIGTERM
+    _variables: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, **settings: Any) -> None:
-        self._environment = find_upstreams()
+        self._environment = self._find()
         super().__init__()
         self._settings = settings
         self.http_port, self.grpc_port = free_port(), free_port()
         self.http, self.grpc = f"127.0.0.1:{self.http_port}", f"127.0.0.1:{self.grpc_port}"
         self.url = f"http://{self.http}"
 
-    def _launch(self) -> LeashedProcess:
-        models = self.folder / "models"
+    @staticmethod
+    def _find() -> Path:
+        return find_upstreams()
+
+    def _put_models(self, models: Path) -> None:
         shutil.copytree(_MODELS, models, dirs_exist_ok=True)
         trained = self._environment / "models" / "digits.joblib"
         shutil.copyfile(trained, models / "digits" / "model.joblib")
+
+    def _launch(self) -> LeashedProcess:
+        models = self.folder / "models"
+        self._put_models(models)
         self._write_settings(models / "settings.json")
         command = [python_of(self._environment), "-P", "-c", _START, "start", str(models)]
-        return self._run(command, environment={"PYTHONPATH": str(ENGINES)})
+        return self._run(command, environment={"PYTHONPATH": str(ENGINES), **self._variables})
 
     def _write_settings(self, file: Path) -> None:
         settings = {

@@ -97,6 +97,7 @@ async def line(
 
 SERVERS = {
     "mlserver": "mlserver",
+    "huggingface": "huggingface",
     "kserve": "kserve",
     "triton": "triton",
     "chariot": "chariot_engine",
@@ -106,6 +107,8 @@ SERVERS = {
 MODELS = [
     {"model": "faces*", "task_type": "object_detection"},
     {"model": "digits", "task_type": "tabular", "project_id": "tests"},
+    {"model": "sentiment", "task_type": "text_classification"},
+    {"model": "story", "task_type": "text_generation"},
     {"model": "chariot", "model_id": "detector", "task_type": "object_detection"},
 ]
 
@@ -113,6 +116,7 @@ MODELS = [
 def proxied(servers: Mapping[str, Any]) -> Mapping[str, list[Mapping[str, Any]]]:
     """The upstreams of each proxy; the first stands before two of them, told apart by model."""
     mlserver, kserve, triton = servers["mlserver"], servers["kserve"], servers["triton"]
+    huggingface = servers["huggingface"]
     v2 = ("v2", "v2-grpc")
     return {
         "mlserver": [
@@ -127,6 +131,9 @@ def proxied(servers: Mapping[str, Any]) -> Mapping[str, list[Mapping[str, Any]]]
                 "kserve", *v2, "kserve-v1", url=kserve.url, grpc=kserve.grpc, models=["sums"]
             ),
         ],
+        "huggingface": [
+            upstream_entry("huggingface", *v2, url=huggingface.url, grpc=huggingface.grpc)
+        ],
         "triton": [upstream_entry("triton", *v2, url=triton.url, grpc=triton.grpc)],
         "chariot": [upstream_entry("chariot", "chariot-v2", url=servers["chariot"].url)],
         "omi": [upstream_entry("friendly", "omi", grpc=servers["omi"].address)],
@@ -134,7 +141,7 @@ def proxied(servers: Mapping[str, Any]) -> Mapping[str, list[Mapping[str, Any]]]
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def real_line(
     request: pytest.FixtureRequest,
     postgres_server: Postgres,

@@ -1,5 +1,7 @@
 """The whole line behind real model servers: a proxy before each, one ingester, one api."""
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +13,8 @@ from tests.servers.minio import S3
 from tests.servers.waiting import wait_until
 
 from .bucket import Again, requests_in
+
+LIST = json.dumps([{"key": "frame_number", "type": "int", "value": "9001"}])
 
 
 @dataclass(frozen=True)
@@ -66,3 +70,17 @@ class RealLine:
 def metadata_of(item: Mapping[str, Any]) -> dict[str, str]:
     """An inference's metadata by key, as they were sent."""
     return {each["key"]: each["value"] for each in item["metadata"]}
+
+
+def sha256(content: bytes) -> str:
+    """In hex, as the store has it."""
+    return hashlib.sha256(content).hexdigest()
+
+
+def post(url: str, said: Any, **headers: str) -> httpx.Response:
+    """Send exactly these bytes, or this JSON."""
+    body = said if isinstance(said, bytes) else json.dumps(said).encode()
+    sent = {"Content-Type": "application/json", **headers}
+    answer = httpx.post(url, content=body, headers=sent, timeout=30)
+    assert answer.status_code == 200, answer.text
+    return answer

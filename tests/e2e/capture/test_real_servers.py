@@ -1,7 +1,6 @@
 """Of each protocol, before a real server: from the call to the answered query, and back again."""
 
 import base64
-import hashlib
 import json
 from typing import Any
 
@@ -16,28 +15,15 @@ from tests.upstreams.pictures import COINS, photograph, pictures
 from tests.upstreams.triton import Triton
 from tests.upstreams.written import ChariotEngine, OmiContainer, Stub
 
-from .real_line import RealLine, metadata_of
+from .real_line import LIST, RealLine, metadata_of, post, sha256
 
 pytestmark = [
     pytest.mark.real_upstreams,
+    pytest.mark.real_huggingface,
     pytest.mark.real_triton,
     pytest.mark.real_kserve,
     pytest.mark.timeout(600),
 ]
-LIST = json.dumps([{"key": "frame_number", "type": "int", "value": "9001"}])
-JSON = {"Content-Type": "application/json"}
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def post(url: str, said: Any, **headers: str) -> httpx.Response:
-    """Exactly these bytes."""
-    body = said if isinstance(said, bytes) else json.dumps(said).encode()
-    answer = httpx.post(url, content=body, headers={**JSON, **headers}, timeout=30)
-    assert answer.status_code == 200, answer.text
-    return answer
 
 
 def test_digits_over_rest_and_grpc(

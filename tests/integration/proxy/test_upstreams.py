@@ -10,6 +10,7 @@ from sklearn.datasets import load_digits
 
 from tests.upstreams.asking import Asked, arrivals
 from tests.upstreams.clients import V2, Clients, tensor
+from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe, ask
 from tests.upstreams.mlserver import MLServer, batch
 from tests.upstreams.pictures import COINS, photograph, pictures
@@ -102,9 +103,20 @@ def test_its_own_client_asks_too(mlserver: MLServer) -> None:
     text = {"name": "args", "datatype": "BYTES", "shape": [1]}
     texts = ("a good day", "a day")
     requests = [{"id": str(at), "inputs": [text | {"data": [t]}]} for at, t in enumerate(texts)]
-    answers = batch(mlserver.http, "sentiment-stub", requests)
-    found = {one["id"]: json.loads(one["outputs"][0]["data"][0])["label"] for one in answers}
-    assert found == {"0": "POSITIVE", "1": "NEGATIVE"}
+    answers = batch(mlserver.http, "echo", requests)
+    assert {one["id"]: one["outputs"][0]["data"] for one in answers} == {
+        str(at): [text] for at, text in enumerate(texts)
+    }
+
+
+@pytest.mark.real_huggingface
+def test_it_tells_good_from_bad(huggingface: HuggingFace) -> None:
+    texts = {"name": "array_inputs", "datatype": "BYTES", "shape": [2]}
+    asked = {"inputs": [texts | {"data": ["a good day", "a bad day"]}]}
+    answer = post(f"{huggingface.url}/v2/models/sentiment/infer", asked)
+    (output,) = answer["outputs"]
+    assert output["parameters"]["content_type"] == "hg_jsonlist"
+    assert [json.loads(one)["label"] for one in output["data"]] == ["POSITIVE", "NEGATIVE"]
 
 
 def test_models_are_unloaded_and_loaded(mlserver: MLServer) -> None:
@@ -144,7 +156,7 @@ def test_boxes_are_numbers(triton: Triton, clients: Clients) -> None:
     answer = clients.infer(
         "http", triton.http, "blobs", [tensor("image", "UINT8", [4, 6, 3], pixels)]
     )
-    assert answer["outputs"]["boxes"] == [[2, 1, 4, 2, 1, 1]]
+    assert answer["outputs"] == {"boxes": [[2, 1, 4, 2]], "scores": [1], "classes": [1]}
 
 
 @pytest.mark.real_triton

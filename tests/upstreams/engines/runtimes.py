@@ -93,29 +93,6 @@ def _pause(payload: InferenceRequest) -> float:
     return float(getattr(payload.parameters, "pause", 0))
 
 
-class HuggingFaceStub(MLModel):
-    """A stub: the wire form of mlserver-huggingface's text classification, with made-up scores.
-
-    The texts are in the input `args`; the label is POSITIVE for a text with the word `good`.
-    """
-
-    async def load(self) -> bool:
-        return True
-
-    async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        asked = next(one for one in payload.inputs if one.name == "args")
-        found = [json.dumps(_sentiment(text)) for text in StringCodec.decode_input(asked)]
-        said = Parameters(content_type="hg_jsonlist")
-        output = Output(
-            name="output", shape=[len(found), 1], datatype="BYTES", parameters=said, data=found
-        )
-        return InferenceResponse(model_name=self.name, outputs=[output])
-
-
-def _sentiment(text: str) -> dict[str, Any]:
-    return {"label": "POSITIVE" if "good" in text.split() else "NEGATIVE", "score": 0.75}
-
-
 class Echo(MLModel):
     """Every input as it came, of any datatype."""
 

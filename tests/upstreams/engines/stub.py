@@ -4,6 +4,9 @@
 server-sent events. /v1/models/NAME:predict counts each instance's numbers together. Every other
 path answers with what came: method, path, headers and body (base64).
 
+With the header `stub-echo` every other path answers with the request's own body and the headers
+named there, in one piece, or in as many as `stub-echo-parts` says, with `stub-echo-status`.
+
 On all of them the request's headers may ask for `stub-status` (that status and an error instead),
 `stub-wait` (seconds before the answer; in a stream before each part), `stub-cut` (the connection is
 dropped: `1` without an answer, `part` in the middle of one) and `stub-encoding` (gzip or deflate).
@@ -19,6 +22,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aiohttp import web
+from multidict import CIMultiDict
 
 _LARGEST_BODY = 256 * 2**20
 _CREATED = 1_700_000_000
@@ -106,13 +110,35 @@ def _sum(instance: Any) -> float:
     return instance if isinstance(instance, int | float) else 0
 
 
-async def mirror(request: web.Request) -> web.Response:
+async def mirror(request: web.Request) -> web.StreamResponse:
+    if "stub-echo" in request.headers:
+        return await _echoed(request)
     headers = [
         [name.decode("latin-1"), value.decode("latin-1")] for name, value in request.raw_headers
     ]
     body = base64.b64encode(await request.read()).decode()
     said = {"method": request.method, "path": request.raw_path, "headers": headers, "body": body}
     return web.json_response(said)
+
+
+async def _echoed(request: web.Request) -> web.StreamResponse:
+    body, parts = await request.read(), int(request.headers.get("stub-echo-parts", 0))
+    named = request.headers["stub-echo"].lower().split(",")
+    headers = [
+        (name.decode(), value.decode("utf-8", "surrogateescape"))
+        for name, value in request.raw_headers
+        if name.decode().lower() in named
+    ]
+    status = int(request.headers.get("stub-echo-status", 200))
+    if not parts:
+        return web.Response(body=body, headers=CIMultiDict(headers), status=status)
+    answer = web.StreamResponse(headers=CIMultiDict(headers), status=status)
+    await answer.prepare(request)
+    size = len(body) // parts + 1
+    for at in range(0, len(body), size):
+        await answer.write(body[at : at + size])
+    await answer.write_eof()
+    return answer
 
 
 @web.middleware

@@ -11,6 +11,7 @@ from tests.servers.environment import service_environment
 from tests.servers.fixtures import unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe
 from tests.upstreams.mlserver import MLServer
 from tests.upstreams.triton import Triton
@@ -53,6 +54,12 @@ def proxy_before(
 @pytest.fixture(scope="session")
 def before_mlserver(mlserver: MLServer, proxy_before: Start) -> Iterator[Proxy]:
     with proxy_before("mlserver", *V2, url=mlserver.url, grpc=mlserver.grpc) as proxy:
+        yield proxy
+
+
+@pytest.fixture(scope="session")
+def before_huggingface(huggingface: HuggingFace, proxy_before: Start) -> Iterator[Proxy]:
+    with proxy_before("huggingface", *V2, url=huggingface.url, grpc=huggingface.grpc) as proxy:
         yield proxy
 
 

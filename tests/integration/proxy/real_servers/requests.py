@@ -70,9 +70,6 @@ _MLSERVER = {
     "binary, not known": post(f"{_DIGITS}/infer", b"{}1", ("Inference-Header-Content-Length", "2")),
     "images": post("/v2/models/faces/infer", pictures(photograph(), photograph(COINS))),
     "no image": post("/v2/models/faces/infer", pictures(b"none")),
-    "hugging face": post(
-        "/v2/models/sentiment-stub/infer", infer("args", "BYTES", [1], ["a good day"])
-    ),
     "stream": post("/v2/models/words/infer_stream", WORDS),
     "generate": post("/v2/models/words/generate", WORDS),
     "generate stream": post("/v2/models/words/generate_stream", WORDS),
@@ -88,6 +85,31 @@ _MLSERVER = {
 MLSERVER: Mapping[str, Asked] = {
     name: replace(asked, headers=[*asked.headers, ("Accept-Encoding", "identity")])
     for name, asked in _MLSERVER.items()
+}
+
+_SENTIMENT, _STORY = "/v2/models/sentiment/infer", "/v2/models/story/infer"
+_TEXT = {"name": "args", "datatype": "BYTES", "shape": [1], "data": ["once upon a time"]}
+
+
+def argument(name: str, datatype: str, value: Any) -> Any:
+    """A named argument of a Hugging Face pipeline, as a tensor."""
+    said = {"name": name, "datatype": datatype, "shape": [1], "data": [value]}
+    return {**said, "parameters": {"content_type": "raw"}}
+
+
+GENERATED = [
+    _TEXT,
+    argument("max_new_tokens", "INT64", 5),
+    argument("do_sample", "INT8", False),
+    argument("repetition_penalty", "FP64", 1.5),
+]
+HUGGINGFACE: Mapping[str, Asked] = {
+    "ready": get("/v2/models/sentiment/ready"),
+    "classified": post(_SENTIMENT, infer("args", "BYTES", [1], ["a good day"])),
+    "several": post(_SENTIMENT, infer("array_inputs", "BYTES", [2], ["a good day", "bad"])),
+    "two arguments": post(_SENTIMENT, infer("args", "BYTES", [2], ["a", "b"])),
+    "generated": post(_STORY, {"id": "g", "inputs": GENERATED}),
+    "no such argument": post(_STORY, {"inputs": [_TEXT, argument("odd", "INT64", 1)]}),
 }
 
 
@@ -216,6 +238,8 @@ REFUSED = frozenset(
         "binary, not known",
         "v1 no instances",
         "v1 no model",
+        "two arguments",
+        "no such argument",
     }
     | {"v1 no json", "v2 no inputs", "binary, header too long"}
     | {"binary, header too short", "binary, header of nothing", "binary, no number"}

@@ -1,16 +1,26 @@
-"""Model servers' own clients, which do not know that a proxy is there."""
+"""Model servers' own clients, which do not know that a proxy is there.
 
+Over HTTP what they are answered is compared in bytes, status and headers; over gRPC as they read
+it, and in bytes in test_grpc.
+"""
+
+import asyncio
 import base64
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 
+from inference_store.proxy.capture.ids import ID_HEADER
 from tests.proxy_process import Proxy
 from tests.upstreams.clients import V2, Clients, tensor
+from tests.upstreams.compare import differences
+from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe, ask
 from tests.upstreams.mlserver import MLServer, batch
+from tests.upstreams.recording import recorded
 from tests.upstreams.triton import Triton
 
 pytestmark = pytest.mark.real_upstreams
@@ -31,19 +41,37 @@ EVERY_DATATYPE = [
 ]
 
 
+async def over_http(server: Any, proxy: Proxy, asks: Callable[[str], Any]) -> Any:
+    """What a client said of the server, where nothing differed through the proxy."""
+    said, answers = [], []
+    for address in (server.http, proxy.http):
+        async with recorded(address) as recording:
+            said.append(await asyncio.to_thread(asks, recording.address))
+        # some ask for several at once
+        answers.append(sorted(recording.answers, key=lambda one: one.body))
+    assert len(answers[0]) == len(answers[1]) > 0
+    pairs = zip(*answers, strict=True)
+    assert [differences(*pair, besides={ID_HEADER}) for pair in pairs] == [[]] * len(answers[0])
+    assert said[0] == said[1]
+    return said[0]
+
+
 @pytest.mark.real_triton
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_tritonclient_over_http(
+async def test_tritonclient_over_http(
     triton: Triton, before_triton: Proxy, clients: Clients, binary: bool, compression: str | None
 ) -> None:
     # What is neither text nor a number of JSON travels in binary alone.
     tensors = EVERY_DATATYPE if binary else [each for each in EVERY_DATATYPE if _in_json(each)]
     said: Any = {"request_compression": compression, "response_compression": compression}
     asked: Any = {"id": "e", "binary": binary, **said}
-    direct = clients.infer("http", triton.http, "echo", tensors, **asked)
-    assert "error" not in direct, direct
-    assert clients.infer("http", before_triton.http, "echo", tensors, **asked) == direct
+
+    def asks(address: str) -> Any:
+        return clients.infer("http", address, "echo", tensors, **asked)
+
+    said = await over_http(triton, before_triton, asks)
+    assert said["outputs"].keys() == {each["name"] for each in tensors}
 
 
 def _in_json(one: Any) -> bool:
@@ -70,38 +98,67 @@ def test_tritonclient_streams(triton: Triton, before_triton: Proxy, clients: Cli
 
 
 @pytest.mark.real_triton
-def test_tritonclient_is_told_what_failed(
+async def test_tritonclient_is_told_what_failed(
     triton: Triton, before_triton: Proxy, clients: Clients
 ) -> None:
     asked = [tensor("x", "FP32", [1, 1], [-1])]
-    for transport in ("http", "grpc"):
-        direct = clients.infer(transport, getattr(triton, transport), "twice", asked)  # type: ignore[arg-type]
-        proxied = clients.infer(transport, getattr(before_triton, transport), "twice", asked)  # type: ignore[arg-type]
-        assert "error" in direct
-        assert proxied == direct
+
+    def asks(address: str) -> Any:
+        return clients.infer("http", address, "twice", asked)
+
+    assert "error" in await over_http(triton, before_triton, asks)
+    direct = clients.infer("grpc", triton.grpc, "twice", asked)
+    assert "error" in direct
+    assert clients.infer("grpc", before_triton.grpc, "twice", asked) == direct
+
+
+@pytest.mark.real_huggingface
+async def test_tritonclient_has_a_text_classified(
+    huggingface: HuggingFace, before_huggingface: Proxy, clients: Clients
+) -> None:
+    asked = [tensor("args", "BYTES", [1], [b"a good day"])]
+
+    def asks(address: str) -> Any:
+        # which it does not send of itself, and MLServer wants
+        said = {"Content-Type": "application/json"}
+        return clients.infer(
+            "http", address, "sentiment", asked, id="s", binary=False, headers=said
+        )
+
+    assert "error" not in await over_http(huggingface, before_huggingface, asks)
+    direct = clients.infer("grpc", huggingface.grpc, "sentiment", asked, id="s")
+    assert "error" not in direct, direct
+    assert clients.infer("grpc", before_huggingface.grpc, "sentiment", asked, id="s") == direct
 
 
 @pytest.mark.real_kserve
-@pytest.mark.parametrize("protocol", ["v1", "v2", "grpc"])
-def test_kserves_own_clients(kserve: KServe, before_kserve: Proxy, protocol: Any) -> None:
-    def asked(server: Any) -> Any:
-        address = server.grpc if protocol == "grpc" else server.http
+@pytest.mark.parametrize("protocol", ["v1", "v2"])
+async def test_kserves_own_clients(kserve: KServe, before_kserve: Proxy, protocol: Any) -> None:
+    def asks(address: str) -> Any:
         return ask(protocol, address, "sums", [[1, 2.5], [3, 4]], request_id="k-1")
 
-    assert asked(before_kserve) == asked(kserve)
-    assert asked(before_kserve)["values"] == [3.5, 7]
+    assert (await over_http(kserve, before_kserve, asks))["values"] == [3.5, 7]
 
 
-def test_mlservers_own_client(mlserver: MLServer, before_mlserver: Proxy) -> None:
+@pytest.mark.real_kserve
+def test_kserves_own_client_over_grpc(kserve: KServe, before_kserve: Proxy) -> None:
+    direct, proxied = (
+        ask("grpc", server.grpc, "sums", [[1, 2.5], [3, 4]], request_id="k-1")
+        for server in (kserve, before_kserve)
+    )
+    assert direct["values"] == [3.5, 7]
+    assert proxied == direct
+
+
+async def test_mlservers_own_client(mlserver: MLServer, before_mlserver: Proxy) -> None:
     text = {"name": "args", "datatype": "BYTES", "shape": [1]}
     texts = ("a good day", "a day")
     requests = [{"id": str(at), "inputs": [text | {"data": [t]}]} for at, t in enumerate(texts)]
-    answers = [
-        sorted(batch(address, "sentiment-stub", requests), key=lambda one: str(one["id"]))
-        for address in (mlserver.http, before_mlserver.http)
-    ]
-    assert len(answers[0]) == 2
-    assert answers[0] == answers[1]
+
+    def asks(address: str) -> Any:
+        return sorted(batch(address, "echo", requests), key=lambda one: str(one["id"]))
+
+    assert len(await over_http(mlserver, before_mlserver, asks)) == 2
 
 
 def test_models_are_unloaded_and_loaded_over_rest(

@@ -13,6 +13,7 @@ from inference_store.proxy.capture import ID_HEADER
 from tests.proxy_process import Proxy
 from tests.upstreams.clients import OMI, V2, Clients
 from tests.upstreams.compare import differences_of_calls
+from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe
 from tests.upstreams.mlserver import MLServer
 from tests.upstreams.triton import Triton
@@ -108,6 +109,16 @@ TRITON = {
     "stream that fails": of_v2("ModelStreamInfer", text("nobodys", "text", "YSBi")),
     "index": of_v2("RepositoryIndex"),
 }
+_TIME = text("story", "args", "b25jZSB1cG9uIGEgdGltZQ==")
+_TOKENS = {
+    **tensor("max_new_tokens", "INT64", [1], int64_contents=["5"]),
+    "parameters": {"content_type": {"string_param": "raw"}},
+}
+HUGGINGFACE = {
+    "classified": of_v2("ModelInfer", text("sentiment", "args", "YSBnb29kIGRheQ==")),
+    "generated": of_v2("ModelInfer", {**_TIME, "inputs": [*_TIME["inputs"], _TOKENS]}),
+    "two arguments": of_v2("ModelInfer", text("sentiment", "args", "YQ==", "Yg==")),
+}
 KSERVE = {
     **_OF_V2,
     "model": of_v2("ModelMetadata", {"name": "sums"}),
@@ -140,7 +151,7 @@ OMI_RUNS = {
 # What the servers refuse; all else they answer.
 REFUSED = frozenset(
     {"no such model", "no model ready", "no such method", "no such service", "no message of it"}
-    | {"deadline", "wrong shape", "no image", "failed", "not streamed"}
+    | {"deadline", "wrong shape", "no image", "failed", "not streamed", "two arguments"}
 )
 
 
@@ -170,6 +181,11 @@ def differing(
 
 def test_mlserver(mlserver: MLServer, before_mlserver: Proxy, clients: Clients) -> None:
     assert differing(clients, mlserver.grpc, before_mlserver, MLSERVER) == {}
+
+
+@pytest.mark.real_huggingface
+def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy, clients: Clients) -> None:
+    assert differing(clients, huggingface.grpc, before_huggingface, HUGGINGFACE) == {}
 
 
 @pytest.mark.real_triton

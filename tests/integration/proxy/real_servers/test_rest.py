@@ -13,6 +13,7 @@ from inference_store.proxy.capture.ids import ID_HEADER
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import WAYS, Asked, arrivals, by_socket
 from tests.upstreams.compare import HOP_BY_HOP, differences
+from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe
 from tests.upstreams.mlserver import MLServer
 from tests.upstreams.triton import Triton
@@ -50,6 +51,12 @@ def to_models(asked: Asked) -> Asked:
 
 async def test_mlserver(mlserver: MLServer, before_mlserver: Proxy, way: str) -> None:
     assert await differing(way, mlserver.http, before_mlserver, requests.MLSERVER) == {}
+
+
+@pytest.mark.real_huggingface
+async def test_huggingface(huggingface: HuggingFace, before_huggingface: Proxy, way: str) -> None:
+    asked = requests.HUGGINGFACE
+    assert await differing(way, huggingface.http, before_huggingface, asked) == {}
 
 
 @pytest.mark.real_triton

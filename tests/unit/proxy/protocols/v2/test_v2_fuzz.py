@@ -49,15 +49,17 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_NAMES, inner, max_size=5),
     max_leaves=25,
 )
+_HUGE = st.sampled_from([-(2**63), 2**31, 2**63 - 1, 2**64, 10**30])
+_SIZES = st.integers(-1, 20) | _HUGE
 _TENSOR = st.fixed_dictionaries(
     {"name": st.text(max_size=3), "datatype": _DATATYPES},
     optional={
-        "shape": st.lists(st.integers(-1, 3), max_size=3) | _JSON,
+        "shape": st.lists(_SIZES, max_size=3) | _JSON,
         "data": st.lists(_SCALARS | st.lists(_SCALARS, max_size=2), max_size=3) | _JSON,
         "parameters": st.fixed_dictionaries(
             {},
             optional={
-                "binary_data_size": st.integers(-1, 20),
+                "binary_data_size": _SIZES,
                 "metadata": _JSON,
                 "content_type": st.just("base64") | _JSON,
             },
@@ -88,7 +90,7 @@ def _contents(draw: st.DrawFn) -> tuple[bytes, Headers]:
         headers.append(("inference-header-content-length", str(len(content))))
         content += draw(_TAILS)
     elif length == "odd":
-        odd = draw(st.text(max_size=4) | st.integers(-2, 99).map(str))
+        odd = draw(st.text(max_size=4) | (st.integers(-2, 99) | _HUGE).map(str))
         headers.append(("inference-header-content-length", odd))
     if draw(st.booleans()):
         events = [b"data: " + content.replace(b"\n", b"\ndata: "), draw(st.binary(max_size=20))]

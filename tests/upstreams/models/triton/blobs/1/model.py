@@ -1,4 +1,5 @@
-"""The bright regions of an image as numbers: xmin, ymin, xmax, ymax, score, class, a row each.
+"""The bright regions of an image, in the three tensors of a YOLO behind its suppression: boxes
+(xmin, ymin, xmax, ymax), scores, and classes, a row each.
 
 A region is a run of rows, and in it a run of columns, with a pixel brighter than the middle; its
 score is its mean brightness. The class is the brightest of the three channels.
@@ -22,8 +23,14 @@ class TritonPythonModel:
             for top, bottom in _runs(bright.any(axis=1))
             for left, right in _runs(bright[top:bottom].any(axis=0))
         ]
-        boxes = np.array(rows, dtype=np.float32).reshape(-1, 6)
-        return triton.InferenceResponse(output_tensors=[triton.Tensor("boxes", boxes)])
+        found = np.array(rows, dtype=np.float32).reshape(-1, 6)
+        tensors = {
+            "boxes": np.ascontiguousarray(found[:, :4]),
+            "scores": np.ascontiguousarray(found[:, 4]),
+            "classes": found[:, 5].astype(np.int32),
+        }
+        outputs = [triton.Tensor(name, values) for name, values in tensors.items()]
+        return triton.InferenceResponse(output_tensors=outputs)
 
 
 def _row(image, left, top, right, bottom):

@@ -1,0 +1,52 @@
+"""A detector of Triton: its tensors are boxes by the registration that docs/capture.md shows."""
+
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.upstreams.clients import Clients, tensor
+
+from .real_line import RealLine
+
+pytestmark = [
+    pytest.mark.real_upstreams,
+    pytest.mark.real_huggingface,
+    pytest.mark.real_triton,
+    pytest.mark.real_kserve,
+    pytest.mark.timeout(600),
+]
+CAPTURE = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
+WIDTH, HEIGHT = 6, 4
+# Class 1 of three, in two columns of the second row.
+GREEN = {(2, 1), (3, 1)}
+
+
+def registration() -> object:
+    found = re.search(r"^PUT /v1/models/yolo\n(\{.*?\})\n```", CAPTURE, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def test_binary_tensors_become_boxes(real_line: RealLine, clients: Clients) -> None:
+    registered = httpx.put(f"{real_line.api}/models/blobs", json=registration())
+    assert registered.status_code in (200, 201), registered.text
+    pixels = [
+        255 if (x, y) in GREEN and channel == 1 else 0
+        for y in range(HEIGHT)
+        for x in range(WIDTH)
+        for channel in range(3)
+    ]
+    proxy, image = real_line.proxies["triton"], tensor("image", "UINT8", [HEIGHT, WIDTH, 3], pixels)
+    outputs = ["boxes", "scores", "classes"]
+    clients.infer("http", proxy.http, "blobs", [image], id="b-http", outputs=outputs)
+    clients.infer("grpc", proxy.grpc, "blobs", [image], id="b-grpc")
+    items = real_line.captured("blobs", 2)
+    assert [one["inference_id"] for one in items] == ["b-http", "b-grpc"]
+    for each in items:
+        (found,) = each["predictions"]
+        assert (found["label"], found["score"]) == ("bicycle", 1)
+        assert [found[side] for side in ("xmin", "ymin", "xmax", "ymax")] == [2, 1, 4, 2]
+        assert real_line.blob(each, "data") == bytes(pixels)
