@@ -30,7 +30,7 @@ def watch(onward: Onward, path: str, context: Context, seen: Seen) -> None:
     def over(_: object) -> None:
         watched.end(_outcome_of(seen.code), seen.code)
 
-    context.add_done_callback(over)
+    context.add_done_callback(over)  # type: ignore[arg-type]  # the stub wants a class
 
 
 def _said(path: str, context: Context) -> tuple[traces.Attributes, Mapping[str, str]]:
