@@ -1,5 +1,11 @@
 """What all tests need: the servers, and what is made on them for one test."""
 
+import os
+
+# gRPC would begin threads anew in each process that a test starts, between fork and exec, and
+# these end the process when its files are closed.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
 pytest_plugins = [
     "tests.servers.plugin",
     "tests.servers.fixtures",

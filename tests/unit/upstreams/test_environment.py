@@ -37,5 +37,5 @@ def test_every_package_is_locked_by_its_hashes(lock: Path) -> None:
     assert not any("://" in line for line in lines)
 
 
-def test_there_are_three_locks() -> None:
-    assert [lock.stem for lock in LOCKS] == ["kserve", "requirements", "triton"]
+def test_every_lock_is_known() -> None:
+    assert [lock.stem for lock in LOCKS] == ["huggingface", "kserve", "requirements", "triton"]
