@@ -291,23 +291,25 @@ async def test_time_runs_out_between_two_spans(engine: AsyncEngine, models: dict
     assert await agree(engine, models)
 
 
-async def test_of_too_many_labels_and_keys_none_are_stored(engine: AsyncEngine) -> None:
+async def test_of_too_many_labels_and_keys_none_are_stored(
+    engine: AsyncEngine, models: dict[str, int]
+) -> None:
     labels = [(f"label {n}", 0.5) for n in range(numbers.MOST + 1)]
     keys = [
-        Made(f"{n}", at(n), [(f"key {n}-{k}", "int", "1") for k in range(99)]) for n in range(21)
+        Made(f"key {n}", at(n), [(f"key {n}-{k}", "int", "1") for k in range(99)], model_id="one")
+        for n in range(21)
     ]
-    other = [Made("few", START, [("n", "int", "1")], [("person", 0.5)], model_id="other")]
-    models = {"one": await store(engine, *_made("one")), "other": await store(engine, *other)}
-    model = await store(engine, *keys, Made("labels", at(99), [], labels))
+    await store(engine, *keys, Made("labels", at(99), [], labels, model_id="one"))
     await _count(engine)
     async with engine.connect() as connection:
         here = partition_count.c
         query = select(here.model, here.labels.is_(None), here["keys"].is_(None))
-        found = set(map(tuple, await connection.execute(query)))
-    assert (model, True, True) in found
-    assert (models["one"], False, False) in found
-    counted = await agree(engine, {"model": model, **models})
-    assert len(counted["label", "model", None]) == numbers.MOST + 2
+        found = sorted(map(tuple, await connection.execute(query)))
+    (one, other), few = models.values(), (False, False)
+    assert found == [(one, *few)] * 2 + [(one, True, True)] + [(other, *few)] * 3
+    counted = await agree(engine, models)
+    assert len(counted["label", "one", None]) == numbers.MOST + 3
+    assert counted[None, "one", None] == 12 + 22
 
 
 async def test_who_writes_is_not_waited_for(engine: AsyncEngine, models: dict[str, int]) -> None:
