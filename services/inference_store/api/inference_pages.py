@@ -124,6 +124,9 @@ async def page_of(  # noqa: PLR0917
 async def _found(
     connection: AsyncConnection, settings: ApiSettings, body: InferenceQuery, asked: Asked
 ) -> Page:
+    until = deadline(body, settings)
+    if body.timeout_seconds is None:
+        until = until.softly(settings.page_seconds)
     with in_time("page", to_narrow(asked.sort), asked.query):
         page = await find_page(
             connection,
@@ -132,9 +135,9 @@ async def _found(
             fingerprint=asked.fingerprint,
             cursor=body.cursor,
             limit=body.limit,
-            deadline=deadline(body, settings),
+            deadline=until,
         )
-    if page.searched_back_to is not None:
+    if page.searched_back_to is not None and until.is_over:
         QUERY_TIMEOUTS.labels("page").inc()
     return page
 

@@ -133,6 +133,9 @@ async def answered(  # noqa: PLR0917
         return page
 
     app.state.streams.refuse_unless_free(access.turn_name)  # before anything is done for it
+    # Who reads all of it waits for all of it: each of its pages has a query's whole time.
+    whole = body.timeout_seconds or settings.query_timeout_seconds
+    body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size}))
     lines = _lines(first, following, size, _most_of(body))
     return Stream(app.state.streams, access.turn_name, lines, stalled_seconds=_STALLED_SECONDS)

@@ -28,7 +28,8 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
             s3_access_key=minio_server.access_key,
             s3_secret_key=minio_server.secret_key,
             s3_bucket=bucket,
-            **{"auth": "off", **changes},
+            # what a test asks for is searched whole, however busy the machine is
+            **{"auth": "off", "page_seconds": 60.0, **changes},
         )
 
     return make

@@ -1,10 +1,12 @@
 """A query whose time runs out, over HTTP: part of the answer, how far it came, and the cursor."""
 
+import json
 from typing import Any
 
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store.metrics import QUERY_TIMEOUTS
 from inference_store.store.tables import inference, metadata_number
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.store.queries.held_partition import held
@@ -24,9 +26,14 @@ def _made() -> list[Made]:
     ]
 
 
-async def _page(client: httpx.AsyncClient, cursor: str | None = None) -> dict[str, Any]:
-    asked = {"key": "n", "operator": "gte", "value": 6}
-    body = {"metadata_filter": [asked], "limit": 1000, "cursor": cursor}
+def _body() -> dict[str, Any]:
+    return {"metadata_filter": [{"key": "n", "operator": "gte", "value": 6}]}
+
+
+async def _page(
+    client: httpx.AsyncClient, cursor: str | None = None, **more: float
+) -> dict[str, Any]:
+    body = {**_body(), "limit": 1000, "cursor": cursor, **more}
     answer = await client.post(_QUERY, json=body)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
@@ -49,6 +56,36 @@ async def test_the_cursor_goes_on_from_there(make_app: MakeApp, engine: AsyncEng
         rest = await _page(patient, first["next"])
     assert _ids(first) + _ids(rest) == [f"id-{n}" for n in range(59, 5, -1)]
     assert (rest["next"], rest["searched_back_to"]) == (None, None)
+
+
+async def test_a_page_ends_early_with_what_it_has(make_app: MakeApp, engine: AsyncEngine) -> None:
+    await store(engine, *_made())
+    expected = [f"id-{n}" for n in range(59, 5, -1)]
+    before = _timeouts()
+    async with client_of(make_app(page_seconds=0.000_001)) as client:
+        pages = [await _page(client)]
+        while (cursor := pages[-1]["next"]) is not None:
+            assert pages[-1]["searched_back_to"] is not None
+            pages.append(await _page(client, cursor))
+        assert 2 < len(pages) <= _DAYS + 1
+        assert [each for page in pages for each in _ids(page)] == expected
+        # whoever says how long waits so long, and so does a stream, with all of its pages
+        patient = await _page(client, timeout_seconds=10)
+        assert (_ids(patient), patient["next"]) == (expected, None)
+        streamed = await client.post(
+            _QUERY, json=_body(), headers={"Accept": "application/x-ndjson"}
+        )
+        lines = [json.loads(line) for line in streamed.text.splitlines()]
+        assert [line.get("inference_id") for line in lines[:-1]] == expected
+        counted = await client.post(_QUERY.replace("query", "count"), json=_body())
+        assert counted.json()["count"] == len(expected)
+    # none of this is a query that was cut off
+    assert _timeouts() == before
+
+
+def _timeouts() -> float:
+    [metric] = QUERY_TIMEOUTS.collect()
+    return sum(sample.value for sample in metric.samples if sample.name.endswith("_total"))
 
 
 async def test_nothing_in_time_is_said(make_app: MakeApp, engine: AsyncEngine) -> None:

@@ -146,7 +146,8 @@ class Conditions(Body):
     """Whether the request succeeded; inferences of which that is not known do not match."""
     prediction: PredictionCondition | None = None
     timeout_seconds: Annotated[Number, Field(ge=0.1)] | None = None
-    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that."""
+    """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS; left out: that, but a
+    page in order of time answers after INFERENCE_STORE_PAGE_SECONDS what it has."""
     unknown_keys: UnknownKeys = "refuse"
     """`refuse`: a metadata key that no inference of the model has is an error; `empty`: nothing
     matches it."""

@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.store.queries.bounded import Deadline, fetch
-from inference_store.store.queries.leading import Leading, looked_at, settings_for, together
+from inference_store.store.queries.leading import Leading, settings_for, together
+from inference_store.store.queries.looking import looked_at
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.scope import (
     GROUP,

@@ -20,6 +20,7 @@ from .bounded import Deadline, OutOfTime, fetch
 from .hit import Hit
 from .matching import Query, counted, led, ordered, walked
 from .page import WALK
+from .progress import Progress
 from .scope import HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
 from .stored import numbers
 
@@ -66,15 +67,13 @@ def units(queries: Sequence[Query], parts: Sequence[Scope]) -> list[Unit]:
     ]
 
 
-@dataclass(slots=True)
-class Found:
-    """What a search has found so far. `searched`: the uid up to which it has looked everywhere."""
+@dataclass(slots=True, kw_only=True)
+class Found(Progress):
+    """What a search has found so far; it has looked everywhere as far as it says."""
 
     wanted: int
     newest_first: bool
     hits: list[Hit] = field(default_factory=list)
-    searched: UUID | None = None
-    out_of_time: bool = False
 
     @property
     def missing(self) -> int:
@@ -95,16 +94,18 @@ async def find_across(
     limit: int,
     deadline: Deadline,
     walk: int = WALK,
+    goes_on: bool = False,
 ) -> Found:
     """Up to `limit` hits in order of time. Raises OutOfTime only when nothing was looked at."""
-    found = Found(limit, not queries or queries[0].newest_first)
+    newest_first = not queries or queries[0].newest_first
+    found = Found(wanted=limit, newest_first=newest_first, deadline=deadline, goes_on=goes_on)
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return found
     first = queries[0]
     parts = await pieces(connection, first.scope, newest_first=first.newest_first)
     try:
-        rest = await _walk(connection, queries, parts, found, deadline, walk)
-        await _follow(connection, queries, rest, found, deadline)
+        rest = await _walk(connection, queries, parts, found, walk)
+        await _follow(connection, queries, rest, found)
     except OutOfTime:
         if found.searched is None:
             raise
@@ -138,12 +139,11 @@ def _counts(asked: Sequence[Unit]) -> Select[Any]:
     return select(func.sum(together.c.matches))
 
 
-async def _walk(  # noqa: PLR0917
+async def _walk(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[Scope],
     found: Found,
-    deadline: Deadline,
     walk: int,
 ) -> Sequence[Scope]:
     """Test inference after inference, as `page` does; the pieces that are left."""
@@ -151,15 +151,16 @@ async def _walk(  # noqa: PLR0917
     if not first.conditions:
         return parts
     while parts and found.missing > 0:
-        stride, parts = await _stride(connection, queries, parts, length, deadline)
+        stride, parts = await _stride(connection, queries, parts, length, found.until)
         hits: list[Hit] = []
         for batch in batches(queries):
             asked = [partial(_tested, *unit, found.missing) for unit in units(batch, [stride])]
             what = "walk in order of time"
-            hits += await _fetch(connection, asked, deadline, what, large=first.large)
+            hits += await _fetch(connection, asked, found.until, what, large=first.large)
         found.take(hits, stride)
         if first.led:
             break
+        found.came_on = True
         length = min(2 * length, _LONGEST_WALK * walk)
     return parts
 
@@ -202,7 +203,6 @@ async def _follow(
     queries: Sequence[Query],
     parts: Sequence[Scope],
     found: Found,
-    deadline: Deadline,
 ) -> None:
     """Let an index lead: one partition, then two, then more, as long as the page is not full."""
     start, size = 0, 1
@@ -210,12 +210,12 @@ async def _follow(
         group = parts[start : start + size]
         share = 1.0 if len(group) == 1 else 0.5
         try:
-            await _follow_group(connection, queries, group, found, deadline, share=share)
+            await _follow_group(connection, queries, group, found, share=share)
         except OutOfTime:
             # One partition at a time: the nearest ones may still be done in time.
             for part in group:
                 if found.missing > 0:
-                    await _follow_group(connection, queries, [part], found, deadline)
+                    await _follow_group(connection, queries, [part], found)
         start, size = start + size, min(2 * size, queries[0].group)
 
 
@@ -224,7 +224,6 @@ async def _follow_group(
     queries: Sequence[Query],
     group: Sequence[Scope],
     found: Found,
-    deadline: Deadline,
     *,
     share: float = 1.0,
 ) -> None:
@@ -238,7 +237,9 @@ async def _follow_group(
         if parts:
             first = queries[0]
             what = "let an index lead" if first.led else "read in order of time"
-            hits += await _fetch(connection, parts, deadline, what, share=share, large=first.large)
+            hits += await _fetch(
+                connection, parts, found.until, what, share=share, large=first.large
+            )
         hits.sort(key=lambda hit: hit.uid, reverse=found.newest_first)
         del hits[found.missing :]
         if len(hits) == found.missing:
@@ -246,6 +247,7 @@ async def _follow_group(
             bound = (worst, HIGHEST) if found.newest_first else (LOWEST, worst)
             scopes = [scope.clip(*bound) for scope in group]
     found.take(hits, around(group))
+    found.came_on = True
 
 
 def _tested(query: Query, scope: Scope, limit: int) -> Select[Any]:

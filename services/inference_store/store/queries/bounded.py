@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncpg.exceptions import QueryCanceledError
@@ -15,6 +15,8 @@ from inference_store.store.database import cause_of
 from . import explain
 from .building import Building, Built, built
 
+_LEAST_SECONDS = 0.001
+
 
 class OutOfTime(Exception):
     """The statement was cut off; the transaction goes on."""
@@ -22,19 +24,37 @@ class OutOfTime(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """The instant, on the monotonic clock, at which a request's time is over."""
+    """The instant, on the monotonic clock, at which a request's time is over.
+
+    `soft`: the instant from which whoever could answer in part looks no further.
+    """
 
     at: float
+    soft: float | None = None
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
         """So many seconds from now."""
         return cls(time.monotonic() + seconds)
 
+    def softly(self, seconds: float) -> "Deadline":
+        """The same one, with a soft end so many seconds from now."""
+        return replace(self, soft=min(self.at, time.monotonic() + seconds))
+
+    @property
+    def early(self) -> "Deadline":
+        """Its soft end as the only one; itself where it has none."""
+        return self if self.soft is None else Deadline(self.soft)
+
     @property
     def left_seconds(self) -> float:
         """Time that is left; zero when it is over."""
         return max(0.0, self.at - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether too little is left for any statement."""
+        return self.left_seconds < _LEAST_SECONDS
 
 
 async def fetch(
@@ -57,7 +77,7 @@ async def fetch(
     """
     statement = await _built(connection, building, deadline.left_seconds * share, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
-    if milliseconds < 1:
+    if milliseconds < _LEAST_SECONDS * 1000:
         raise OutOfTime
     limits = select(
         func.set_config("statement_timeout", str(milliseconds), True),

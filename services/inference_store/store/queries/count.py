@@ -10,7 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from .bounded import Deadline, OutOfTime, fetch
 from .conditions import OfKey
 from .lacking import JOINING, WORKERS, counts, lacking
-from .leading import Leading, chosen, looked_at, settings_for, together
+from .leading import Leading, chosen, settings_for, together
+from .looking import looked_at
 from .matching import Query
 from .scope import groups, pieces
 from .stored import numbers

@@ -12,20 +12,19 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Integer, Select, column, func, literal, select, union_all
+from sqlalchemy import Select, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, UUID
-from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlalchemy.sql.selectable import CompoundSelect
 
-from .bounded import Deadline, fetch
-from .conditions import Comparing, Condition, leading
-from .lacking import JOINING, WORKERS, lacking, with_some, without
+from .conditions import Condition, leading
+from .lacking import JOINING, without
 from .matching import Query, led, one_by_one
 from .scope import Scope
 
 FEW = 8_000
 SOME = 3 * FEW
 """A list of no more is joined with one other, and what both have is tested: mostly it is little."""
+VERY_FEW = 256
+"""Of a list that is shorter each is tested, however long the others are: those are not counted."""
 # What a short list cannot have become in the moment since it was counted.
 _GROWN = 4 * FEW
 MOST_JOINED = 2
@@ -57,6 +56,11 @@ class Leading:
         return min((size for size in self.sizes if size < self.most), default=None)
 
     @property
+    def is_very_short(self) -> bool:
+        """Whether its shortest list leads, however long the others are."""
+        return self.shortest is not None and self.shortest < VERY_FEW
+
+    @property
     def pairs(self) -> bool:
         """Whether its shortest list of three or more is joined with one other."""
         return len(self.sizes) > 2 and self.few <= (self.shortest or 0)
@@ -74,75 +78,6 @@ class Leading:
         return 0 in self.sizes
 
 
-async def looked_at(
-    connection: AsyncConnection,
-    query: Query,
-    group: Sequence[Scope],
-    deadline: Deadline,
-    *,
-    share: float = 1.0,
-    most: int = FEW,
-    some: int = SOME,
-    alone: bool = False,
-) -> list[Leading]:
-    """The pieces of a group in which something may match; lists are counted up to `most`; one
-    that has no other beside it only if `alone`, three that are long once more, up to `some`.
-
-    Raises OutOfTime.
-    """
-    leads, _ = leading(query.conditions)
-    if not leads and alone and lacking(query):
-        left = await with_some(connection, query, group, deadline, share)
-        return [Leading(scope, lacking=True) for scope in left]
-    if len(leads) < 2 and not (alone and leads and _by_value(leads[0])):
-        return [Leading(scope) for scope in group]
-    sizes = await _sizes(connection, query, group, deadline, share, most)
-    found = [Leading(scope, each, most) for scope, each in zip(group, sizes, strict=True)]
-    long = [each.scope for each in found if each.joins > 1]
-    if long and most < some:
-        sizes = await _sizes(connection, query, long, deadline, share, some)
-        again = [Leading(*each, some, most) for each in zip(long, sizes, strict=True)]
-        by_scope = {each.scope: each for each in again}
-        found = [by_scope.get(each.scope, each) for each in found]
-    return [each for each in found if not each.empty]
-
-
-async def _sizes(  # noqa: PLR0917
-    connection: AsyncConnection,
-    query: Query,
-    group: Sequence[Scope],
-    deadline: Deadline,
-    share: float,
-    most: int,
-) -> list[tuple[int, ...]]:
-    """How long the lists are, piece by piece."""
-    leads, _ = leading(query.conditions)
-    rows = await fetch(
-        connection,
-        lambda: _counted(leads, group, most),
-        deadline,
-        large=query.large,
-        share=share,
-        what="see which index leads",
-        workers=WORKERS,
-    )
-    sizes = [row.size for row in sorted(rows)]
-    return [tuple(sizes[n : n + len(leads)]) for n in range(0, len(sizes), len(leads))]
-
-
-def _counted(leads: Sequence[Condition], group: Sequence[Scope], most: int) -> CompoundSelect[Any]:
-    """How long each list of each piece is, by its place."""
-    lists = [_list(condition, scope).limit(most) for scope in group for condition in leads]
-    return union_all(
-        *(
-            select(literal(place, Integer).label("place"), func.count().label("size")).select_from(
-                uids.subquery()
-            )
-            for place, uids in enumerate(lists)
-        )
-    )
-
-
 def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
     """The matches of a piece, and whether each is there once."""
     if here.lacking:
@@ -154,11 +89,6 @@ def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
     if here.shortest is not None:
         return _driven(query, here.scope, here.sizes.index(here.shortest))
     return _joined(query, here.scope)
-
-
-def _by_value(condition: Condition) -> bool:
-    """Whether its list costs little, but is not in the order of a page."""
-    return isinstance(condition, Comparing) and condition.by_value
 
 
 def settings_for(looked: Sequence[Leading]) -> Mapping[str, str]:
@@ -181,14 +111,6 @@ def together(looked: Sequence[Leading]) -> Iterator[Sequence[Leading]]:
         yield joined[start : start + MOST_JOINED]
 
 
-def counted_next(looked: Sequence[Leading]) -> int:
-    """Up to how many lists are counted in the next pieces: no further than a short one goes."""
-    if any(each.pairs for each in looked):
-        return SOME
-    shortest = [each.shortest for each in looked if each.shortest is not None]
-    return min(FEW, 1_000 + 2 * min(shortest)) if shortest else FEW
-
-
 def _driven(query: Query, scope: Scope, place: int) -> tuple[Select[Any], bool]:
     """From one short list, each of its inferences tested.
 
@@ -196,7 +118,7 @@ def _driven(query: Query, scope: Scope, place: int) -> tuple[Select[Any], bool]:
     """
     first = leading(query.conditions)[0][place]
     # OFFSET: the planner takes it as it stands; LIMIT tells it how short it is
-    rows = _list(first, scope).limit(_GROWN).offset(0).subquery()
+    rows = list_of(first, scope).limit(_GROWN).offset(0).subquery()
     others = [each for each in query.conditions if each is not first]
     return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid)), first.unique
 
@@ -206,8 +128,8 @@ def _paired(query: Query, here: Leading) -> tuple[Select[Any], bool]:
     leads, _ = leading(query.conditions)
     shortest = sorted(range(len(leads)), key=here.sizes.__getitem__)[:2]
     first, second = (leads[place] for place in shortest)
-    short = _short(_list(first, here.scope), "short")
-    other = _list(second, here.scope).offset(0).subquery()
+    short = _short(list_of(first, here.scope), "short")
+    other = list_of(second, here.scope).offset(0).subquery()
     both = _short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
     others = [each for each in query.conditions if each is not first and each is not second]
     tests = one_by_one(query, others, here.scope, both.c.uid)
@@ -225,7 +147,7 @@ def _short(uids: Select[Any], name: str) -> Any:
 def _joined(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     """By the hashes of all lists."""
     leads, others = leading(query.conditions)
-    first, *more = [_list(each, scope).offset(0).subquery() for each in leads]
+    first, *more = [list_of(each, scope).offset(0).subquery() for each in leads]
     joined: Any = first
     for each in more:
         joined = joined.join(each, each.c.uid == first.c.uid)
@@ -234,7 +156,7 @@ def _joined(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     return rows.where(*one_by_one(query, others, scope, first.c.uid)), unique
 
 
-def _list(condition: Condition, scope: Scope) -> Select[Any]:
+def list_of(condition: Condition, scope: Scope) -> Select[Any]:
     uids = condition.uids(scope)
     assert uids is not None, "it leads"
     return select(uids.subquery().c.uid)

@@ -2,7 +2,8 @@
 
 First the newest few thousand inferences are walked and tested, which answers what is common at
 once and bounds what is rare; then an index leads, a group of partitions a statement, until the
-page is full. When time is over the page holds what was found, and says how far it looked.
+page is full. When time is over the page holds what was found, and says how far it looked; a
+deadline's soft end is over as soon as there is anything to say.
 """
 
 from collections.abc import Sequence
@@ -18,8 +19,10 @@ from inference_store.store.tables import inference
 
 from .bounded import Deadline, OutOfTime, fetch
 from .lacking import lacking
-from .leading import FEW, Leading, chosen, counted_next, looked_at, settings_for
+from .leading import FEW, Leading, chosen, settings_for
+from .looking import counted_next, led_next, lists_in
 from .matching import Query, ordered, walked
+from .progress import Progress
 from .scope import HIGHEST, LOWEST, Scope, around, growing, pieces, unbroken
 
 WALK = 4_000
@@ -28,17 +31,17 @@ _LONGEST_WALK = 64
 _LONGEST_DETOUR = 4
 
 
-@dataclass(slots=True)
-class Found:
-    """What a search has found so far. `searched`: the uid up to which it has looked."""
+@dataclass(slots=True, kw_only=True)
+class Found(Progress):
+    """What a search has found so far."""
 
     wanted: int
     walk: int = WALK
     uids: list[UUID] = field(default_factory=list)
-    searched: UUID | None = None
-    out_of_time: bool = False
     counted: int = FEW
     """Up to how many the lists of the next partitions are counted."""
+    led_by: int | None = None
+    """The place of the list that was very short in the last ones: it is counted first."""
 
     @property
     def missing(self) -> int:
@@ -53,18 +56,19 @@ async def find(
     limit: int,
     deadline: Deadline,
     walk: int = WALK,
+    goes_on: bool = False,
 ) -> Found:
     """Up to `limit` uids in the query's order; `walk`: inferences that are walked first.
 
-    Raises OutOfTime only when not even the walk came to an end.
+    `goes_on`: a page came before it. Raises OutOfTime only when not even the walk came to an end.
     """
-    found = Found(limit, walk)
+    found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on)
     if query.nothing or query.scope.empty:
         return found
     parts = await pieces(connection, query.scope, newest_first=query.newest_first)
     try:
-        rest = await _walk(connection, query, parts, found, deadline)
-        await _follow(connection, query, rest, found, deadline)
+        rest = await _walk(connection, query, parts, found)
+        await _follow(connection, query, rest, found)
     except OutOfTime:
         if found.searched is None:
             raise
@@ -73,11 +77,7 @@ async def find(
 
 
 async def _walk(
-    connection: AsyncConnection,
-    query: Query,
-    parts: Sequence[Scope],
-    found: Found,
-    deadline: Deadline,
+    connection: AsyncConnection, query: Query, parts: Sequence[Scope], found: Found
 ) -> Sequence[Scope]:
     """Test inference after inference; the pieces that are left. Without conditions nothing is.
 
@@ -89,15 +89,16 @@ async def _walk(
     length = found.walk
     while parts and found.missing > 0:
         run = unbroken(parts)
-        end = await _end_of_walk(connection, query, around(run), length, deadline)
+        end = await _end_of_walk(connection, query, around(run), length, found.until)
         stride, parts = _split(query, parts, run, end)
         statement = partial(_strode, query, stride, found.missing)
-        rows = await fetch(connection, statement, deadline, large=query.large)
+        rows = await fetch(connection, statement, found.until, large=query.large)
         _take(found, query, stride, rows)
         # of another condition as well it is not known which is rare: the walk keeps what it did
         alone = 0 < len(lacking(query)) == len(query.conditions)
         if query.led or (alone and _too_few(found, length)):
             break
+        found.came_on = True
         length = min(2 * length, _LONGEST_WALK * found.walk)
     return parts
 
@@ -150,19 +151,18 @@ async def _follow(
     query: Query,
     parts: Sequence[Scope],
     found: Found,
-    deadline: Deadline,
 ) -> None:
     for group in growing(parts, query.group):
         if found.missing <= 0:
             return
         share = 1.0 if len(group) == 1 else 0.5
         try:
-            await _follow_group(connection, query, group, found, deadline, share=share)
+            await _follow_group(connection, query, group, found, share=share)
         except OutOfTime:
             # One partition at a time: the nearest ones may still be done in time.
             for part in group:
                 if found.missing > 0:
-                    await _follow_group(connection, query, [part], found, deadline)
+                    await _follow_group(connection, query, [part], found)
 
 
 async def _follow_group(
@@ -170,14 +170,22 @@ async def _follow_group(
     query: Query,
     group: Sequence[Scope],
     found: Found,
-    deadline: Deadline,
     *,
     share: float = 1.0,
 ) -> None:
-    pieces_left = await looked_at(
-        connection, query, group, deadline, share=share, most=found.counted, alone=True
+    deadline = found.until
+    looked = await lists_in(
+        connection,
+        query,
+        group,
+        deadline,
+        share=share,
+        most=found.counted,
+        alone=True,
+        led_by=found.led_by,
     )
-    found.counted = counted_next(pieces_left)
+    pieces_left = [each for each in looked if not each.empty]
+    found.counted, found.led_by = counted_next(pieces_left), led_next(looked)
     rows: Sequence[Any] = ()
     wrong = False
     if pieces_left:
@@ -191,9 +199,10 @@ async def _follow_group(
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
         for part in group:
             if found.missing > 0:
-                await _follow_group(connection, query, [part], found, deadline)
+                await _follow_group(connection, query, [part], found)
         return
     _take(found, query, around(group), rows)
+    found.came_on = True
 
 
 async def _read(  # noqa: PLR0917

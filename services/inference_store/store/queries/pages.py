@@ -16,6 +16,7 @@ from .explain import say_form
 from .hit import Hit
 from .matching import Query
 from .place import Place
+from .progress import Progress
 from .sort import Sort
 from .sorted_page import OnlyWithValue, find_sorted
 
@@ -41,7 +42,8 @@ async def find_page(
 ) -> Page:
     """A page of one question, asked of each query's model. Raises OutOfTime, InvalidCursor.
 
-    `fingerprint`: of the question; a cursor of another one is refused.
+    `fingerprint`: of the question; a cursor of another one is refused. The deadline's soft end
+    holds in order of time, where a page may say how far back it has searched.
     """
     if sort.order is None:
         found = await _by_time(connection, queries, fingerprint, cursor, limit + 1, deadline)
@@ -90,14 +92,19 @@ async def _by_time(  # noqa: PLR0917
         after = cursors.decode(fingerprint, cursor)
         queries = [query.after(after) for query in queries]
     say_form("time: inferences in order of time")
+    far: Progress
+    goes_on = cursor is not None
     if len(queries) == 1:
-        alone = await page.find(connection, queries[0], limit=limit, deadline=deadline)
-        model, searched, out_of_time = queries[0].scope.model, alone.searched, alone.out_of_time
-        hits = [Hit(model, uid) for uid in alone.uids]
+        far = alone = await page.find(
+            connection, queries[0], limit=limit, deadline=deadline, goes_on=goes_on
+        )
+        hits = [Hit(queries[0].scope.model, uid) for uid in alone.uids]
     else:
-        found = await find_across(connection, queries, limit=limit, deadline=deadline)
-        hits, searched, out_of_time = found.hits, found.searched, found.out_of_time
-    if out_of_time and searched is not None and len(hits) < limit:
-        following = cursors.encode(fingerprint, searched)
-        return Page(hits, following, received_at_of(searched))
+        far = found = await find_across(
+            connection, queries, limit=limit, deadline=deadline, goes_on=goes_on
+        )
+        hits = found.hits
+    if far.out_of_time and far.searched is not None and len(hits) < limit:
+        following = cursors.encode(fingerprint, far.searched)
+        return Page(hits, following, received_at_of(far.searched))
     return Page(hits)

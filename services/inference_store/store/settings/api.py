@@ -35,6 +35,8 @@ class ApiSettings(
     """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
     query_timeout_seconds: Seconds = 10.0
     """Longest time a query may run in Postgres."""
+    page_seconds: Seconds = 0.8
+    """How long a page in order of time searches on once it can say how far it has come."""
     queries_at_once: Count | None = None
     """Most queries one process runs at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
     queries_at_once_per_caller: Count | None = None

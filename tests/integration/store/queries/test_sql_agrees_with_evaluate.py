@@ -26,7 +26,8 @@ from inference_store.store.queries.bounded import Deadline, fetch
 from inference_store.store.queries.conditions import condition_of, names_of
 from inference_store.store.queries.count import count
 from inference_store.store.queries.lacking import lacking
-from inference_store.store.queries.leading import chosen, looked_at, settings_for
+from inference_store.store.queries.leading import chosen, settings_for
+from inference_store.store.queries.looking import looked_at
 from inference_store.store.queries.matching import Query, led, walked
 from inference_store.store.queries.page import find
 from inference_store.store.queries.scope import groups, pieces, window

@@ -5,6 +5,7 @@ from uuid import UUID
 import pytest
 
 from inference_store.store.queries.leading import MOST_JOINED, Leading, settings_for, together
+from inference_store.store.queries.looking import led_next
 from inference_store.store.queries.page import passed_over
 from inference_store.store.queries.scope import Scope
 
@@ -49,3 +50,27 @@ def test_few_pieces_are_joined_by_a_statement() -> None:
 )
 def test_parts_that_may_never_have_been_asked(parts: list[int], silent: list[int]) -> None:
     assert passed_over(parts) == silent
+
+
+@pytest.mark.parametrize(
+    ("sizes", "place"),
+    [
+        ([], None),
+        ([(3, 8_000)], 0),
+        # the shortest of two; one that is long in a single piece is none
+        ([(200, 8_000, 3), (0, 8_000, 250)], 0),
+        ([(200, 3, 9), (0, 8_000, 1)], 2),
+        ([(255, 8_000), (256, 8_000)], None),
+        # nothing is known of one of the pieces
+        ([(3, 8_000), ()], None),
+    ],
+)
+def test_what_was_very_short_is_counted_first(
+    sizes: list[tuple[int, ...]], place: int | None
+) -> None:
+    assert led_next([Leading(_SCOPE, each, 8_000) for each in sizes]) == place
+
+
+def test_what_was_counted_no_further_is_not_very_short() -> None:
+    assert led_next([Leading(_SCOPE, (10, 9), 10)]) == 1
+    assert led_next([Leading(_SCOPE, (10, 10), 10)]) is None
