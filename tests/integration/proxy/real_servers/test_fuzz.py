@@ -82,7 +82,9 @@ _PATH = st.builds("/v2/models/{}/{}".format, _SEGMENT, st.sampled_from(["infer",
 _QUERY = st.just("") | st.text(_PLAIN.filter(lambda sign: sign != "#"), min_size=1).map(
     "?{}".format
 )
-_METHOD = st.sampled_from(["POST", "POST", "POST", "GET", "PUT", "PATCH", "DELETE", "OPTIONS"])
+_METHOD = st.sampled_from(
+    ["POST", "POST", "POST", "GET", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"]
+)
 
 
 @given(_METHOD, _PATH, _QUERY, _HEADERS, _written() | st.binary().map(lambda body: (body, [])))
