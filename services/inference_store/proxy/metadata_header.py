@@ -50,7 +50,8 @@ def utf8(value: str) -> bytes:
 
 def _envelope(value: bytes) -> bytes:
     """JSON as it came; several that a proxy joined with commas as a list; else a JSON string."""
-    for found in (value, b"[" + value + b"]"):
+    # NUL is in no JSON of UTF-8; of UTF-16 it would be, which cannot be put together with others.
+    for found in () if b"\0" in value else (value, b"[" + value + b"]"):
         try:
             read_json(found)
         except UnreadableJson:

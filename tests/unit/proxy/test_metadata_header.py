@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from inference_store.proxy.metadata_header import from_header
@@ -55,6 +55,8 @@ def test_what_is_not_json_is_kept_and_said() -> None:
 
 
 @given(st.lists(st.text()))
+@example(["1\0"])
+@example(["1\0", "2"])
 def test_any_text_becomes_json(values: list[str]) -> None:
     found = from_header([(NAME, value) for value in values])
     if found is not None:
