@@ -173,3 +173,19 @@ async def test_an_edit_holds_one_connection_at_a_time(
         await small.dispose()
     assert [answer.status_code for answer in answers] == [200] * 4
     assert sorted(answer.json()["revision"] for answer in answers) == [2, 3, 4, 5]
+
+
+async def test_a_path_into_a_new_value_leaves_a_longer_key_its_row(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    """Of `a.b` and of `a` = {"b": …} the longer key owns the name, as with what comes by events."""
+    await store(engine, Made("one", at(0), [("a.b", "int", "1"), ("a", "int", "9")]))
+    answer = await _change(client, ("a", "json", {"b": 2, "c": 3}))
+    assert answer.status_code == 200, answer.text
+    assert await _found(client, "a.b", "eq", 1) == ["one"]
+    assert await _found(client, "a.b", "eq", 2) == []
+    assert await _found(client, "a.c", "eq", 3) == ["one"]
+    answer = await _change(client, ("a.b", "int", "5"))
+    assert answer.status_code == 200, answer.text
+    assert await _found(client, "a.b", "eq", 5) == ["one"]
+    assert await _found(client, "a.b", "eq", 1) == []

@@ -64,7 +64,7 @@ async def edit(
         raise Conflict("The metadata blob has just come to be shared: try again.")
     await _write_blob(editor, row, key, change, old)
     await rows.remove(connection, model, uid, change, old)
-    await rows.add(connection, editor.dictionary, model, uid, change)
+    await rows.add(connection, editor.dictionary, model, uid, change, old)
     values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
     await connection.execute(
         update(inference)

@@ -38,12 +38,20 @@ async def remove(
             await connection.execute(delete(table).where(*here))
 
 
-async def add(
-    connection: AsyncConnection, dictionary: Dictionary, model: int, uid: UUID, change: Change
+async def add(  # noqa: PLR0917
+    connection: AsyncConnection,
+    dictionary: Dictionary,
+    model: int,
+    uid: UUID,
+    change: Change,
+    old: Sequence[Entry],
 ) -> None:
-    """Add the rows that the change makes, and tell the key registry."""
+    """Add the rows that the change makes, and tell the key registry.
+
+    A name that belongs to a longer key, which does not change, keeps that key's row: one each.
+    """
     told: set[tuple[Any, ...]] = set()
-    for table, values, delta in _rows(dictionary, model, uid, change):
+    for table, values, delta in _rows(dictionary, model, uid, change, old):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
         what = (delta["key"], delta["type"], delta["flag"])
         if what in told:  # a text that is none of its type has a row of presence beside its own
@@ -56,12 +64,14 @@ async def add(
         )
 
 
-def _rows(dictionary: Dictionary, model: int, uid: UUID, change: Change) -> list[Any]:
+def _rows(
+    dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> list[Any]:
     """(table, row, delta) of everything the items are indexed as."""
     found: list[Any] = []
     for leaf in change.metadata.leaves:
         key = dictionary.keys.number(model, leaf.name)
-        if key is None:
+        if key is None or not change.removes(leaf.name, old):
             continue
         row = {"model": model, "key": key, "uid": uid, "value": leaf.value}
         if leaf.family == "string":
@@ -72,7 +82,7 @@ def _rows(dictionary: Dictionary, model: int, uid: UUID, change: Change) -> list
         found.append((SIDE_TABLES[leaf.family], row, delta))
     for presence in change.metadata.presences:
         key = dictionary.keys.number(model, presence.name)
-        if key is None:
+        if key is None or not change.removes(presence.name, old):
             continue
         row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
         flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
