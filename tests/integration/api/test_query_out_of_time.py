@@ -117,3 +117,19 @@ async def test_a_sorted_page_has_what_has_a_value(make_app: MakeApp, engine: Asy
         rest = (await patient.post(_QUERY, json=asked | {"cursor": first["next"]})).json()
     assert _ids(rest) == [f"id-{n}" for n in range(_DAYS - 1, 4, -1)]
     assert rest["next"] is None
+
+
+async def test_a_sorted_page_does_not_end_early(make_app: MakeApp, engine: AsyncEngine) -> None:
+    """It cannot say how far it came: its values may lie anywhere."""
+    valued = [
+        Made(f"id-{n}", at(n * _DAY), [("n", "int", str(n))] if n < 5 else (), [("person", 0.5)])
+        for n in range(_DAYS)
+    ]
+    await store(engine, *valued)
+    asked = {"sort": "-n", "limit": 1000, "prediction": {"label": "person"}}
+    async with client_of(make_app(page_seconds=0.001)) as client:
+        answer = await client.post(_QUERY, json=asked)
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    assert _ids(found) == [f"id-{n}" for n in [*range(4, -1, -1), *range(_DAYS - 1, 4, -1)]]
+    assert found["next"] is None

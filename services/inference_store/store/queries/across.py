@@ -160,7 +160,7 @@ async def _walk(
         found.take(hits, stride)
         if first.led:
             break
-        found.came_on = True
+        found.came_on = length > walk
         length = min(2 * length, _LONGEST_WALK * walk)
     return parts
 

@@ -42,6 +42,11 @@ class Deadline:
         return replace(self, soft=min(self.at, time.monotonic() + seconds))
 
     @property
+    def whole(self) -> "Deadline":
+        """The same one without its soft end, for what cannot be answered in part."""
+        return replace(self, soft=None)
+
+    @property
     def early(self) -> "Deadline":
         """Its soft end as the only one; itself where it has none."""
         return self if self.soft is None else Deadline(self.soft)

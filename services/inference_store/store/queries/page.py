@@ -98,7 +98,7 @@ async def _walk(
         alone = 0 < len(lacking(query)) == len(query.conditions)
         if query.led or (alone and _too_few(found, length)):
             break
-        found.came_on = True
+        found.came_on = length > found.walk
         length = min(2 * length, _LONGEST_WALK * found.walk)
     return parts
 

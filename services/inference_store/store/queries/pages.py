@@ -53,7 +53,12 @@ async def find_page(
             after = place.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
         try:
             hits = await find_sorted(
-                connection, queries, sort.order, limit=limit + 1, deadline=deadline, after=after
+                connection,
+                queries,
+                sort.order,
+                limit=limit + 1,
+                deadline=deadline.whole,
+                after=after,
             )
         except OnlyWithValue as some:
             return Page(some.hits, cursor_after(sort, fingerprint, some.hits[-1]))
