@@ -115,9 +115,10 @@ class Leader:
     async def _count(self) -> None:
         """Counts of partitions that are no longer written; what takes longer waits for a turn, so
         that no erasure waits for it."""
-        self._uncounted = not await counting.count_ended(
+        counted = counting.count_ended(
             self._engine, seconds=_COUNTING_SECONDS, step=self._pace.next_step
         )
+        self._uncounted = not await self._pace.unless_stopped(counted)
 
     async def _fold_producers(self) -> None:
         """Producers not heard for long become part of their sums, batch by batch."""

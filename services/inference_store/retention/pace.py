@@ -1,9 +1,13 @@
 """Between two steps: is the service still meant to work, and is it still the only one?"""
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from inference_store.store.admin import Heartbeat
 from inference_store.store.retention.leadership import Leadership
+
+T = TypeVar("T")
 
 
 class Stopped(Exception):
@@ -24,3 +28,16 @@ class Pace:
             raise Stopped
         self._heartbeat.beat()
         await self._leadership.confirm()
+
+    async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
+        """What the work answers; it is given up when the service is asked to end: Stopped."""
+        doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
+        try:
+            await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise Stopped
+            return doing.result()
+        finally:
+            for each in (doing, stopping):
+                each.cancel()
+            await asyncio.gather(doing, stopping, return_exceptions=True)

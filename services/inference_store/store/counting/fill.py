@@ -30,7 +30,7 @@ from .numbers import inferences, keys, labels, unlabelled
 Step: TypeAlias = Callable[[], Awaitable[None]]
 _ENDED: Final = timedelta(hours=1)
 # Shorter than whoever counts may be silent.
-_LONGEST_SECONDS: Final = 180.0
+_LONGEST_SECONDS: Final = 60.0
 # It is written, or was dropped or merged meanwhile, or takes too long: another day.
 _NOT_NOW: Final = (
     DeadlockDetectedError,

@@ -1,0 +1,52 @@
+"""Work that is given up when the service is asked to end."""
+
+import asyncio
+
+import pytest
+
+from inference_store.retention.pace import Pace, Stopped
+from inference_store.store.admin import Heartbeat
+
+
+class Leader:
+    """Whoever leads for ever."""
+
+    async def confirm(self) -> None: ...
+
+
+def pace(stop: asyncio.Event) -> Pace:
+    return Pace(Leader(), Heartbeat(60), stop)  # type: ignore[arg-type]
+
+
+async def test_what_ends_in_time_is_answered() -> None:
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    assert await pace(asyncio.Event()).unless_stopped(work()) == 7
+
+
+async def test_what_fails_is_said() -> None:
+    async def work() -> None:
+        raise OSError("why")
+
+    with pytest.raises(OSError, match="why"):
+        await pace(asyncio.Event()).unless_stopped(work())
+
+
+async def test_at_the_end_of_the_service_it_is_given_up() -> None:
+    stop, begun, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    doing = asyncio.create_task(pace(stop).unless_stopped(work()))
+    await begun.wait()
+    stop.set()
+    with pytest.raises(Stopped):
+        await doing
+    assert ended.is_set()
