@@ -67,6 +67,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "proxy_captures_total": has("seen", "sampled_out", "dropped", "published"),
     "proxy_captures_dropped_total": has("no_budget"),
     "proxy_events_total": above_zero,
+    "proxy_unstripped_calls_total": has("no_room"),
     "proxy_cut_bodies_total": has("request"),
     "proxy_captures_queued": above_zero,
     "proxy_capture_bytes": above_zero,
@@ -274,7 +275,7 @@ def _proxy(port: int, folder: Path) -> dict[str, str]:
     config = folder / "proxy.yaml"
     config.write_text(
         f"upstreams: [{{name: one, url: 'http://127.0.0.1:{port}', protocols: [v2]}}]\n"
-        "models: [{model: sampled, sampling: {share: 0}}]\n"
+        "models: [{model: sampled, sampling: {share: 0}}, {model: bare, strip_metadata: true}]\n"
     )
     (folder / "spool").mkdir()
     changes = {
@@ -282,6 +283,7 @@ def _proxy(port: int, folder: Path) -> dict[str, str]:
         "PROXY_CONFIG": str(config),
         "PROXY_CAPTURE_BYTES": "300000",
         "PROXY_BODY_BYTES": "100000",
+        "PROXY_STRIP_BYTES": "100000",
         "PROXY_SPOOL": "all",
         "PROXY_SPOOL_DIRECTORY": str(folder / "spool"),
         "S3_ENDPOINT": f"http://127.0.0.1:{free_port()}",
@@ -307,6 +309,7 @@ async def _capture(store: Store, environment: dict[str, str], folder: Path, slow
     await _call(proxy, "people")
     await _call(proxy, "sampled")
     await _call(proxy, "people", 150_000)
+    await _call(proxy, "bare", 150_000)
     await _call(proxy, "broken", status=500)
     await _call(proxy, "people", path="ready")
     calling = asyncio.create_task(_call(proxy, "slow"))
@@ -316,7 +319,7 @@ async def _capture(store: Store, environment: dict[str, str], folder: Path, slow
     await store.until_moved(
         *("proxy_captures_spooled", "proxy_spool_bytes", "proxy_captures_queued"),
         *("proxy_cut_bodies_total", "proxy_trouble_total", "proxy_capture_seconds"),
-        "proxy_call_seconds",
+        *("proxy_call_seconds", "proxy_unstripped_calls_total"),
     )
     shutil.rmtree(folder / "spool")
     for _ in range(8):

@@ -21,7 +21,7 @@ from .configuration import Configuration, configuration_of, configuration_of_one
 from .grpc_port import GrpcPort
 from .omi_bridge import bridged
 from .protocols import PROTOCOLS
-from .rest import Forwarding, Server, Upstreams, server_of
+from .rest import Forwarding, Server, Stripping, Upstreams, server_of
 from .routing import Routing
 
 _BEAT_SECONDS = 1.0
@@ -92,7 +92,8 @@ async def _serve(
     upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE
     grpc = GrpcPort(settings, configuration, routing, captures)
-    rest = _rest(settings, Forwarding(routing, upstreams, captures.begin), grace)
+    stripping = Stripping(settings.proxy_strip_bytes)
+    rest = _rest(settings, Forwarding(routing, upstreams, captures.begin, stripping), grace)
     try:
         await grpc.start()
         ports.rest = rest

@@ -121,6 +121,11 @@ CAPTURED_EVENTS = _counter("proxy_events_total", "Events acknowledged by Kafka."
 REFUSED_CALLS = _counter(
     "proxy_refused_calls_total", "gRPC calls refused because too many were under way."
 )
+UNSTRIPPED = _counter(
+    "proxy_unstripped_calls_total",
+    "Requests passed on with the metadata that were to be taken out: `large`, `no_room`.",
+    "why",
+)
 CUT_BODIES = _counter(
     "proxy_cut_bodies_total", "Exchanges recorded without all of their bodies.", "why"
 )

@@ -10,7 +10,7 @@ from aiohttp import web
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import Call
-from inference_store.proxy.rest import Forwarding, Upstreams, server_of
+from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, server_of
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.rules import Rules
 
@@ -67,7 +67,12 @@ async def upstream(handler: Handler) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def proxy(
-    port: int, kept: Kept, *, read_seconds: float = 10.0, model: ModelEntry | None = None
+    port: int,
+    kept: Kept,
+    *,
+    read_seconds: float = 10.0,
+    model: ModelEntry | None = None,
+    strip_bytes: int = 1 << 26,
 ) -> AsyncIterator[int]:
     """The port of a proxy before the model server at `port`."""
     entry = UpstreamEntry(
@@ -75,7 +80,7 @@ async def proxy(
     )
     upstreams = Upstreams([entry])
     routing = Routing(Configuration([entry], [model] if model else []))
-    app = Forwarding(routing, upstreams, kept.begin)
+    app = Forwarding(routing, upstreams, kept.begin, stripping := Stripping(strip_bytes))
     server = server_of(app, host="127.0.0.1", port=0, grace_seconds=1)
     serving = asyncio.create_task(server.serve())
     try:
@@ -86,6 +91,7 @@ async def proxy(
         await serving
         await upstreams.close()
         assert app.calls == 0
+        assert stripping.free == strip_bytes
 
 
 async def raw(port: int, request: bytes) -> bytes:

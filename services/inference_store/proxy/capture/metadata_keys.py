@@ -1,6 +1,7 @@
 """Metadata keys, taken out of metadata in any of its forms: text, a list of items, sections, names
 and values; wherever it lies in a body, and however deep inside."""
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from inference_store.proxy.rules import Redaction
 from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
 
+from .coded_texts import bytes_in, in_codings
 from .json_paths import GONE, Change
 
 _SECTIONS = frozenset({"standard_metadata", "extended_metadata", "metadata"})
@@ -37,6 +39,12 @@ class MetadataKeys:
     def may_be_in(self, raw: bytes) -> bool:
         """Whether one of them is, or may be as an escape of JSON."""
         return b"\\u" in raw or self.are_in(raw)
+
+    def are_coded_in(self, raw: bytes) -> bool:
+        """Whether one of them is a name in bytes that stand in JSON as base64."""
+        names = b"|".join(re.escape(each) for key in self._changes for each in in_codings(key))
+        written = re.compile(b'"(?:' + names + rb')"\s*[:,}]')
+        return any(written.search(found) for found in bytes_in(raw))
 
     def body(self, document: Json) -> Json:
         """A body: all `metadata` in it, and itself where it is metadata."""

@@ -31,6 +31,7 @@ from .reading import (
 from .redaction import Redactor
 from .request_headers import trace_of
 from .sampling import is_kept
+from .unread_answers import without_answers, without_unread_answer
 from .uuid7 import uuid7
 from .work import Work, without_cut_bodies
 
@@ -90,8 +91,9 @@ class Preparation:
         exchange = work.exchange
         if work.rules.redactions:
             # What is made of a redacted request cannot hold what was taken out of it.
-            exchange = redactor.request(exchange)
+            exchange, why = without_unread_answer(redactor.request(exchange))
             reading = redactor.reading(read_by_protocol(work, exchange), exchange)
+            reading = reading if why is None else without_answers(reading, why)
             exchange = redactor.answered(exchange)
         return _Writing(chosen, exchange, reading, redactor, self).prepared(producer, sequence)
 

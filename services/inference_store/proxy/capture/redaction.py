@@ -24,13 +24,11 @@ from inference_store.store.json_text import Json, UnreadableJson, read_exactly, 
 
 from .json_paths import ELEMENTS, GONE, change_at, steps_of
 from .metadata_keys import MetadataKeys
-from .request_headers import METADATA_HEADERS
+from .request_headers import JSON_LENGTH, METADATA_HEADERS, headers_of
 from .taken import Taken
 
 HASHED = "hmac-sha256:"
 """What a hash in the place of a value begins with."""
-_LENGTH = "inference-header-content-length"
-_CHANGED = frozenset({"content-encoding", "content-length", _LENGTH})
 # What holds the datum itself over gRPC, where no path leads into what is kept of the request.
 _TENSORS = (("inputs", ELEMENTS, "contents"), ("inputs", ELEMENTS, "data"), ("raw_input_contents",))
 _ID = ("id",)
@@ -76,6 +74,7 @@ class Redactor:
         """The exchange with its request redacted."""
         headers = self._redacted_headers(exchange.request_headers)
         if not (self._keys or self._paths):
+            self._unread = self.drops_input and not _can_be_read(exchange, self._limit)
             return replace(exchange, request_headers=headers)
         if exchange.transport == "grpc":  # no JSON: what is read of it is redacted
             return replace(exchange, request_headers=headers)
@@ -88,7 +87,7 @@ class Redactor:
             )
         return replace(
             exchange,
-            request_headers=_fitting(headers, body),
+            request_headers=headers_of(body[0], body[1], headers),
             request=Body(parts=(body[0],), size=len(body[0])),
         )
 
@@ -140,6 +139,9 @@ class Redactor:
         for name, value in headers:
             rule = self._headers.get(name)
             new = value if rule is None else self._changed(rule, value)
+            if rule is not None:
+                # header values are latin-1: what came in UTF-8 is answered as that
+                self._taken.note(utf8(value).decode("utf-8", "replace"), new)
             if new is not GONE:
                 kept.append((name, new))
         if not self._keys:
@@ -166,7 +168,7 @@ class Redactor:
         plain = decoded(exchange.request.bytes, exchange.request_headers, self._limit)
         if plain is None:
             return None
-        said = header(exchange.request_headers, _LENGTH)
+        said = header(exchange.request_headers, JSON_LENGTH)
         if said is None:
             found = self._json(plain, paths=True)
             return None if found is None else (found, None)
@@ -242,7 +244,8 @@ class Redactor:
             changes["metadata"] = [
                 found for each in inference.metadata if (found := self._metadata(each)) is not None
             ]
-            changes["response"] = self._copied_back(inference.response)
+            is_hidden = self._keys.are_coded_in(inference.response or b"")
+            changes["response"] = None if is_hidden else self._copied_back(inference.response)
         return replace(inference, **changes) if changes else inference
 
     def _data_of_grpc(self, inference: Inference, exchange: Exchange) -> bytes | None:
@@ -289,9 +292,9 @@ class Redactor:
         return any(all(a == b for a, b in zip(steps, tensor, strict=False)) for tensor in _TENSORS)
 
 
-def _fitting(headers: Headers, body: tuple[bytes, int | None]) -> Headers:
-    """The headers of a body that was written anew."""
-    kept = [(name, value) for name, value in headers if name not in _CHANGED]
-    if body[1] is not None:
-        kept.append((_LENGTH, str(body[1])))
-    return [*kept, ("content-length", str(len(body[0])))]
+def _can_be_read(exchange: Exchange, limit: int) -> bool:
+    """Whether the request's bytes are known as they were meant."""
+    request, headers = exchange.request, exchange.request_headers
+    if exchange.transport == "grpc" or not request.size:
+        return True
+    return request.whole and decoded(request.bytes, headers, limit) is not None

@@ -10,11 +10,11 @@ from inference_store.store.json_text import storable
 
 METADATA_HEADERS = frozenset({METADATA_HEADER, BINARY_HEADER, "chariot-inference-parameters"})
 """Headers that hold the caller's metadata."""
+JSON_LENGTH = "inference-header-content-length"
+"""Says how much of a body is JSON, where tensors follow it."""
+_OF_THE_LENGTH = frozenset({"content-encoding", "content-length", JSON_LENGTH})
 # What the body cannot be understood without.
-_NEEDED = (
-    frozenset({"content-type", "accept", "inference-header-content-length", "grpc-encoding"})
-    | METADATA_HEADERS
-)
+_NEEDED = frozenset({"content-type", "accept", JSON_LENGTH, "grpc-encoding"}) | METADATA_HEADERS
 # Whatever the configuration says. Names are taken apart at what is no letter or digit.
 _SECRET = re.compile(
     r"authori[sz]ation|cookie|secret|passw(or)?d|credential|token(?!s)|signature|session"
@@ -65,3 +65,11 @@ def kept_query(query: str) -> str:
         return ""
     parts = re.split("[&;]", query)
     return "&".join(part for part in parts if not is_secret(unquote_plus(part.split("=", 1)[0])))
+
+
+def headers_of(body: bytes, json_length: int | None, headers: Headers) -> Headers:
+    """The headers of a body that was written anew; `json_length`: of the JSON before tensors."""
+    kept = [(name, value) for name, value in headers if name not in _OF_THE_LENGTH]
+    if json_length is not None:
+        kept.append((JSON_LENGTH, str(json_length)))
+    return [*kept, ("content-length", str(len(body)))]

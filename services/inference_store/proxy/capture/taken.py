@@ -3,6 +3,7 @@ what it was sent, in its answer, in an error, as an id."""
 
 import json
 import re
+from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -15,6 +16,8 @@ from inference_store.store.json_text import (
     write_json,
 )
 
+from .coded_texts import from_text, in_codings, may_hold_bytes
+
 GAP = "[redacted]"
 """Stands in an answer where a value was that was dropped."""
 MOST_VALUES = 64
@@ -22,6 +25,7 @@ MOST_VALUES = 64
 SHORTEST = 4
 """Characters of a text that is looked for inside others; a shorter one would be met by chance."""
 LONGEST = 4096
+_ONE_BYTE = frozenset({"latin-1", "cp1252"})
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{6,}")
 Instead: TypeAlias = str
 
@@ -32,6 +36,7 @@ class Taken:
     def __init__(self) -> None:
         self._texts: dict[str, Instead] = {}
         self._names: dict[str, Instead] = {}
+        self._coded: dict[bytes, bytes] = {}
 
     def note(self, value: Json, instead: Any) -> None:
         """A value was taken out. `instead`: its hash; what is no text: it was dropped."""
@@ -44,6 +49,7 @@ class Taken:
                 self._texts = {**dict.fromkeys(_forms_of(text), put), **self._texts}
         # a value may be a part of another: that one first
         self._texts = dict(sorted(self._texts.items(), key=lambda each: -len(each[0])))
+        self._coded = {}
 
     def without(self, text: str) -> str:
         """A text without them."""
@@ -51,6 +57,23 @@ class Taken:
             if value in text:
                 text = text.replace(value, instead)
         return text
+
+    def without_in_bytes(self, raw: bytes) -> bytes:
+        """Bytes without them, in whatever coding they stand there."""
+        if not self._coded:
+            for text, put in self._texts.items():
+                found = in_codings(text).items()
+                self._coded |= {coded: put.encode(coding) for coded, coding in found}
+        for coded, instead in self._coded.items():
+            if coded in raw:
+                raw = raw.replace(coded, instead)
+        return raw
+
+    def without_in_base64(self, text: str) -> str:
+        """A text that is base64 without them; every other as it is."""
+        raw = from_text(text) or b""
+        found = self.without_in_bytes(raw)
+        return text if found == raw else b64encode(found).decode()
 
     def name(self, name: str | None) -> str | None:
         """An id without them; None where one was in it that was dropped."""
@@ -66,16 +89,18 @@ class Taken:
         try:
             document = read_exactly(raw)
         except UnreadableJson:
-            text = raw.decode("utf-8", "surrogateescape")
-            return self.without(text).encode("utf-8", "surrogateescape")
+            return self.without_in_bytes(raw)
         changed = _Walk(self).through(document)
         return raw if changed is None else write_json(changed).encode("utf-8", "backslashreplace")
 
     def _is_plainly_without(self, raw: bytes) -> bool:
         """Without reading it: where nothing is escaped, what is in it stands there."""
-        if b"\\" in raw or b"\0" in raw:
+        if b"\\" in raw or b"\0" in raw or may_hold_bytes(raw):
             return False
-        text = raw.decode("utf-8", "surrogateescape")
+        try:
+            text = raw.decode()
+        except UnicodeDecodeError:
+            return False
         return not any(value in text for value in self._texts)
 
     def number(self, value: Json) -> str | None:
@@ -110,6 +135,8 @@ class _Walk:
         if type(value) is not str:
             return self._taken.number(value)
         found = self._taken.without(value)
+        if found == value:
+            found = self._taken.without_in_base64(value)
         return None if found == value else found
 
     def _rename(self, holder: dict[str, Json]) -> None:
@@ -137,8 +164,16 @@ def _texts_of(value: Json) -> Iterator[str]:
 
 
 def _forms_of(text: str) -> dict[str, None]:
-    """A text as it is, and as it stands in JSON inside a text."""
+    """A text as it is, as it stands in JSON inside a text, and in latin-1 read as UTF-8."""
     if isinstance(text, Number):
         return {str(text): None}
     escaped = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (False, True))
-    return dict.fromkeys((text, *escaped))
+    return dict.fromkeys((text, *escaped, *_misread(text)))
+
+
+def _misread(text: str) -> Iterator[str]:
+    """A text in latin-1, read as UTF-8: where enough of it is left to be known again."""
+    for raw, coding in in_codings(text).items():
+        found = raw.decode("utf-8", "replace") if coding in _ONE_BYTE else ""
+        if len(found.replace("\ufffd", "")) >= SHORTEST:
+            yield found

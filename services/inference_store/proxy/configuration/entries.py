@@ -138,9 +138,10 @@ class ModelEntry(_Entry):
     batched: bool = False
     """The first dimension of each tensor counts the inputs of a request."""
     capture: bool = True
-    """Off: its calls pass through, and are not counted."""
+    """Off: its calls pass through, and are not counted; where only the body names the model, they
+    are read to know it, and count as sampled out."""
     strip_metadata: bool = False
-    """Take `parameters.metadata` out of what goes to the model server."""
+    """Take `parameters.metadata` out of what goes to the model server, where there is room."""
     sampling: SamplingEntry = SamplingEntry()
     """Which exchanges are kept; left out: all."""
     redactions: tuple[RedactionEntry, ...] = ()

@@ -6,8 +6,8 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.store.json_text import Json, Number, write_json
 
 from .documents import Document, text_or_base64, written
+from .protocol import MOST_ERROR
 
-_LONGEST_ERROR: Final = 4096
 _SAID: Final = ("message", "detail", "error")
 
 
@@ -49,13 +49,13 @@ def failure(exchange: Exchange, answer: Document) -> tuple[bool | None, str | No
     if (exchange.http_status or 0) < 400:
         return (None if said is None else False), said
     text = said or _said(answer.value)
-    return None, text or answer.raw[:_LONGEST_ERROR].decode("utf-8", "replace").strip() or None
+    return None, text or answer.raw[:MOST_ERROR].decode("utf-8", "replace").strip() or None
 
 
 def error_in(value: Json) -> str | None:
     """The text of `{"error": …}`; None where there is none."""
     found = value.get("error") if isinstance(value, dict) else None
-    return (_said(found) or write_json(found))[:_LONGEST_ERROR] if found else None
+    return (_said(found) or write_json(found))[:MOST_ERROR] if found else None
 
 
 def _said(value: Json, levels: int = 3) -> str | None:
@@ -63,5 +63,5 @@ def _said(value: Json, levels: int = 3) -> str | None:
         found = (_said(value.get(name), levels - 1) for name in _SAID if levels)
         return next((said for said in found if said), None)
     if isinstance(value, list) and value:
-        return write_json(value)[:_LONGEST_ERROR]
-    return value[:_LONGEST_ERROR] if type(value) is str and value else None
+        return write_json(value)[:MOST_ERROR]
+    return value[:MOST_ERROR] if type(value) is str and value else None

@@ -6,7 +6,7 @@ read is said in `Reading.problem`, and kept whole.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from inference_store.proxy.exchange import Exchange, Headers, Transport
 
@@ -82,6 +82,11 @@ class Reading:
 Read: TypeAlias = Callable[[Exchange, Call, Model], Reading]
 Strip: TypeAlias = Callable[[bytes, Headers], tuple[bytes, Headers] | None]
 """The request without its metadata, and its headers made right again; None: there is none in it."""
+MOST_ERROR: Final = 64 * 1024
+"""Most of an error's text that is read: far more than is kept, for what has to be taken out of it
+is taken out before it is cut off."""
+MOST_STRIPPED: Final = 16 * 1024 * 1024
+"""Most bytes of a request that is stripped, with its content coding and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

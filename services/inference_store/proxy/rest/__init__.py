@@ -2,6 +2,7 @@
 
 from .forwarding import Forwarding
 from .server import Server, server_of
+from .stripping import Stripping
 from .upstreams import Upstreams
 
-__all__ = ["Forwarding", "Server", "Upstreams", "server_of"]
+__all__ = ["Forwarding", "Server", "Stripping", "Upstreams", "server_of"]

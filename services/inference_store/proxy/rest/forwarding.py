@@ -18,6 +18,7 @@ from .headers import as_text, end_to_end, length_of
 from .heads import EMPTY_QUERY
 from .kept import Ticket
 from .passing import Passing
+from .stripping import Stripping
 from .upstreams import Upstreams
 from .watching import outcome_of, said
 
@@ -27,10 +28,13 @@ Begin: TypeAlias = Callable[[int], Ticket | None]
 class Forwarding:
     """The application. `begin`: a capture's reservation; None: there is no memory for one."""
 
-    def __init__(self, routing: Routing, upstreams: Upstreams, begin: Begin) -> None:
+    def __init__(
+        self, routing: Routing, upstreams: Upstreams, begin: Begin, stripping: Stripping
+    ) -> None:
         self._routing = routing
         self._upstreams = upstreams
         self._begin = begin
+        self._stripping = stripping
         self.calls = 0
         """Calls that are under way."""
 
@@ -57,7 +61,15 @@ class Forwarding:
         )
         ticket = self._begin(length_of(headers) or 0) if route.call else None
         session = self._upstreams.session(route.upstream.name)
-        passing = Passing(route, session, exchange, ticket=ticket, receive=receive, send=send)
+        passing = Passing(
+            route,
+            session,
+            exchange,
+            ticket=ticket,
+            stripping=self._stripping,
+            receive=receive,
+            send=send,
+        )
         passing.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
         name = route.upstream.name
         watched = Watched("rest", route.call, name, lambda: said(scope, headers))

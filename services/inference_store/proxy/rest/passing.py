@@ -19,10 +19,9 @@ from .asgi import Receive, Send
 from .failures import AWAY, body_of, failure_of, not_a_path
 from .headers import Raw, as_raw, as_text, end_to_end, length_of, to_upstream
 from .kept import Kept, Ticket
+from .stripping import Stripping
 
 CALLER_GONE: Final = "the caller went away before it had the answer"
-# A request is held whole to take its metadata out; a larger one goes on as it is.
-MOST_STRIPPED: Final = 16 * 1024 * 1024
 _LARGE: Final = 1 << 20
 _log = structlog.get_logger()
 
@@ -37,11 +36,13 @@ class Passing:
         exchange: Exchange,
         *,
         ticket: Ticket | None,
+        stripping: Stripping,
         receive: Receive,
         send: Send,
     ) -> None:
         self._upstream = route.upstream
         self._strip = _strip_of(route)
+        self._held = stripping.hold()
         self._session = session
         self._exchange = exchange
         self._ticket = ticket
@@ -71,6 +72,7 @@ class Passing:
             self._task = None
             if self._leaving is not None:
                 self._leaving.cancel()
+            self._held.release()
             self._exchange.request.whole &= self._all_asked
             self._exchange.response.whole &= self._all_told
 
@@ -119,10 +121,10 @@ class Passing:
             self._leaving = asyncio.ensure_future(self._caller_left())
         return part
 
-    async def _rest(self, first: bytes) -> AsyncIterator[bytes]:
-        """The request's parts as they come."""
-        if first:
-            yield first
+    async def _rest(self, *first: bytes) -> AsyncIterator[bytes]:
+        """The request's parts, those that are here and the others as they come."""
+        for part in filter(None, first):
+            yield part
         while not self._all_asked:
             part = await self._part()
             if part:
@@ -132,16 +134,13 @@ class Passing:
         self, strip: Strip, headers: Raw, first: bytes
     ) -> tuple[Raw, bytes | AsyncIterator[bytes]]:
         """The request without its metadata, or as it came."""
-        parts, size = [first], len(first)
-        while not self._all_asked:
-            if size > MOST_STRIPPED:
-                return headers, self._rest(b"".join(parts))
-            parts.append(await self._part())
-            size += len(parts[-1])
-        body = b"".join(parts)
-        # in a thread: parsing a large body would hold up all other calls
-        found = await asyncio.to_thread(strip, body, self._exchange.request_headers)
-        return (headers, body) if found is None else (as_raw(found[1]), found[0])
+        fits = self._held.add(first)
+        while fits and not self._all_asked:
+            fits = self._held.add(await self._part())
+        if not fits:
+            return headers, self._rest(*self._held.parts)
+        body, changed = await self._held.stripped(strip, self._exchange.request_headers)
+        return (headers if changed is None else as_raw(changed)), body
 
     async def _ask(self, headers: Raw, body: bytes | AsyncIterator[bytes]) -> None:
         exchange = self._exchange

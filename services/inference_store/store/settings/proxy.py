@@ -83,6 +83,8 @@ class ProxySettings(LogSettings, AdminSettings, KafkaSettings, BlobSettings, Cap
     """Largest gRPC message that passes; a larger one is refused."""
     proxy_grpc_calls: Count = 4096
     """Most gRPC calls at once; further ones are refused with RESOURCE_EXHAUSTED."""
+    proxy_strip_bytes: Count = 64 * 1024 * 1024
+    """Most bytes of requests held to take metadata out; without room one goes on as it came."""
     proxy_admin_host: str = "127.0.0.1"
     """Address of the proxy's admin port (health and metrics)."""
     proxy_admin_port: Port = 9104

@@ -1,6 +1,6 @@
 """A real proxy before each real server. What goes through is captured, on real S3 and Kafka."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ Start = Callable[..., Any]
 def proxy_before(
     kafka_server: Kafka, minio_server: S3, tmp_path_factory: pytest.TempPathFactory
 ) -> Start:
-    """A factory: `with proxy_before("stub", "raw", url=stub.url) as proxy`.
+    """A factory: `with proxy_before("stub", "raw", url=stub.url) as proxy`; `rules`: of all models.
 
     On leaving, everything that went through it must have been captured.
     """
@@ -39,9 +39,12 @@ def proxy_before(
     )
 
     @contextmanager
-    def start(name: str, *protocols: str, **where: Any) -> Iterator[Proxy]:
+    def start(
+        name: str, *protocols: str, rules: Mapping[str, Any] | None = None, **where: Any
+    ) -> Iterator[Proxy]:
         folder = tmp_path_factory.mktemp(name)
-        with Proxy(environment, folder, [upstream(name, *protocols, **where)]) as proxy:
+        models = [] if rules is None else [rules]
+        with Proxy(environment, folder, [upstream(name, *protocols, **where)], models) as proxy:
             proxy.wait_ready()
             yield proxy
             assert proxy.process.running, proxy.text[-4000:]

@@ -6,6 +6,7 @@ from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.metadata_header import utf8
 from inference_store.proxy.protocols.content_encoding import NotDecoded, decode, encode
 from inference_store.proxy.protocols.documents import media_type
+from inference_store.proxy.protocols.protocol import MOST_STRIPPED
 from inference_store.proxy.protocols.v2.stripping import without_metadata
 from inference_store.store.json_text import UnreadableJson
 
@@ -21,7 +22,7 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     if kind not in {"", "application/json", LINES}:
         return _header_stripped(body, headers)
     try:
-        raw = decode(body, headers)
+        raw = decode(body, headers, MOST_STRIPPED)
     except NotDecoded:
         return None
     lines = raw.split(b"\n") if kind == LINES else [raw]

@@ -11,6 +11,7 @@ from typing import Final
 
 from inference_store.proxy.exchange import Body, Headers, header
 from inference_store.proxy.protocols import content_encoding, event_stream
+from inference_store.proxy.protocols.protocol import MOST_ERROR
 from inference_store.store.json_text import UnreadableJson, text_of
 
 from .documents import Document, NotV2, flat_request_of, request_of, response_of
@@ -20,7 +21,6 @@ from .writing import joined
 JSON_LENGTH: Final = "inference-header-content-length"
 _MARK: Final = b"\xef\xbb\xbf"
 _MOST_DIGITS: Final = 18
-_MOST_ERROR: Final = 4096
 _MOST_EVENTS: Final = 100_000
 
 
@@ -137,9 +137,9 @@ def _refused(found: Read, body: bytes) -> Read:
         said = document.said("detail") or document.said("message") or document.said("error")
     except (NotV2, UnreadableJson):
         said = None
-    text = said or body[:_MOST_ERROR].decode("utf-8", "replace")
+    text = said or body[:MOST_ERROR].decode("utf-8", "replace")
     response = found.response or InferResponse()
-    return Read(response=replace(response, error=text[:_MOST_ERROR], text=body), whole=body)
+    return Read(response=replace(response, error=text[:MOST_ERROR], text=body), whole=body)
 
 
 def utf8(body: bytes) -> bytes:

@@ -6,6 +6,7 @@ from typing import Final
 
 from inference_store.proxy.protocols import json_spans
 from inference_store.proxy.protocols.json_spans import Span
+from inference_store.proxy.protocols.protocol import MOST_ERROR
 from inference_store.store.json_text import UnreadableJson, read_json
 
 from .tensors import BYTES, InferRequest, InferResponse, Tensor
@@ -13,7 +14,6 @@ from .tensors import BYTES, InferRequest, InferResponse, Tensor
 _MOST_TENSORS: Final = 4096
 _MOST_DIMENSIONS: Final = 32
 _MOST_SHAPE: Final = 4096
-_MOST_ERROR: Final = 4096
 _NOT_TENSORS: Final = ("id", "parameters", "model_name", "model_version", "error")
 
 
@@ -89,7 +89,7 @@ def response_of(document: Document, *, flat: bool = False) -> InferResponse:
         id=document.said("id"),
         parameters=document.parameters(),
         outputs=document.tensors("outputs") if outputs is None else outputs,
-        error=error and error[:_MOST_ERROR],
+        error=error and error[:MOST_ERROR],
         text=None if flat and outputs else document.text,
     )
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import content_encoding, json_spans
 from inference_store.proxy.protocols.json_spans import Span
+from inference_store.proxy.protocols.protocol import MOST_STRIPPED
 from inference_store.store.json_text import UnreadableJson, read_json
 
 from .bodies import JSON_LENGTH, json_part
@@ -20,7 +21,7 @@ def strip(body: bytes, headers: Headers) -> tuple[bytes, Headers] | None:
     there is no metadata in it, or it cannot be read.
     """
     try:
-        plain = content_encoding.decode(body, headers)
+        plain = content_encoding.decode(body, headers, MOST_STRIPPED)
         length = json_part(plain, headers)
         stripped = without_metadata(plain[:length])
     except (content_encoding.NotDecoded, NotV2, UnreadableJson):

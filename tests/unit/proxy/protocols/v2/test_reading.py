@@ -12,7 +12,7 @@ import pytest
 
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.content_encoding import MOST_BYTES
-from inference_store.proxy.protocols.protocol import Model
+from inference_store.proxy.protocols.protocol import MOST_ERROR, Model
 from inference_store.proxy.protocols.v2.documents import Document, request_of
 from inference_store.proxy.protocols.v2.reading import reading_of
 from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
@@ -132,8 +132,8 @@ def test_an_error(response: Any, status: int, error: str | None) -> None:
 
 
 def test_an_error_is_bounded() -> None:
-    found = read({"inputs": [texts(IMAGE)]}, {"error": "x" * 9999}, status=500)
-    assert len(found.error or "") == 4096
+    found = read({"inputs": [texts(IMAGE)]}, {"error": "x" * 99_999}, status=500)
+    assert len(found.error or "") == MOST_ERROR
 
 
 def test_no_answer_at_all() -> None:

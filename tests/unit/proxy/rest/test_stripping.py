@@ -1,0 +1,86 @@
+"""Requests are held for stripping within one room, and go on as they came where it is full."""
+
+import asyncio
+import gzip
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from inference_store.proxy.exchange import Headers
+from inference_store.proxy.protocols import PROTOCOLS
+from inference_store.proxy.protocols.protocol import MOST_STRIPPED
+from inference_store.proxy.rest.stripping import Stripping
+from inference_store.store.metrics import SHOWN
+
+WITH = b'{"parameters": {"metadata": "[]"}, "inputs": []}'
+
+
+def counted(why: str) -> float:
+    name = "inference_store_proxy_unstripped_calls_total"
+    return SHOWN["proxy"].get_sample_value(name, {"why": why}) or 0
+
+
+def test_what_is_held_is_bounded_over_all_requests() -> None:
+    stripping, before = Stripping(100), counted("no_room")
+    first, second = stripping.hold(), stripping.hold()
+    assert first.add(b"x" * 60)
+    assert second.add(b"x" * 40)
+    assert not second.add(b"x")
+    assert second.parts == [b"x" * 40, b"x"]
+    assert counted("no_room") == before + 1
+    second.release()
+    assert first.add(b"x" * 40)
+    first.release()
+    first.release()
+    assert stripping.free == 100
+
+
+def test_a_large_request_is_not_held() -> None:
+    stripping, before = Stripping(MOST_STRIPPED * 2), counted("large")
+    held = stripping.hold()
+    assert held.add(b"x" * MOST_STRIPPED)
+    assert not held.add(b"x")
+    assert counted("large") == before + 1
+
+
+async def test_a_body_is_stripped_once_it_is_here() -> None:
+    strip = PROTOCOLS["v2"].strip
+    assert strip is not None
+    held = Stripping(1000).hold()
+    for part in (WITH[:9], WITH[9:]):
+        assert held.add(part)
+    body, headers = await held.stripped(strip, [("content-length", str(len(WITH)))])
+    assert json.loads(body) == {"parameters": {}, "inputs": []}
+    assert headers == [("content-length", str(len(body)))]
+    assert held.parts == []
+
+
+async def test_few_bodies_are_parsed_at_once() -> None:
+    stripping, at_once, most = Stripping(1000), 0, 0
+    lock = threading.Lock()
+    here = threading.Barrier(2, timeout=10)
+
+    def strip(_: bytes, __: Headers) -> None:
+        nonlocal at_once, most
+        with lock:
+            at_once += 1
+            most = max(most, at_once)
+        here.wait()
+        with lock:
+            at_once -= 1
+
+    calls: list[Any] = [stripping.hold().stripped(strip, []) for _ in range(8)]
+    assert await asyncio.gather(*calls) == [(b"", None)] * 8
+    assert most == 2
+
+
+@pytest.mark.parametrize("name", ["v2", "chariot-v2"])
+def test_what_becomes_too_large_without_its_coding_stays(name: str) -> None:
+    strip = PROTOCOLS[name].strip
+    assert strip is not None
+    headers = [("content-encoding", "gzip"), ("content-type", "application/json")]
+    for size, is_stripped in ((1000, True), (MOST_STRIPPED, False)):
+        packed = gzip.compress(WITH[:-1] + b" " * size + b"}")
+        assert (strip(packed, headers) is not None) is is_stripped
