@@ -1,9 +1,11 @@
 """A model server of the test's own, and the proxy's REST side before it, in this process."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from aiohttp import web
 
@@ -13,6 +15,7 @@ from inference_store.proxy.protocols import Call
 from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, server_of
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.rules import Rules
+from tests.servers.certificates import Pair
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEADLINE = 10.0
@@ -46,7 +49,7 @@ class Kept:
 
 
 @asynccontextmanager
-async def upstream(handler: Handler) -> AsyncIterator[int]:
+async def upstream(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """The port of a model server that answers everything with `handler`."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -58,7 +61,7 @@ async def upstream(handler: Handler) -> AsyncIterator[int]:
         app, auto_decompress=False, shutdown_timeout=0.1, handler_cancellation=True
     )
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
     try:
         yield runner.addresses[0][1]
     finally:
@@ -70,18 +73,30 @@ async def proxy(
     port: int,
     kept: Kept,
     *,
-    read_seconds: float = 10.0,
     model: ModelEntry | None = None,
+    own: Pair | None = None,
     strip_bytes: int = 1 << 26,
+    **upstream: Any,
 ) -> AsyncIterator[int]:
-    """The port of a proxy before the model server at `port`."""
-    entry = UpstreamEntry(
-        name="one", url=f"http://127.0.0.1:{port}", protocols=("v2",), read_seconds=read_seconds
-    )
+    """The port of a proxy before the model server at `port`; over TLS, if it has a certificate of
+    its `own`."""
+    described: dict[str, Any] = {
+        "url": f"http://127.0.0.1:{port}",
+        "read_seconds": 10.0,
+        **upstream,
+    }
+    entry = UpstreamEntry(name="one", protocols=("v2",), **described)
     upstreams = Upstreams([entry])
     routing = Routing(Configuration([entry], [model] if model else []))
     app = Forwarding(routing, upstreams, kept.begin, stripping := Stripping(strip_bytes))
-    server = server_of(app, host="127.0.0.1", port=0, grace_seconds=1)
+    server = server_of(
+        app,
+        host="127.0.0.1",
+        port=0,
+        grace_seconds=1,
+        certificate=None if own is None else own.certificate,
+        key=None if own is None else own.key,
+    )
     serving = asyncio.create_task(server.serve())
     try:
         await asyncio.wait_for(server.listening.wait(), DEADLINE)

@@ -1,42 +1,98 @@
-"""Requests' heads, bounded: the parser below keeps headers until they end. And what of a head it
-does not tell the application."""
+"""Requests' heads: bounded, for the parser below keeps headers until they end, and read as those of
+plain requests of HTTP/1, whatever they ask for. And what of a head the parser does not tell."""
 
 from typing import Any, Final
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from .framing import framed
 
 MOST_HEAD_BYTES: Final = 1 << 20
-"""Bytes of a request line and its headers; model servers take 8 to 64 KiB."""
+"""Bytes of a request line and its headers, and again of its trailers; model servers take 8 to
+64 KiB."""
 
 EMPTY_QUERY: Final = "inference_store.empty_query"
 """The extension of a scope whose target ends with a question mark, behind which nothing stands."""
 
+_INVALID: Final = "Invalid HTTP request received."
+
 
 class BoundedHeads(HttpToolsProtocol):
-    """Closes a connection whose head does not end."""
+    """Closes a connection whose head or trailers do not end. A request to change the protocol is
+    answered in this one, as RFC 9110 (section 7.8) lets a server do: the parser would take its body
+    for the other protocol's bytes."""
 
-    _head_bytes = 0
+    _bytes_of_head = 0
+    """Since a body's last bytes, or a request's end: of a head, trailers, extensions of chunks."""
     _in_head = True
+    _plain_head: bytes | None = None
+    """Of a request that asks for another protocol: its head without that."""
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > MOST_HEAD_BYTES:
-                self.transport.close()
+        self._bytes_of_head += len(data)
+        if self._bytes_of_head > MOST_HEAD_BYTES:
+            self.transport.close()
+            return
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except HttpParserError:
+            self.logger.warning(_INVALID)
+            self.send_400_response(_INVALID)
+
+    def _parse(self, data: memoryview) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
                 return
-        super().data_received(data)
+            except HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._parse_plain_head()
+
+    def _parse_plain_head(self) -> None:
+        """The head again: what follows is its body, then the next request."""
+        head, self._plain_head = self._plain_head, None
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.feed_data(head or b"")
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header: nobody checked it as one
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        self._in_head, self._bytes_of_head = False, 0
+        if self.parser.should_upgrade():
+            self._plain_head = self._without_upgrade()
+            return
         if self.url.endswith(b"?"):
             self.scope["extensions"] = {EMPTY_QUERY: {}}
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # it would take it for the answer
         super().on_headers_complete()
 
+    def _without_upgrade(self) -> bytes:
+        """Raises ValueError: CONNECT, which asks for nothing but another protocol."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise ValueError("CONNECT is for tunnels")
+        lines = [method + b" " + self.url + f" HTTP/{self.parser.get_http_version()}".encode()]
+        lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_of_head = 0
+        super().on_body(body)
+
     def on_message_complete(self) -> None:
-        self._in_head, self._head_bytes = True, 0
-        super().on_message_complete()
+        self._bytes_of_head = 0
+        if self._plain_head is None:
+            super().on_message_complete()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         super()._start_asgi_task(cycle, framed(app, cycle))

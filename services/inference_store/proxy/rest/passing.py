@@ -16,7 +16,16 @@ from inference_store.proxy.protocols.protocol import Strip
 from inference_store.proxy.routing import Route
 
 from .asgi import Receive, Send
-from .failures import AWAY, body_of, failure_of, not_a_path
+from .ending import ended_with_connection
+from .failures import (
+    AWAY,
+    body_of,
+    failure_of,
+    is_of_the_request,
+    not_a_path,
+    not_an_answer,
+    not_passed_on,
+)
 from .headers import Raw, as_raw, as_text, end_to_end, length_of, to_upstream
 from .kept import Kept, Ticket
 from .stripping import Stripping
@@ -94,19 +103,23 @@ class Passing:
             else:
                 headers, body = await self._stripped(self._strip, headers, first)
             await self._ask(headers, body)
-        except ValueError as error:  # of an address or a header that cannot be written
+        except (ValueError, *AWAY) as error:
+            await self._failed(error)
+
+    async def _failed(self, error: Exception) -> None:
+        if is_of_the_request(error):
             if self._answer_began:
-                raise
-            await self._refuse(400, f"the request cannot be passed on: {error}")
-        except AWAY as error:
-            status, sentence = failure_of(self._upstream.name, error)
-            if self._exchange.error == CALLER_GONE:
-                return
-            self._exchange.error = sentence
-            _log.warning("upstream failed", action="upstream_failed", error=sentence)
-            if self._answer_began:
-                raise
-            await self._refuse(status, sentence)
+                raise error
+            await self._refuse(400, not_passed_on(error))
+            return
+        if self._exchange.error == CALLER_GONE:
+            return
+        status, sentence = failure_of(self._upstream.name, error)
+        self._exchange.error = sentence
+        _log.warning("upstream failed", action="upstream_failed", error=sentence)
+        if self._answer_began:  # the server logs what is raised: not what quotes the answer
+            raise ConnectionAbortedError(sentence) from None
+        await self._refuse(status, sentence)
 
     async def _part(self) -> bytes:
         """The next part of the request. Raises ConnectionAbortedError."""
@@ -159,7 +172,8 @@ class Passing:
             allow_redirects=False,
         ) as answer:
             exchange.responded_at = datetime.now(UTC)
-            await self._send_on(answer)
+            with ended_with_connection(answer):
+                await self._send_on(answer)
 
     def _url(self) -> URL:
         exchange = self._exchange
@@ -172,8 +186,13 @@ class Passing:
         return URL.build(scheme=url.scheme, authority=url.raw_authority, path=path, encoded=True)
 
     async def _send_on(self, answer: ClientResponse) -> None:
-        self._exchange.http_status = answer.status
         headers = end_to_end(answer.raw_headers)
+        if (why := not_an_answer(answer.status, headers)) is not None:
+            sentence = f"the upstream {self._upstream.name} {why}"
+            _log.warning("upstream failed", action="upstream_failed", error=sentence)
+            await self._refuse(502, sentence)
+            return
+        self._exchange.http_status = answer.status
         if self._ticket is not None:
             name, value = id_for_answer(self._exchange.request_headers)
             headers.append((name.encode(), value.encode("latin-1")))

@@ -1,0 +1,181 @@
+"""Where a request ends and the next begins, whatever its head asks for and however it comes in."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+import uvicorn
+from uvicorn.server import ServerState
+
+from inference_store.proxy.rest.asgi import Receive, Scope, Send
+from inference_store.proxy.rest.heads import MOST_HEAD_BYTES, BoundedHeads
+
+H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
+WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+# a body that is a request itself, where its length is forgotten
+BODY = b"GET /v2/steal HTTP/1.1\r\nHost: x\r\n\r\n"
+CHUNKED = b"5\r\n" + BODY[:5] + b"\r\n%x\r\n" % (len(BODY) - 5) + BODY[5:] + b"\r\n0\r\n"
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class Connection:
+    """One connection, and the requests that an application had of it: line, headers, body."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
+        config = uvicorn.Config(
+            self._answer, interface="asgi3", ws="none", lifespan="off", log_config=None
+        )
+        self.transport = Transport()
+        self._protocol = BoundedHeads(config, ServerState(), {})
+        self._protocol.connection_made(self.transport)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message["body"], message["more_body"]
+        self.asked.append((f"{scope['method']} {scope['path']}", list(scope["headers"]), body))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def send(self, *segments: bytes) -> None:
+        """As they come in, and the application runs after each."""
+        for segment in segments:
+            if not self.transport.closed:
+                self._protocol.data_received(segment)
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+
+def _requests(asks: str) -> list[bytes]:
+    """A request with this in its head, its body framed in each way."""
+    head = f"POST /v2/models/m/infer HTTP/1.1\r\nHost: x\r\n{asks}".encode()
+    return [
+        head + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY,
+        head + b"Transfer-Encoding: chunked\r\n\r\n" + CHUNKED + b"\r\n",
+    ]
+
+
+NEXT = b"GET /v2/next HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("asks", [H2C, WEBSOCKET, ""], ids=["h2c", "websocket", "plain"])
+@pytest.mark.parametrize("framing", [0, 1], ids=["length", "chunked"])
+async def test_a_body_stays_a_body_wherever_it_is_cut(asks: str, framing: int) -> None:
+    request = _requests(asks)[framing]
+    for cut in range(len(request) + 1):
+        connection = Connection()
+        await connection.send(request[:cut], request[cut:] + NEXT)
+        assert [(line, body) for line, _, body in connection.asked] == [
+            ("POST /v2/models/m/infer", BODY),
+            ("GET /v2/next", b""),
+        ]
+        assert not connection.transport.closed
+
+
+async def test_byte_for_byte() -> None:
+    request = _requests(H2C)[0] + NEXT
+    connection = Connection()
+    await connection.send(*(request[at : at + 1] for at in range(len(request))))
+    assert [body for _, _, body in connection.asked] == [BODY, b""]
+
+
+async def test_many_in_one_segment() -> None:
+    one = f"GET /v2 HTTP/1.1\r\nHost: x\r\n{H2C}\r\n".encode()
+    connection = Connection()
+    await connection.send(one * 2000)
+    while len(connection.asked) < 2000:
+        before = len(connection.asked)
+        await connection.send(b"")
+        assert len(connection.asked) > before
+
+
+async def test_what_names_the_headers_of_one_connection_is_kept() -> None:
+    connection = Connection()
+    await connection.send(_requests(H2C)[0])
+    (_, headers, _) = connection.asked[0]
+    assert (b"connection", b"Upgrade, HTTP2-Settings") in headers
+
+
+@pytest.mark.parametrize("target", ["models.example:443", "/v2"])
+async def test_no_tunnels(target: str, caplog: pytest.LogCaptureFixture) -> None:
+    connection = Connection()
+    with caplog.at_level(logging.CRITICAL):
+        await connection.send(f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + NEXT)
+    assert connection.transport.written.startswith(b"HTTP/1.1 400")
+    assert connection.transport.closed
+    assert connection.asked == []
+
+
+async def test_trailers_are_no_headers_of_this_request_or_the_next() -> None:
+    head = b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: X-User\r\n\r\n"
+    request = head + CHUNKED + b"X-User: evil\r\nExpect: 100-continue\r\nX-Last: evil\r\n\r\n"
+    for cut in range(len(request) + 1):
+        connection = Connection()
+        await connection.send(request[:cut], request[cut:] + NEXT)
+        assert [body for _, _, body in connection.asked] == [BODY, b""]
+        assert {value for _, headers, _ in connection.asked for _, value in headers} == {
+            b"x",
+            b"chunked",
+            b"X-User",
+        }
+        assert b"100 Continue" not in connection.transport.written
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"X: %s\r\n" % (b"x" * 1000), b"x" * 1000],
+    ids=["fields", "a field"],
+)
+async def test_trailers_that_do_not_end_are_cut_off(endless: bytes) -> None:
+    connection = Connection()
+    await connection.send(b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    await connection.send(b"1\r\nx\r\n0\r\nX-Long: ")
+    sent = 0
+    while sent < 2 * MOST_HEAD_BYTES and not connection.transport.closed:
+        await connection.send(endless * 50)
+        sent += len(endless) * 50
+    assert connection.transport.closed
+    assert sent <= MOST_HEAD_BYTES + len(endless) * 50
+
+
+async def test_a_body_in_small_chunks_is_none_of_the_head() -> None:
+    connection = Connection()
+    await connection.send(b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for _ in range(20):
+        await connection.send(b"1\r\nx\r\n" * 20_000)
+    await connection.send(b"0\r\n\r\n")
+    assert [len(body) for _, _, body in connection.asked] == [400_000]
+
+
+@pytest.mark.parametrize(("version", "told"), [("1.0", False), ("1.1", True)])
+async def test_who_waits_to_be_told_to_go_on(version: str, told: bool) -> None:
+    connection = Connection()
+    head = f"POST /v2 HTTP/{version}\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1\r\n"
+    await connection.send(f"{head}\r\n".encode())
+    assert connection.transport.written == (b"HTTP/1.1 100 Continue\r\n\r\n" if told else b"")
+    await connection.send(b"x")
+    assert [body for _, _, body in connection.asked] == [b"x"]
