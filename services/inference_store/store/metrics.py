@@ -135,7 +135,9 @@ CAPTURE_BUDGET = _gauge("proxy_capture_budget_bytes", "Most bytes of captures he
 SPOOLED = _gauge("proxy_captures_spooled", "Exchanges in the spool, those of dead proxies too.")
 SPOOL_BYTES = _gauge("proxy_spool_bytes", "Bytes in the spool.")
 SPOOL_LIMIT = _gauge("proxy_spool_limit_bytes", "Most bytes of the spool; 0: there is none.")
-SPOOL_TROUBLE = _counter("proxy_spool_trouble_total", "Files that the spool could not write.")
+SPOOL_TROUBLE = _counter(
+    "proxy_spool_trouble_total", "Files that the spool could not write; starts without it."
+)
 CAPTURE_TROUBLE = _counter("proxy_trouble_total", "Waits because a server was away.", "server")
 CAPTURE_SECONDS = _histogram(
     "proxy_capture_seconds", "Time of one stage of capturing an exchange.", "stage"

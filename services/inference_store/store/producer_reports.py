@@ -8,9 +8,9 @@ A report holds totals, so the newest of a (producer, reporter) stands for all be
 message's key is the producer, so that a compacted topic keeps what is needed.
 
 Where a process died or ended with captures in its spool, the next one publishes them under the old
-producer's id and reports on them: `reporter` is then the new one's id, and the counts are those of
-the captures found in the spool alone (`seen` is how many there were). What the dead one's own last
-report calls `queued` is settled by them; what is neither there nor arrived is its unknown tail.
+producer's id and reports on them: `reporter` is then an id of the new one's, and the counts are
+those of the captures found in the spool alone (`seen` is how many there were). What the report
+before calls `queued` is settled by them; what is neither there nor arrived is its unknown tail.
 """
 
 from collections.abc import Mapping

@@ -119,11 +119,12 @@ class Captures:
         self.room = 1 << 30
         self.most = 1 << 30
         """The largest body that is kept."""
-        self.begun = 0
+        self.begun = self.head = 0
         self.handed_over: asyncio.Queue[Exchange] = asyncio.Queue()
         self.finished: list[tuple[Exchange, Call, Rules, str]] = []
 
-    def begin(self, size: int) -> Ticket | None:
+    def begin(self, size: int, head: int) -> Ticket | None:
+        self.head = head
         if size > self.room:
             return None
         self.begun += 1

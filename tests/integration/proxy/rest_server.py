@@ -29,9 +29,12 @@ class Kept:
     refuse: bool = False
     refused: bool = False
     exchanges: list[tuple[Exchange, Call, Rules, str]] = field(default_factory=list)
+    heads: list[int] = field(default_factory=list)
+    """Sizes of heads that calls began with."""
     _came: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def begin(self, _: int) -> "Kept | None":
+    def begin(self, _: int, head: int) -> "Kept | None":
+        self.heads.append(head)
         return None if self.refuse else self
 
     def more(self, size: int) -> bool:

@@ -3,6 +3,6 @@
 from .captures import Captures
 from .ids import ID_HEADER, id_for_answer
 from .json_paths import steps_of
-from .ticket import Ticket
+from .ticket import Ticket, head_size
 
-__all__ = ["ID_HEADER", "Captures", "Ticket", "id_for_answer", "steps_of"]
+__all__ = ["ID_HEADER", "Captures", "Ticket", "head_size", "id_for_answer", "steps_of"]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -30,15 +30,18 @@ from inference_store.store.settings import ProxySettings
 
 from .budget import Budget
 from .counts import Counts
+from .folder_locks import made_folder
 from .frames import Buffers, Writer
 from .hello import Hello
 from .page import Cell, Page
 from .patience import SERVERS, Server
 from .process import CaptureProcess, Start, Started, starting
-from .spool import made_folder
-from .ticket import OVERHEAD, Ticket
+from .ticket import Ticket, reservation
 from .uuid7 import uuid7
 from .work import Work
+
+# A capture process that has begun says so at once.
+_SILENT_SECONDS: Final = 10.0
 
 
 class Captures:
@@ -58,6 +61,7 @@ class Captures:
         self._budget = Budget(self._page.cells, settings.proxy_capture_bytes)
         self._body_bytes = settings.proxy_body_bytes
         self._chunks = settings.proxy_stream_chunks
+        self._refuse = partial(self._counts.refuse, "no_budget")
         self._writer = Writer()
         self._lock = -1
         self._process = CaptureProcess(self._start_one, self._first_words, self._has_ended)
@@ -86,20 +90,23 @@ class Captures:
         """Exchanges that Kafka has."""
         return self._counts.published
 
-    def begin(self, size: int) -> Ticket | None:
-        """An exchange is seen; `size` bytes are reserved (0: not known yet).
+    def begin(self, size: int, head: int = 0) -> Ticket | None:
+        """An exchange is seen; `size` bytes are reserved (0: not known yet), and room for a request
+        head of `head` bytes (`head_size`).
 
         None: no budget; it is counted as dropped and passes through uncaptured.
         """
         if self._stopping:
             self._counts.refuse("stopping")
             return None
-        if not self._budget.take(OVERHEAD + (size if size <= self._body_bytes else 0)):
+        if not self._budget.take(reservation(head, size, self._body_bytes)):
             self._counts.refuse("no_budget")
             return None
         return Ticket(
             self._budget,
             self._take_over,
+            self._refuse,
+            head=head,
             size=size,
             body_bytes=self._body_bytes,
             chunks=self._chunks,
@@ -161,7 +168,10 @@ class Captures:
         return self._last_told
 
     async def _why_away(self) -> str | None:
-        return self._process.why_away
+        process = self._process
+        if process.age > _SILENT_SECONDS and not self._page.cells[Cell.TELLING]:
+            return "the capture process was started and does not begin: it hangs, or finds no CPU"
+        return process.why_away
 
     async def _why_server_away(self, server: Server) -> str | None:
         why: str | None = self._told().get("away", {}).get(server)

@@ -182,7 +182,8 @@ class Reader:
 
     def _parts(self, sizes: Sequence[int]) -> Sequence[bytes] | None:
         parts = [self._source.read(size) for size in sizes]
-        return parts if not parts or len(parts[-1]) == sizes[-1] else None
+        # Each: behind one that was cut off an empty one is as long as it should be.
+        return parts if [len(part) for part in parts] == sizes else None
 
 
 def rules_from(told: Mapping[str, Any]) -> Rules:

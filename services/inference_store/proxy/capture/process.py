@@ -102,9 +102,15 @@ class CaptureProcess(asyncio.Protocol):
         self._hurry = asyncio.Event()
         self._keeping: asyncio.Task[None] | None = None
         self._process: Started | None = None
+        self._began: float | None = None
         self._handed = self._handed_bytes = 0
         self.why_away: str | None = None
         """Why there is none at the moment."""
+
+    @property
+    def age(self) -> float:
+        """Seconds since the one that there is was started; 0: there is none."""
+        return 0.0 if self._began is None else self._loop.time() - self._began
 
     def begin(self) -> None:
         """Start it, and start it again whenever it ends."""
@@ -178,7 +184,12 @@ class CaptureProcess(asyncio.Protocol):
         ending = 0
         while True:
             began = self._loop.time()
-            why = await self._one()
+            try:
+                why = await self._one()
+            except Exception as error:  # whatever it is: else nothing was captured from now on
+                why = f"the capture process cannot be started: {type(error).__name__}: {error}"
+                self._give_up()
+            self._began = None
             ending += self._hurry.is_set()
             if ending and (why is None or ending > _MOST_ENDS):
                 return
@@ -192,32 +203,49 @@ class CaptureProcess(asyncio.Protocol):
 
     async def _one(self) -> str | None:
         """One process from beginning to end; what was wrong with its end."""
-        try:
-            process = await self._connect()
-        except OSError as error:
-            return f"the capture process cannot be started: {error}"
+        process = await self._connect()
         # the socket tells of its end before the kernel does
         await self._lost.wait()
         code = await asyncio.to_thread(process.wait)
         self._gone(self._handed_bytes)
         return f"the capture process has ended with {code}" if code else None
 
+    def _give_up(self) -> None:
+        """End what was begun of a process."""
+        if self._transport is not None:
+            self._transport.abort()
+        if self._process is not None:
+            self._process.kill()
+        self._gone(self._handed_bytes)
+
     async def _connect(self) -> Started:
         """A new process, told what it has to know."""
+        self._process = None
         ours, theirs = socket.socketpair()
-        with theirs:
-            process = self._process = await asyncio.to_thread(self._start, theirs)
-        self._lost.clear()
-        ours.setblocking(False)
-        transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
+        try:
+            with theirs:
+                process = self._process = await asyncio.to_thread(self._start, theirs)
+            self._lost.clear()
+            ours.setblocking(False)
+            transport, _ = await self._loop.create_unix_connection(lambda: self, sock=ours)
+        except BaseException:
+            ours.close()
+            raise
+        self._tell(transport)
+        return process
+
+    def _tell(self, transport: asyncio.Transport) -> None:
         transport.set_write_buffer_limits(high=_AT_ONCE)
-        self.why_away = None
-        transport.writelines(self._first(self._handed))
+        try:
+            transport.writelines(self._first(self._handed))
+        except BaseException:
+            transport.abort()
+            raise
+        self._began, self.why_away = self._loop.time(), None
         self._transport = transport
         self._flush()
         if self._hurry.is_set():
             self._write_last(transport)
-        return process
 
 
 def _pieces(buffers: Buffers) -> Buffers:

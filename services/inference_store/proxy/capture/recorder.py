@@ -104,10 +104,7 @@ class Recorder:
         _begin_metrics()
 
     async def run(self) -> None:
-        """Publish what comes until the socket ends, then what is left, as long as there is time.
-
-        Raises OSError where the spool's folder cannot be used.
-        """
+        """Publish what comes until the socket ends, then what is left, as long as there is time."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._spools.open)
         self._counts.go_on(self._handed_before, self._spools.own_waiting)

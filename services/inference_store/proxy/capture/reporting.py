@@ -30,7 +30,7 @@ class Reporting:
         """One report of every producer; a spool that is empty is let go after its last one."""
         await self._send(self._counts.report(spooled=self._spools.own_waiting))
         for folder in self._spools.adopted:
-            empty = not folder.waiting
+            empty = folder.is_settled
             if await self._report_on(folder, final=empty) and empty:
                 self._spools.let_go(folder)
 
@@ -43,7 +43,7 @@ class Reporting:
             self._spools.keep_report(encode(report))
             return report
         for folder in self._spools.adopted:
-            if not await self._report_on(folder, final=not folder.waiting):
+            if not await self._report_on(folder, final=folder.is_settled):
                 break
         return report
 

@@ -13,13 +13,11 @@ under the old producer's id and sequences; a `.part` there was torn by the death
 """
 
 import contextlib
-import fcntl
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
-from uuid import UUID
 
 import structlog
 
@@ -27,10 +25,10 @@ from inference_store.store.metrics import SPOOL_TROUBLE
 from inference_store.store.producer_reports import decode as decode_report
 
 from .counts import Counts
+from .folder_locks import LOCK
 from .prepared import Prepared, Torn, decode, encode
 
 _PART = ".part"
-_LOCK = ".lock"
 _REPORT = "report"
 _log = structlog.get_logger()
 
@@ -71,6 +69,8 @@ class Folder:
         self._bytes = 0
         self._waiting = 0
         self._taken: set[str] = set()
+        # settled, but the disk does not let them go
+        self._stuck: set[str] = set()
         self._names: Iterator[str] = iter(())
 
     @property
@@ -83,6 +83,12 @@ class Folder:
         """Captures that nobody publishes at the moment."""
         return self._waiting - len(self._taken)
 
+    @property
+    def is_settled(self) -> bool:
+        """Of a dead producer: nothing is in it, and all that was is counted; a thread does the one
+        after the other."""
+        return not self._waiting and self.counts.queued <= 0
+
     def write(self, prepared: Prepared) -> bool:
         """Keep a capture; False where there is no room, or the disk refuses."""
         raw = encode(prepared)
@@ -94,12 +100,14 @@ class Folder:
             self._write(path, raw)
         except OSError as error:
             SPOOL_TROUBLE.inc()
-            self._change(-len(raw))
-            path.with_suffix(_PART).unlink(missing_ok=True)
             _log.warning("the spool cannot be written", action="spooling", error=str(error))
+            for each in (path.with_suffix(_PART), path):
+                self._unlink(each)
+            self._change(-len(raw))
             return False
         with self._lock:
             self._waiting += 1
+            self._stuck.discard(path.name)
         return True
 
     def _write(self, path: Path, raw: bytes) -> None:
@@ -115,20 +123,24 @@ class Folder:
 
     def look_through(self, *, own: bool = False) -> None:
         """Count what a dead producer left, and remove what it had not written whole. `own`: what
-        our own process left that was killed; those are counted as seen already."""
-        for entry in os.scandir(self._path):
-            name, _, rest = entry.name.partition(".")
-            if entry.name == _REPORT + _PART:
-                self._settle_report(Path(entry.path))
+        our own process left that was killed; those are counted as seen already, and `Counts.go_on`
+        counts those that are not here. Raises OSError; then nothing is counted."""
+        found = [(path, path.stat().st_size) for path in list(self._path.iterdir())]
+        for path, size in found:
+            name, _, rest = path.name.partition(".")
+            if path.name == _REPORT + _PART:
+                self._settle_report(path)
             if not name.isdigit():
                 continue
             if not own:
                 self.counts.found(int(name))
-            if rest:
-                self._lose(Path(entry.path))
-            else:
-                self._change(entry.stat().st_size)
+            if not rest:
+                self._change(size)
                 self._waiting += 1
+                continue
+            self._unlink(path)
+            if not own:
+                self._lose()
 
     def take(self) -> Path | None:
         """A capture that nobody publishes yet; None: there is none. Raises OSError."""
@@ -148,8 +160,11 @@ class Folder:
         """On from where it stopped, or from the beginning."""
         if anew:
             # Not those in hand: they may be gone when it is their turn.
-            names = [entry.name for entry in os.scandir(self._path)]
-            self._names = iter([n for n in names if n.isdigit() and n not in self._taken])
+            names: list[str] = []
+            with contextlib.suppress(FileNotFoundError):  # the folder, too, may be removed
+                names = os.listdir(self._path)
+            gone = self._taken | self._stuck
+            self._names = iter([name for name in names if name.isdigit() and name not in gone])
         return next(self._names, None)
 
     def read(self, path: Path) -> Prepared | None:
@@ -157,20 +172,14 @@ class Folder:
         try:
             return decode(path.read_bytes())
         except (Torn, FileNotFoundError):
-            size = path.stat().st_size if path.exists() else 0
-            self._lose(path)
+            size = self._unlink(path)
+            self._lose()
             self._forget(path, size)
             return None
 
     def remove(self, path: Path) -> None:
         """Its events are acknowledged. Where the disk refuses, it is published again one day."""
-        size = 0
-        try:
-            size = path.stat().st_size
-            path.unlink()
-        except OSError as error:
-            _log.warning("the spool cannot be emptied", action="draining", error=str(error))
-        self._forget(path, size)
+        self._forget(path, self._unlink(path))
 
     def keep_report(self, report: bytes) -> None:
         """Keep the last report for whoever comes next."""
@@ -185,7 +194,7 @@ class Folder:
 
     def forget_report(self) -> None:
         """It was sent."""
-        (self._path / _REPORT).unlink(missing_ok=True)
+        self._unlink(self._path / _REPORT)
 
     def _settle_report(self, part: Path) -> None:
         """One that its writer's death left: whole, it is the last report; else it is of no use."""
@@ -193,14 +202,16 @@ class Folder:
             decode_report(part.read_bytes())
             part.rename(self._path / _REPORT)
         except ValueError:
-            part.unlink(missing_ok=True)
+            self._unlink(part)
+        except OSError as error:
+            _log.warning("the spool cannot be read", action="adopting", error=str(error))
 
     def close(self) -> None:
         """Let go; an empty folder is removed, the lock last."""
         with contextlib.suppress(OSError):
             if not self._waiting:
                 self._path.rmdir()  # refused where a report still lies in it
-                (self._root / f"{self.counts.producer}{_LOCK}").unlink(missing_ok=True)
+                (self._root / f"{self.counts.producer}{LOCK}").unlink(missing_ok=True)
         with self._lock:  # a thread may be about to write there: the number is given anew
             os.close(self._lock_file)
             self._lock_file = -1
@@ -215,9 +226,21 @@ class Folder:
             self._bytes += by
             os.pwrite(self._lock_file, b"%020d" % self._bytes, 0)
 
-    def _lose(self, path: Path) -> None:
+    def _unlink(self, path: Path) -> int:
+        """Remove a file; how many bytes are gone. One that stays is not taken any more."""
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            _log.warning("the spool cannot be emptied", action="draining", error=str(error))
+            self._stuck.add(path.name)
+            return 0
+        return size
+
+    def _lose(self) -> None:
         self.counts.drop("torn")
-        path.unlink(missing_ok=True)
         _log.warning(
             "a capture in the spool is torn", action="spool_torn", producer=self.counts.producer
         )
@@ -227,66 +250,6 @@ class Folder:
         with self._lock:
             self._taken.discard(path.name)
             self._waiting -= 1
-
-
-def made_folder(root: Path, producer: str) -> int:
-    """Make the folder of a producer that begins; its lock. Raises OSError where it cannot be."""
-    root.mkdir(parents=True, exist_ok=True)
-    # The lock first: a folder whose lock is free is a dead producer's.
-    lock = _locked(root / f"{producer}{_LOCK}")
-    if lock is None:
-        raise OSError(f"another process holds {producer}{_LOCK}")
-    try:
-        (root / producer).mkdir(mode=0o700)  # it holds what callers sent
-    except OSError:
-        os.close(lock)
-        raise
-    return lock
-
-
-def dead_producers(root: Path) -> Iterator[tuple[str, int]]:
-    """Producers whose process is gone and whose folder is there, each with its lock, now ours."""
-    for entry in list(os.scandir(root)):
-        # another's folder, `lost+found`, is left alone
-        if (
-            _is_producer(entry.name)
-            and entry.is_dir()
-            and (lock := _locked(root / f"{entry.name}{_LOCK}")) is not None
-        ):
-            if Path(entry.path).is_dir():
-                yield entry.name, lock
-            else:  # its owner has just gone, and took the folder along
-                (root / f"{entry.name}{_LOCK}").unlink(missing_ok=True)
-                os.close(lock)
-
-
-def bytes_of_others(root: Path, ours: Collection[str]) -> int:
-    """Bytes in the folders of all other producers, living or dead."""
-    found = 0
-    for entry in os.scandir(root):
-        name, lock, _ = entry.name.partition(_LOCK)
-        if lock and name not in ours:
-            with contextlib.suppress(OSError, ValueError):
-                found += int(Path(entry.path).read_bytes())
-    return found
-
-
-def _is_producer(name: str) -> bool:
-    try:
-        return str(UUID(name)) == name
-    except ValueError:
-        return False
-
-
-def _locked(path: Path) -> int | None:
-    """The file, locked; None where another process holds it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(file)
-        return None
-    return file
 
 
 def _sync_folder(path: Path) -> None:

@@ -1,17 +1,21 @@
 """All folders of the spool: this process's own, and those of processes that are gone."""
 
+import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import structlog
 
-from inference_store.store.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOLED
+from inference_store.store.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
 from inference_store.store.settings import CaptureSettings
 
 from .counts import Counts
 from .deliveries import Spooled
+from .folder_locks import bytes_of_others, dead_producers
 from .prepared import Prepared
-from .spool import Folder, Room, bytes_of_others, dead_producers
+from .spool import Folder, Room
+from .uuid7 import uuid7
 
 _log = structlog.get_logger()
 
@@ -27,6 +31,9 @@ class Spools:
         self._fsync = settings.proxy_spool_fsync == "on"
         self._room = Room(settings.proxy_spool_bytes, others=self._bytes_of_others)
         self._counts = counts
+        # Of the dead. Not our producer's id: the capture process after us begins to count anew,
+        # and what it says is about what we left.
+        self._reporter, self._began = str(uuid7()), datetime.now(UTC)
         self._own: Folder | None = None
         self._adopted: tuple[Folder, ...] = ()
         SPOOL_LIMIT.set(0 if self._mode == "off" else settings.proxy_spool_bytes)
@@ -59,24 +66,40 @@ class Spools:
         return sum(folder.untaken for folder in self._all())
 
     def open(self) -> None:
-        """Look through our own folder: a process before us may have been killed. Raises OSError."""
-        if self._lock is not None:
-            own = Folder(self._root, self._counts, self._room, self._lock, fsync=self._fsync)
+        """Look through our own folder: a process before us may have been killed. Without a folder
+        that can be read there is no spool: captures wait in memory alone."""
+        if self._lock is None:
+            return
+        own = Folder(self._root, self._counts, self._room, self._lock, fsync=self._fsync)
+        try:
             own.look_through(own=True)
+        except OSError as error:
+            SPOOL_TROUBLE.inc()
+            SPOOL_LIMIT.set(0)
+            _log.error("there is no spool any more", action="spool_off", error=str(error))
+            os.close(self._lock)
+        else:
             self._own = own
 
     def adopt(self) -> None:
-        """Take over the folders of processes that are gone. Raises OSError."""
+        """Take over the folders of processes that are gone, as far as they can be read. Raises
+        OSError where the directory cannot."""
         if self._own is None:
             return
         for producer, lock in dead_producers(self._root):
-            counts = Counts(producer, self._counts.producer, self._counts.booted_at)
+            counts = Counts(producer, self._reporter, self._began)
             folder = Folder(self._root, counts, self._room, lock, fsync=self._fsync)
-            folder.look_through()
+            try:
+                folder.look_through()
+            except OSError as error:
+                folder.close()  # somebody may have more luck with it
+                _log.warning("the spool cannot be read", action="adopting", error=str(error))
+                continue
             _log.info(
                 "the spool of a producer that is gone is drained",
                 action="spool_adopted",
                 producer=producer,
+                reporter=self._reporter,
                 captures=folder.waiting,
             )
             self._adopted = (*self._adopted, folder)
@@ -88,8 +111,14 @@ class Spools:
 
     def write(self, prepared: Prepared, *, half_full: bool) -> bool:
         """Whether the spool has taken a capture. `half_full`: memory is, or the end is near."""
-        wanted = self._mode == "all" or half_full
-        return wanted and self._own is not None and self._own.write(prepared)
+        if self._own is None or not (self._mode == "all" or half_full):
+            return False
+        try:
+            return self._own.write(prepared)
+        except Exception as error:  # whatever it is: the thread that decodes must not end with it
+            SPOOL_TROUBLE.inc()
+            _log.error("no capture is spooled", action="spooling", error=type(error).__name__)
+            return False
 
     def take(self) -> Spooled | None:
         """A capture to publish: those of the dead first."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Protocol, TypeAlias
 
-from inference_store.proxy.capture import id_for_answer
+from inference_store.proxy.capture import head_size, id_for_answer
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
@@ -31,7 +31,7 @@ class Ticket(Protocol):
 class Captures(Protocol):
     """Who gives places: `capture`'s."""
 
-    def begin(self, size: int) -> Ticket | None: ...
+    def begin(self, size: int, head: int) -> Ticket | None: ...
 
 
 class _Kept:
@@ -82,10 +82,12 @@ class Seen:
 
     def _begun(self, first: bytes) -> "_Captured | None":
         onward = self._onward_of(first)
-        ticket = self._captures.begin(len(first)) if onward and onward.call else None
-        if ticket is None or onward is None:
+        if onward is None or not onward.call:
             return None
         metadata = kept(self._context.invocation_metadata())
+        ticket = self._captures.begin(len(first), head_size(metadata))
+        if ticket is None:
+            return None
         captured = _Captured(ticket, onward, self._path, metadata, self._received_at)
         captured.request.keep(first, room=not ticket.refused)
         self._context.add_done_callback(captured.hand_over)

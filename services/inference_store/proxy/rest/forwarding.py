@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from inference_store.proxy.capture import head_size
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.watched import Watched
@@ -22,7 +23,8 @@ from .stripping import Stripping
 from .upstreams import Upstreams
 from .watching import outcome_of, said
 
-Begin: TypeAlias = Callable[[int], Ticket | None]
+Begin: TypeAlias = Callable[[int, int], Ticket | None]
+"""From the sizes of body and head."""
 
 
 class Forwarding:
@@ -59,7 +61,7 @@ class Forwarding:
             request_headers=as_text(headers) if route.call else (),
             received_at=datetime.now(UTC),
         )
-        ticket = self._begin(length_of(headers) or 0) if route.call else None
+        ticket = self._begun(exchange, length_of(headers) or 0) if route.call else None
         session = self._upstreams.session(route.upstream.name)
         passing = Passing(
             route,
@@ -81,3 +83,7 @@ class Forwarding:
             watched.end(outcome_of(exchange), exchange.http_status)
             if ticket is not None and route.call is not None:
                 ticket.finish(exchange, route.call, route.rules, route.model)
+
+    def _begun(self, exchange: Exchange, size: int) -> Ticket | None:
+        target = len(exchange.path) + len(exchange.query)
+        return self._begin(size, target + head_size(exchange.request_headers))

@@ -1,6 +1,6 @@
 """What is kept of a body on its way through."""
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.protocol import Call
@@ -18,6 +18,10 @@ class Ticket(Protocol):
 
     def finish(self, exchange: Exchange, call: Call, rules: Rules, model: str) -> None:
         """Hand over what was kept."""
+
+
+# Smaller parts of a request are put together: each costs more than its bytes.
+_SMALL: Final = 4096
 
 
 class Kept:
@@ -38,9 +42,17 @@ class Kept:
         self._body.size += len(part)
         if self._ticket is None or not part or not self._body.whole:
             return
-        if self._body.size <= self._reserved or self._ticket.more(len(part)):
+        if self._body.size <= self._reserved:
+            self._put(part)
+        elif self._ticket.more(len(part)):
             self._parts.append(part)
         else:
             self._body.whole = False
             if self._is_request:
                 self._parts.clear()
+
+    def _put(self, part: bytes) -> None:
+        if self._parts and len(self._parts[-1]) + len(part) <= _SMALL:
+            self._parts[-1] += part
+        else:
+            self._parts.append(part)

@@ -330,7 +330,8 @@ async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
     assert found == {first.producer: 30, second.producer: 3}
     of_first = sorted(number for producer, number, _ in log.events if producer == first.producer)
     assert of_first == list(range(1, 31))
-    (heirs,) = [r for r in log.reports if r.reporter == second.producer != r.producer and r.final]
+    (heirs,) = [r for r in log.reports if r.producer != r.reporter and r.final]
+    assert heirs.reporter != second.producer
     assert (heirs.producer, heirs.seen, heirs.published) == (first.producer, 30, 30)
     assert heirs.closes
     assert await asyncio.to_thread(os.listdir, tmp_path) == []

@@ -91,8 +91,12 @@ def test_rules_are_told_once_and_again_to_the_next_process() -> None:
         assert came.rules == RULES
 
 
-def test_an_exchange_that_was_cut_off_did_not_come() -> None:
-    raw = b"".join(Writer().exchange(work(exchange(b"asked", b"told")), 1))
+@pytest.mark.parametrize("last", [(), (b"",), (b"", b"x", b"")])
+def test_an_exchange_that_was_cut_off_did_not_come(last: tuple[bytes, ...]) -> None:
+    made = exchange(b"asked", b"told")
+    for body in (made.request, made.response):
+        body.parts = (*body.parts, *last)  # a stream's messages may be empty
+    raw = b"".join(Writer().exchange(work(made), 1))
     for end in range(len(raw)):
         assert reader(raw[:end]).exchange() is None
     assert reader(raw).exchange() is not None

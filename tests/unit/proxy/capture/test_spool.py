@@ -1,14 +1,17 @@
 """The spool: files that are whole or counted, and folders of the dead."""
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from inference_store.proxy.capture.counts import Counts
+from inference_store.proxy.capture.folder_locks import bytes_of_others, dead_producers, made_folder
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, Torn, decode, encode
-from inference_store.proxy.capture.spool import Folder, Room, dead_producers, made_folder
+from inference_store.proxy.capture.spool import Folder, Room
 from inference_store.store.producer_reports import encode as encode_report
 
 LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
@@ -127,6 +130,9 @@ def test_only_the_dead_are_inherited_from(tmp_path: Path) -> None:
     assert path is not None
     assert heir.read(path) == capture(41)
     heir.remove(path)
+    assert not heir.is_settled  # it is not counted yet
+    found.publish(2)
+    assert heir.is_settled
     heir.close()
     assert {each.name for each in tmp_path.iterdir()} == {LIVING, f"{LIVING}.lock", "lost+found"}
     living.close()
@@ -176,3 +182,97 @@ def test_who_is_late_writes_into_no_other_file(tmp_path: Path) -> None:
     assert all(not os.fstat(each.fileno()).st_size for each in others)
     for each in others:
         each.close()
+
+
+class Stuck(type(Path())):  # type: ignore[misc]
+    """A file on a disk that is read-only."""
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        del missing_ok
+        raise OSError(errno.EROFS, "Read-only file system")
+
+
+def test_a_disk_that_does_not_even_let_go_of_a_part_is_no_error(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    (tmp_path / "p" / f"{1:020d}.part").mkdir()  # neither written nor removed as a file
+    assert not spool.write(capture(1))
+    assert spool.write(capture(2))
+    assert spool.waiting == 1
+    assert spool.take() is not None
+    spool.close()
+
+
+def test_a_torn_file_that_stays_is_counted_once(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    assert spool.write(capture(1))
+    path = spool.take()
+    assert path is not None
+    path.write_bytes(b"torn")
+    spool.counts.see()
+    assert spool.read(Stuck(path)) is None
+    assert spool.counts.report().dropped == {"torn": 1}
+    spool.counts.see()
+    assert spool.write(capture(2))
+    after = spool.take()
+    assert after is not None
+    assert after.name == f"{2:020d}"
+    assert spool.take() is None
+    spool.remove(after)
+    spool.close()
+
+
+def test_what_is_published_and_stays_is_not_published_again(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    assert all(spool.write(capture(number)) for number in (1, 2))
+    first = spool.take()
+    assert first is not None
+    spool.remove(Stuck(first))
+    second = spool.take()
+    assert second is not None
+    assert second != first
+    spool.remove(second)
+    assert spool.waiting == 0
+    assert spool.take() is None
+    spool.close()
+
+
+def test_a_part_that_stays_is_lost_once_however_often_a_process_begins(tmp_path: Path) -> None:
+    first = folder(tmp_path)
+    first.counts.see()
+    (tmp_path / "p" / f"{1:020d}.part").mkdir()
+    for _ in range(2):
+        again = Folder(tmp_path, first.counts, Room(10**6), first._lock_file, fsync=False)
+        again.look_through(own=True)
+        first.counts.go_on(1, again.waiting)
+    assert first.counts.report().dropped == {"process_ended": 1}
+    assert first.counts.report().closes
+    first.close()
+
+
+def test_a_folder_that_somebody_removed_loses_what_was_in_it(tmp_path: Path) -> None:
+    spool = folder(tmp_path)
+    assert spool.write(capture(1))
+    spool.counts.see()
+    rmtree(tmp_path / "p")
+    assert spool.take() is None
+    assert (spool.waiting, spool.counts.report().dropped) == (0, {"torn": 1})
+    spool.close()
+
+
+def test_a_lock_that_cannot_be_opened_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+    for producer in (LIVING, DYING):
+        os.close(folder(tmp_path, producer=producer)._lock_file)
+    (tmp_path / f"{LIVING}.lock").unlink()
+    (tmp_path / f"{LIVING}.lock").mkdir()
+    ((producer, lock),) = dead_producers(tmp_path)
+    assert producer == DYING
+    os.close(lock)
+
+
+def test_bytes_of_a_folder_that_is_gone_are_nobodys(tmp_path: Path) -> None:
+    spool = folder(tmp_path, producer=LIVING)
+    assert spool.write(capture(1))
+    assert bytes_of_others(tmp_path, []) == len(encode(capture(1)))
+    rmtree(tmp_path / LIVING)
+    assert bytes_of_others(tmp_path, []) == 0
+    spool.close()

@@ -1,15 +1,18 @@
 """One directory of several processes: what is bounded is all of it."""
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inference_store.proxy.capture.counts import Counts
+from inference_store.proxy.capture.folder_locks import made_folder
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, encode
-from inference_store.proxy.capture.spool import made_folder
 from inference_store.proxy.capture.spools import Spools
+from inference_store.store.metrics import SPOOL_TROUBLE
 from inference_store.store.settings import ProxySettings
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]
@@ -29,17 +32,20 @@ SIZE = len(encode(capture(PRODUCERS[0], 1)))
 
 def spools(root: Path, producer: str, captures: int) -> Spools:
     """Of a process; the directory may hold so many captures."""
-    settings = ProxySettings(
+    lock = made_folder(root, producer)
+    made = Spools(settings(root, captures), Counts(producer, producer, datetime.now(UTC)), lock)
+    made.open()
+    return made
+
+
+def settings(root: Path, captures: int) -> ProxySettings:
+    return ProxySettings(
         _env_file=None,  # type: ignore[call-arg]
         proxy_upstream="http://up",
         proxy_spool="all",
         proxy_spool_directory=root,
         proxy_spool_bytes=captures * SIZE,
     )
-    lock = made_folder(root, producer)
-    made = Spools(settings, Counts(producer, producer, datetime.now(UTC)), lock)
-    made.open()
-    return made
 
 
 def written(root: Path) -> int:
@@ -90,3 +96,49 @@ def test_a_folder_whose_bytes_are_not_told_is_counted_when_it_is_found(tmp_path:
     assert fill(second, PRODUCERS[1]) == 2
     assert int((tmp_path / f"{PRODUCERS[0]}.lock").read_bytes()) == 3 * SIZE
     second.close()
+
+
+def died(of: Spools) -> None:
+    for folder in of._all():
+        os.close(folder._lock_file)  # as the kernel does at its death
+
+
+def test_a_folder_that_cannot_be_looked_through_stays_free(tmp_path: Path) -> None:
+    first, other = (spools(tmp_path, producer, 9) for producer in PRODUCERS[:2])
+    assert first.write(capture(PRODUCERS[0], 1), half_full=True)
+    assert other.write(capture(PRODUCERS[1], 1), half_full=True)
+    died(first)
+    died(other)
+    odd = tmp_path / PRODUCERS[0] / f"{2:020d}"
+    odd.symlink_to("nowhere")  # the disk cannot say what it is
+    heir = spools(tmp_path, PRODUCERS[2], 9)
+    heir.adopt()
+    assert [each.counts.producer for each in heir.adopted] == [PRODUCERS[1]]
+    assert heir._room.used == SIZE
+    odd.unlink()
+    heir.adopt()
+    assert {each.counts.producer for each in heir.adopted} == set(PRODUCERS[:2])
+    heir.close()
+
+
+def test_without_its_folder_there_is_no_spool(tmp_path: Path) -> None:
+    lock = made_folder(tmp_path, PRODUCERS[0])
+    (tmp_path / PRODUCERS[0]).rmdir()
+    found = Spools(settings(tmp_path, 9), Counts("p", "p", datetime.now(UTC)), lock)
+    trouble = SPOOL_TROUBLE._value.get()
+    found.open()
+    assert not found.is_on
+    assert SPOOL_TROUBLE._value.get() == trouble + 1
+    assert not found.write(capture(PRODUCERS[0], 1), half_full=True)
+    found.adopt()
+    assert (found.take(), found.own_waiting, found.adopted_waiting) == (None, 0, 0)
+    found.close()
+
+
+def test_what_cannot_be_written_down_is_not_spooled_and_stops_nobody(tmp_path: Path) -> None:
+    found = spools(tmp_path, PRODUCERS[0], 9)
+    no_text: Any = object()
+    odd = replace(capture(PRODUCERS[0], 1), blobs=(Blob(no_text, "image/png", b""),))
+    assert not found.write(odd, half_full=True)
+    assert found.write(capture(PRODUCERS[0], 2), half_full=True)
+    found.close()
