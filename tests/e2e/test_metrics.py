@@ -67,6 +67,8 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "proxy_captures_total": has("seen", "sampled_out", "dropped", "published"),
     "proxy_captures_dropped_total": has("no_budget"),
     "proxy_events_total": above_zero,
+    # It must be zero: tests/integration/proxy/test_grpc_ends.py has calls that are refused.
+    "proxy_refused_calls_total": lambda found: found != {},
     "proxy_unstripped_calls_total": has("no_room"),
     "proxy_cut_bodies_total": has("request"),
     "proxy_captures_queued": above_zero,
