@@ -74,6 +74,14 @@ async def test_what_the_server_says_on_the_way_is_not_its_answer() -> None:
     assert told.endswith(b"\r\n\r\nabc")
 
 
+async def test_trailers_of_an_answer_are_dropped() -> None:
+    answer = CHUNKED + b"3\r\nabc\r\n0\r\nX-Late: 1\r\n\r\n"
+    async with answering(answer) as port, proxy(port, Kept()) as before:
+        told = await raw(before, REQUEST)
+    assert told.startswith(b"HTTP/1.1 200 ")
+    assert told.endswith(b"\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     "answer",
     [

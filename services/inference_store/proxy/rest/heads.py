@@ -38,7 +38,13 @@ class BoundedHeads(HttpToolsProtocol):
         try:
             self._parse(memoryview(data))
         except HttpParserError:
-            self.logger.warning(_INVALID)
+            self._refuse()
+
+    def _refuse(self) -> None:
+        self.logger.warning(_INVALID)
+        if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # in the middle of an answer it would be read as a part of it
+        else:
             self.send_400_response(_INVALID)
 
     def _parse(self, data: memoryview) -> None:
@@ -67,6 +73,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._bytes_of_head = False, 0
+        self._check_coding()
         if self.parser.should_upgrade():
             self._plain_head = self._without_upgrade()
             return
@@ -75,6 +82,13 @@ class BoundedHeads(HttpToolsProtocol):
         if self.parser.get_http_version() == "1.0":
             self.expect_100_continue = False  # it would take it for the answer
         super().on_headers_complete()
+
+    def _check_coding(self) -> None:
+        """Raises ValueError: how the body ends is not said as RFC 9112 (section 6.1) has it, or it
+        is coded, which would be forgotten on the way."""
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and (codings != [b"chunked"] or self.parser.get_http_version() == "1.0"):
+            raise ValueError("Transfer-Encoding is not that of chunks alone")
 
     def _without_upgrade(self) -> bytes:
         """Raises ValueError: CONNECT, which asks for nothing but another protocol."""

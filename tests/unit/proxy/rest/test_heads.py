@@ -45,6 +45,7 @@ class Connection:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[tuple[bytes, bytes]], bytes]] = []
+        self.begins_at_once = False
         config = uvicorn.Config(
             self._answer, interface="asgi3", ws="none", lifespan="off", log_config=None
         )
@@ -53,12 +54,16 @@ class Connection:
         self._protocol.connection_made(self.transport)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": []}
+        if self.begins_at_once:
+            await send(start)
         body, more = b"", True
         while more:
             message = await receive()
             body, more = body + message["body"], message["more_body"]
         self.asked.append((f"{scope['method']} {scope['path']}", list(scope["headers"]), body))
-        await send({"type": "http.response.start", "status": 200, "headers": []})
+        if not self.begins_at_once:
+            await send(start)
         await send({"type": "http.response.body", "body": b""})
 
     async def send(self, *segments: bytes) -> None:
@@ -130,6 +135,27 @@ async def test_no_tunnels(target: str, caplog: pytest.LogCaptureFixture) -> None
     assert connection.asked == []
 
 
+@pytest.mark.parametrize(
+    ("version", "coding", "is_taken"),
+    [
+        ("1.1", "chunked", True),
+        ("1.1", "Chunked", True),
+        ("1.0", "chunked", False),
+        ("1.1", "gzip, chunked", False),
+        ("1.1", "gzip\r\nTransfer-Encoding: chunked", False),
+        ("1.1", "chunked, chunked", False),
+        ("1.1", "identity", False),
+        ("1.1", "", False),
+    ],
+)
+async def test_chunks_are_the_only_coding(version: str, coding: str, is_taken: bool) -> None:
+    connection = Connection()
+    head = f"POST /v2 HTTP/{version}\r\nHost: x\r\nTransfer-Encoding: {coding}\r\n\r\n"
+    await connection.send(head.encode() + CHUNKED + b"\r\n" + NEXT)
+    assert [body for _, _, body in connection.asked] == ([BODY, b""] if is_taken else [])
+    assert connection.transport.written.startswith(b"HTTP/1.1 400") is not is_taken
+
+
 async def test_trailers_are_no_headers_of_this_request_or_the_next() -> None:
     head = b"POST /v2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTrailer: X-User\r\n\r\n"
     request = head + CHUNKED + b"X-User: evil\r\nExpect: 100-continue\r\nX-Last: evil\r\n\r\n"
@@ -179,3 +205,14 @@ async def test_who_waits_to_be_told_to_go_on(version: str, told: bool) -> None:
     assert connection.transport.written == (b"HTTP/1.1 100 Continue\r\n\r\n" if told else b"")
     await connection.send(b"x")
     assert [body for _, _, body in connection.asked] == [b"x"]
+
+
+async def test_what_is_no_request_is_not_answered_inside_an_answer() -> None:
+    connection = Connection()
+    connection.begins_at_once = True
+    await connection.send(_requests("")[1][:-20])
+    written = connection.transport.written
+    assert written.startswith(b"HTTP/1.1 200 ")
+    await connection.send(b"no chunk" * 100)
+    assert connection.transport.closed
+    assert connection.transport.written == written
