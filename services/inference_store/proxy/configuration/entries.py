@@ -69,7 +69,7 @@ class UpstreamEntry(_Entry):
     allow_shutdown: bool = False
     """Whether OMI's Shutdown passes; else it is refused."""
     ca_file: FilePath | None = None
-    """Certificates (PEM) to trust beside the system's."""
+    """Certificates (PEM) to trust: over REST beside the system's, over gRPC in their place."""
     certificate_file: FilePath | None = None
     """Our own certificate (PEM), where it asks for one."""
     key_file: FilePath | None = None
