@@ -188,15 +188,21 @@ def test_new_pods_take_over_and_no_call_fails(proxied: Release, figures: list[st
 
 
 def test_the_books_of_all_its_pods_close(proxied: Release) -> None:
+    producers: list[dict[str, object]] = []
+
     def closed() -> bool:
         status, books = proxied.api("GET", "/v1/accounting")
         assert status == 200
-        producers = books["producers"]
+        producers[:] = books["producers"]
         ended = [one for one in producers if one["state"] == "ended"]
         whole = all(one["closes"] and not one["queued"] for one in producers)
         return books["closes"] and whole and len(ended) >= 2
 
-    wait_until(closed, seconds=60, what="the books of every pod closed")
+    try:
+        wait_until(closed, seconds=60, what="the books of every pod closed")
+    except TimeoutError as error:
+        error.add_note(f"the producers: {producers}")
+        raise
 
 
 def test_a_patch_puts_it_beside_a_model_server(proxied: Release, figures: list[str]) -> None:

@@ -31,7 +31,7 @@ _WELL_SECONDS: Final = 30.0
 # At the end one more is started, where the one that was to have the last word is killed.
 _MOST_ENDS: Final = 1
 # What a process may take after the grace, which it keeps itself, before it counts as stuck.
-_LAST_WORDS_SECONDS: Final = 5.0
+_LAST_WORDS_SECONDS: Final = 10.0
 _log = structlog.get_logger()
 
 

@@ -50,6 +50,8 @@ _DRAINING: Final = 4
 _POLL_SECONDS: Final = 0.02
 _DISK_SECONDS: Final = 1.0
 _TELL_SECONDS: Final = 0.5
+# A last report has so long at least, where the CPU came late: without it the books stay open.
+_REPORT_SECONDS: Final = 2.0
 # Bytes that what is written of an exchange is counted with beside its objects and events.
 _OVERHEAD: Final = 4096
 _log = structlog.get_logger()
@@ -270,7 +272,7 @@ class Recorder:
     async def _last_words(self, grace: Grace) -> None:
         """The last reports; how many exchanges are left."""
         spooled = self._spools.own_waiting
-        report = await self._reporting.last(grace.left / 2)
+        report = await self._reporting.last(max(grace.left / 2, _REPORT_SECONDS))
         await asyncio.to_thread(self._spools.close)
         self._tell_once()
         _log.info(
