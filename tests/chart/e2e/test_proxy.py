@@ -212,8 +212,12 @@ def test_a_patch_puts_it_beside_a_model_server(proxied: Release, figures: list[s
     proxied.kubectl("patch", "deployment", "beside", "--patch", patch)
     proxied.kubectl("rollout", "status", "deployment/beside", "--timeout=300s")
     before = proxied.count("faces")
-    answer = called(proxied, "rest", "http://beside:8080", "faces", "picture-3")
-    assert answer["status"] == 200
+
+    def answered() -> bool:  # the node learns of a Service's new pod a moment after the Deployment
+        sent = called(proxied, "rest", "http://beside:8080", "faces", "picture-3")
+        return bool(sent["status"] == 200)
+
+    wait_until(answered, seconds=30, what="the pod with its proxy answered")
     called(proxied, "grpc", "beside:8081", "faces-text", "picture-4")
     proxied.wait_for_count("faces", before + 1)
     proxied.wait_for_count("faces-text", 2)
