@@ -98,10 +98,10 @@ class Combination:
             self._rows[name] = row()
         return self._rows[name]
 
-    def exists(self, *where: ColumnElement[bool]) -> ColumnElement[bool]:
-        """Whether there is such a combination, of which this is true."""
+    def exists(self, *where: ColumnElement[bool], one_by_one: bool = False) -> ColumnElement[bool]:
+        """Whether there is such a combination, of which this is true; see `exists`."""
         if self.froms:
-            return exists(self.froms, *self.where, *where)
+            return exists(self.froms, *self.where, *where, one_by_one=one_by_one)
         # the brackets: NOT binds less than IS
         return Grouping(and_(true(), *self.where, *where)).is_(true())
 

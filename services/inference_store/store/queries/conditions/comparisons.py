@@ -152,7 +152,16 @@ class Comparing:
     def _some(self, scope: Scope, uid: ColumnElement[Any], *, hit: bool) -> ColumnElement[bool]:
         rows = Combination(scope, self.names, uid)
         sides = self._sides(rows)
-        return rows.exists(*(self._hit(sides) if hit else self._there(sides)))
+        tests = self._hit(sides) if hit else self._there(sides)
+        return rows.exists(*tests, one_by_one=self._of_two)
+
+    @property
+    def _of_two(self) -> bool:
+        """Whether two values of an inference are compared: Postgres would hash all that there are,
+        and where it takes a span of time to be short, join every row of it with every other. Of
+        the coordinates of a distance it knows what it needs."""
+        own = [leaf for leaf in self.leaves if not isinstance(leaf, (Constant, Distance))]
+        return len(own) > 1
 
     def _sides(self, rows: Combination) -> list[Side]:
         """Rows that lead are taken first: what else there is joins them."""

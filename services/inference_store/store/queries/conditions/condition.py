@@ -91,12 +91,15 @@ class Everything:
 NOTHING, EVERYTHING = Nothing(), Everything()
 
 
-def exists(froms: Sequence[FromClause], *where: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Whether there is such a row; every other table that is named belongs to a query around."""
+def exists(
+    froms: Sequence[FromClause], *where: ColumnElement[bool], one_by_one: bool = False
+) -> ColumnElement[bool]:
+    """Whether there is such a row; every other table that is named belongs to a query around.
+
+    `one_by_one`: it is asked for each inference, however Postgres would rather have it.
+    """
     rows: Select[Any] = select(literal_column("1")).select_from(*froms).where(*where)
-    if len(froms) > 1:
-        # OFFSET: it is asked for each inference. Postgres would rather hash all that there are, and
-        # where it takes a span of time to be short, joins every row of it with every other.
+    if one_by_one:
         rows = rows.offset(literal_column("0"))
     return rows.correlate_except(*froms).exists()
 
