@@ -53,6 +53,8 @@ def starting(priority: str) -> Start:
     def started(connection: socket.socket, page: int, lock: int) -> Started:
         files = [connection.fileno(), page, lock]
         environment = {name: it for name, it in os.environ.items() if not name.startswith(PREFIX)}
+        # glibc: else each of its threads keeps memory of its own, that bodies of all sizes tear up
+        environment.setdefault("MALLOC_ARENA_MAX", "2")
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", __package__, *map(str, files)],
             pass_fds=[file for file in files if file >= 0],

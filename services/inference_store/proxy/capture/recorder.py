@@ -172,7 +172,7 @@ class Recorder:
                     return
                 sequence = self._counts.next_sequence()
                 prepared = self._preparation.prepare(chosen, self._counts.producer, sequence)
-        except Exception as error:
+        except Exception as error:  # whatever strangers' bytes do: one is lost, and counted
             if not sequence:
                 self._counts.next_sequence()
             _log.error(
