@@ -1,13 +1,14 @@
 """A process that captures without end, to be killed: settings from the environment.
 
-    python -m tests.integration.proxy.capture.capturing
+    python -m tests.integration.proxy.capture.capturing [MOST]
 
-Prints its producer's id, then works until it is killed or, on SIGTERM, drains and prints what is
-left.
+Prints its producer's id, then works (hands over MOST exchanges, if that is given) until it is
+killed or, on SIGTERM, drains and prints what is left.
 """
 
 import asyncio
 import signal
+import sys
 
 from inference_store.proxy.capture import Captures
 from inference_store.store.settings import ProxySettings
@@ -17,8 +18,8 @@ from .servers import hand_over
 _PAUSE_SECONDS = 0.002
 
 
-async def main() -> None:
-    """Hand over one exchange after the other."""
+async def main(most: float) -> None:
+    """Hand over one exchange after the other, at most so many."""
     captures = Captures(ProxySettings())
     await captures.start()
     stop = asyncio.Event()
@@ -26,12 +27,13 @@ async def main() -> None:
     print(captures.producer, flush=True)
     number = 0
     while not stop.is_set():
-        number += 1
-        hand_over(captures, number)
+        if number < most:
+            number += 1
+            hand_over(captures, number)
         await asyncio.sleep(_PAUSE_SECONDS)
     left = await captures.stop(20)
     print(f"left {left}", flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    asyncio.run(main(float((*sys.argv[1:], "inf")[0])))

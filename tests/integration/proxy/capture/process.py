@@ -1,6 +1,7 @@
 """A process that captures without end, and the capture process below it: both to be killed."""
 
 import asyncio
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +15,12 @@ from tests.servers.process import LeashedProcess
 class Capturing:
     """The process of `capturing.py`."""
 
-    def __init__(self, environment: dict[str, str], folder: Path, name: str) -> None:
+    def __init__(
+        self, environment: dict[str, str], folder: Path, name: str, *, most: float = math.inf
+    ) -> None:
+        """`most`: exchanges that it captures itself."""
         self.log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "tests.integration.proxy.capture.capturing"]
+        command = [sys.executable, "-m", "tests.integration.proxy.capture.capturing", str(most)]
         self.process = LeashedProcess(command, log=self.log, environment=environment)
 
     async def producer(self) -> str:

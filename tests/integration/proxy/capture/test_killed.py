@@ -20,7 +20,8 @@ async def _of_producer(kafka: Kafka, environment: dict[str, str], producer: str)
 
 async def _drained(kafka: Kafka, environment: dict[str, str], tmp_path: Path, dead: str) -> Any:
     """Start the next one, wait until it has drained what the dead left, and end it; its report."""
-    heir = Capturing(environment, tmp_path, "heir")
+    # what it captures itself has to be out within its grace, however slow the machine is
+    heir = Capturing(environment, tmp_path, "heir", most=20)
     try:
         await heir.producer()
 
