@@ -25,11 +25,14 @@ from .measuring import Figures, Pids, measured
 from .nginx import Nginx, binary, until_open
 from .overload import overloaded
 from .placing import place, placing
-from .service import Proxy
+from .proxy_process import Proxy
 from .workloads import Ports, Workload, workloads
 
 RESULTS = Path(__file__).with_name("results.json")
 STOPPED = "proxy, S3 and Kafka stopped"
+STRIPPED = "proxy, metadata stripped"
+# Microseconds of each second that a half busy core works.
+_HALF = 500_000
 _TOPICS = ("inference-events", "inference-reports")
 
 
@@ -39,6 +42,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of each measurement")
     parser.add_argument("--minutes", type=float, default=10.0, help="of overload; 0: leave it out")
     parser.add_argument("--only", nargs="+", default=list(workloads()), help="workloads, by name")
+    parser.add_argument(
+        "--stripping",
+        action="store_true",
+        help="measure strip_metadata alone, beside what is known",
+    )
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of the proxy")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write to")
     arguments = parser.parse_args()
@@ -47,8 +55,11 @@ def main() -> None:
     binary()
     described = machine()
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        found = _Bench(arguments, Path(folder), stack).run()
-    found["machine"] = described
+        bench = _Bench(arguments, Path(folder), stack)
+        if arguments.stripping:
+            found = {**_known(arguments.results), "stripping": bench.stripping()}
+        else:
+            found = {**bench.run(), "stripping": bench.stripping(), "machine": described}
     arguments.results.write_text(json.dumps(found, indent=1) + "\n")
     print(f"written to {arguments.results}")
 
@@ -87,10 +98,31 @@ class _Bench:
             found["overload"] = self._overload()
         return found
 
+    def stripping(self) -> dict[str, list[dict[str, Figures]]]:
+        """By workload, of each round: at the rate that keeps the core half busy, with it and
+        without."""
+        found: dict[str, list[dict[str, Figures]]] = {}
+        for number in range(self._arguments.rounds):
+            for name in self._arguments.only:
+                print(f"round {number + 1}, {name}, stripped or not", flush=True)
+                found.setdefault(name, []).append(self._stripped(workloads()[name]))
+        return found
+
+    def _stripped(self, work: Workload) -> dict[str, Figures]:
+        with self._proxy(stripping=True) as proxy:
+            way, port = STRIPPED, proxy.ports.of(work)
+            most = self._measured(way, work, port, proxy.pids)["rate"]
+        half = {"rate": self._half(work, most)}
+        with self._proxy(stripping=True) as proxy:
+            stripped = self._measured(way, work, proxy.ports.of(work), proxy.pids, **half)
+        with self._proxy() as proxy:
+            whole = self._measured("proxy", work, proxy.ports.of(work), proxy.pids, **half)
+        return {"stripped": stripped, "whole": whole}
+
     def _round(self, work: Workload, lines: Mapping[str, dict[str, list[Figures]]]) -> None:
-        """All ways at saturation, then all at half of what the proxy took."""
+        """All ways at saturation, then all at the rate that keeps the proxy's core half busy."""
         full = self._in_turn(work, lines, "saturation")
-        half = {"rate": full["rate"] / 2}
+        half = {"rate": self._half(work, full["rate"])}
         self._in_turn(work, lines, "half", **half)
         with self._servers_stopped():
             # one proxy each, one after the other: at half load the budget fills as it does, and
@@ -100,6 +132,14 @@ class _Bench:
                     port = proxy.ports.of(work)
                     found = self._measured(STOPPED, work, port, proxy.pids, **options)
                     lines[STOPPED][what].append({**found, "captures": proxy.counted()})
+
+    def _half(self, work: Workload, most: float) -> float:
+        """The rate at which what serves is busy half of the time. It is less than half of `most`:
+        a call that comes alone costs more than one of 32 at once."""
+        with self._proxy() as proxy:
+            port = proxy.ports.of(work)
+            found = self._measured("trial", work, port, proxy.serving, rate=most / 4)
+        return min(most / 2, _HALF / float(found["cpu"]))
 
     def _in_turn(
         self, work: Workload, lines: Mapping[str, dict[str, list[Figures]]], what: str,
@@ -150,12 +190,12 @@ class _Bench:
         return process
 
     @contextmanager
-    def _proxy(self) -> Iterator[Proxy]:
+    def _proxy(self, *, stripping: bool = False) -> Iterator[Proxy]:
         """A proxy on the measured core."""
         folder = Path(tempfile.mkdtemp(dir=self._folder))
         proxy = Proxy(
             folder, upstream=self._ports, kafka=self._kafka, s3=self._s3, bucket=self._bucket,
-            settings=self._settings,
+            settings=self._settings, stripping=stripping,
         )  # fmt: skip
         place(proxy.pids(), self._cores.measured)
         try:
@@ -177,6 +217,10 @@ class _Bench:
         """Kafka and S3 stand elsewhere in production: here they take what the load leaves."""
         for server in (self._kafka, self._s3):
             place(server.pids(), self._cores.servers, idle=True)
+
+
+def _known(results: Path) -> dict[str, Any]:
+    return dict(json.loads(results.read_text())) if results.exists() else {}
 
 
 def _line() -> dict[str, list[Figures]]:

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from .measuring import Loading
-from .service import Proxy
+from .proxy_process import Proxy
 from .workloads import workloads
 
 WORKLOAD = "REST JSON image 100 kB"

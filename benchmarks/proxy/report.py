@@ -29,6 +29,8 @@ def section(found: Mapping[str, Any]) -> str:
     """All of it, in Markdown."""
     lines = found["lines"]
     parts = [_machine(found), "\n".join(_half(lines)), "\n".join(_saturation(lines))]
+    if stripping := found.get("stripping"):
+        parts.append("\n".join(_stripping(stripping)))
     if overload := found.get("overload"):
         parts.append(_overload(overload))
     return "\n\n".join(parts)
@@ -47,8 +49,8 @@ def _machine(found: Mapping[str, Any]) -> str:
 
 def _half(lines: Mapping[str, Line]) -> Iterator[str]:
     yield (
-        "At half of what the proxy takes, calls due at a steady rate; milliseconds from when a"
-        " call was due:\n"
+        "At the rate that keeps the process which serves busy half of the time, calls due steadily;"
+        " milliseconds from when a call was due:\n"
     )
     yield (
         "| call | a second | direct, p50 | p99 | nginx, p50 | p99 | proxy, p50 | p99 | p50 added |"
@@ -90,6 +92,23 @@ def _saturation(lines: Mapping[str, Line]) -> Iterator[str]:
             *(f"{_of(line, way, 'half', 'cpu'):,.0f}" for way in _WAYS[1:]),
         ]
         yield f"| {' | '.join(cells)} |"
+
+
+def _stripping(found: Mapping[str, Sequence[Mapping[str, Mapping[str, float]]]]) -> Iterator[str]:
+    yield (
+        "With `strip_metadata`, again at a half busy core, beside a proxy that sends the same calls"
+        " on as they come; µs are CPU of both its processes for each call:\n"
+    )
+    yield "| call | a second | stripped, p50 | p99 | µs | as they come, p50 | p99 | µs |"
+    yield "|---" * 8 + "|"
+    for name, rounds in found.items():
+        cells = [f"{median(each['stripped']['rate'] for each in rounds):,.0f}"]
+        for way in ("stripped", "whole"):
+            p50, p99, cpu = (
+                median(each[way][figure] for each in rounds) for figure in ("p50", "p99", "cpu")
+            )
+            cells += [f"{p50:.2f}", f"{p99:.2f}", f"{cpu:,.0f}"]
+        yield f"| {' | '.join((name, *cells))} |"
 
 
 def _overload(found: Mapping[str, Any]) -> str:

@@ -38,15 +38,22 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50, help="warm runs of each line")
     parser.add_argument("--seconds", type=float, default=6.0, help="most seconds a line")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
+    parser.add_argument(
+        "--lines", nargs="+", default=(), metavar="TEXT",
+        help="ask only these of the matrix, by a part of their names, and write nothing",
+    )  # fmt: skip
     parser.add_argument("--load-only", action="store_true", help="load what is not there, and end")
     arguments = parser.parse_args()
     size = SIZES[arguments.size]
-    bench = _Bench(size, arguments.runs, arguments.seconds, tuple(arguments.parts))
+    parts = ("matrix",) if arguments.lines else tuple(arguments.parts)
+    bench = _Bench(size, arguments.runs, arguments.seconds, parts, tuple(arguments.lines))
     for each in bench.sets:
         loaded(*each)
     if arguments.load_only:
         return
     found = asyncio.run(bench.run())
+    if arguments.lines:
+        return
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{arguments.size}.json"
     before = json.loads(path.read_text()) if path.exists() else {}
@@ -62,6 +69,7 @@ class _Bench:
     runs: int
     seconds: float
     parts: tuple[str, ...]
+    lines: tuple[str, ...] = ()
     found: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -136,6 +144,8 @@ class _Bench:
             self._add(part, lines)
 
     async def _asked(self, asker: Asker, cases: Any) -> list[Figures]:
+        if self.lines:
+            cases = [case for case in cases if any(text in case.name for text in self.lines)]
         return await matrix.asked(asker, cases, runs=self.runs, seconds=self.seconds)
 
     def _add(self, part: str, lines: list[Figures]) -> None:

@@ -23,19 +23,31 @@ _COUNTED: Final = {
 }
 
 
+# Of every model the metadata are taken out of what goes to the model server.
+_STRIPPING: Final = """\
+upstreams:
+  - name: stub
+    url: "http://127.0.0.1:{rest}"
+    grpc: "127.0.0.1:{grpc}"
+    protocols: [v2, v2-grpc]
+models:
+  - upstream: stub
+    strip_metadata: true
+"""
+
+
 class Proxy:
     """One `inference-store proxy` with its default settings."""
 
     def __init__(
         self, folder: Path, *, upstream: Ports, kafka: KafkaServer, s3: MinioServer, bucket: str,
-        settings: Mapping[str, str],
+        settings: Mapping[str, str], stripping: bool = False,
     ) -> None:  # fmt: skip
         """`settings`: names without the prefix."""
         self.ports = Ports.free()
         environment = service_environment(
             "", kafka, s3, bucket,
-            PROXY_UPSTREAM=f"http://127.0.0.1:{upstream.rest}",
-            PROXY_UPSTREAM_GRPC=f"127.0.0.1:{upstream.grpc}",
+            **_upstream(upstream, folder / "proxy.yaml" if stripping else None),
             PROXY_PORT=str(self.ports.rest),
             PROXY_GRPC_PORT=str(self.ports.grpc),
             **{"PROXY_CAPTURE_PRIORITY": "idle", **settings},
@@ -52,6 +64,10 @@ class Proxy:
         """Its processes."""
         return self.service.process.pids()
 
+    def serving(self) -> list[int]:
+        """The process that passes calls through, without the one that captures."""
+        return [self.service.process.pid]
+
     def resident(self) -> float:
         """MiB of memory, of all its processes."""
         return sum(psutil.Process(pid).memory_info().rss for pid in self.pids()) / 2**20
@@ -63,3 +79,14 @@ class Proxy:
     def end(self) -> None:
         """At once: what it still holds is not waited for."""
         self.service.kill()
+
+
+def _upstream(ports: Ports, file: Path | None) -> Mapping[str, str]:
+    """The settings that name the upstream; `file`: where one that strips is written."""
+    if file is None:
+        return {
+            "PROXY_UPSTREAM": f"http://127.0.0.1:{ports.rest}",
+            "PROXY_UPSTREAM_GRPC": f"127.0.0.1:{ports.grpc}",
+        }
+    file.write_text(_STRIPPING.format(rest=ports.rest, grpc=ports.grpc))
+    return {"PROXY_CONFIG": str(file)}
