@@ -131,9 +131,11 @@ class CaptureLine:
         """Every caller was answered as it should be; each call is stored, once; the books close."""
         assert len(calls.failed) == failed, list(calls.failed.items())[:3]
         count = len(calls.answered) + failed
-        (books,) = await self.settled(lambda all_: [one["published"] for one in all_] == [count])
+        # A report may be read before the last events are: until then their sequences are missing.
+        (books,) = await self.settled(
+            lambda all_: [(one["published"], one["missing"]) for one in all_] == [(count, 0)]
+        )
         assert (books["seen"], books["dropped"], books["sampled_out"]) == (count, {}, 0), books
-        assert sum(books["holes"].values()) == 0, books
         assert await self.stored() == Counter([*calls.answered, *calls.failed])
 
 

@@ -219,7 +219,9 @@ async def _check_after_a_kill(
     def both_have_ended(accounts: list[dict[str, Any]]) -> bool:
         states = sorted(each["state"] for each in accounts)
         heir = [each["published"] for each in accounts if each["state"] == "running"]
-        return states == ["dead", "running"] and heir == [after]
+        # while the ingester is behind, what was published and not read yet has no other name
+        unexplained = any(each["holes"]["unexplained"] for each in accounts)
+        return states == ["dead", "running"] and heir == [after] and not unexplained
 
     accounts = await line.settled(both_have_ended, seconds=150)
     stored = await line.stored()
@@ -228,7 +230,6 @@ async def _check_after_a_kill(
     late = [name for name in missing if calls.answered[name] < killed_at - 1]
     assert late == [], (len(missing), accounts)
     dead = next(each for each in accounts if each["state"] == "dead")
-    assert dead["holes"]["unexplained"] == 0, dead
     # exchanges that were reported and did not come are named; of later ones nobody knows
     named = dead["unsettled"] + dead["holes"]["unknown_tail"] + sum(dead["dropped"].values())
     print(f"{len(before)} answered, {len(missing)} not stored, {named} named")
