@@ -26,13 +26,15 @@ from .routes import (
     audit,
     books,
     dead_letters,
+    erasures,
     inferences,
     keys,
     language,
     metadata,
     models,
+    policies,
     queries,
-    retention,
+    runs,
 )
 from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
@@ -75,7 +77,9 @@ def create_app(
         aggregates,
         inferences,
         metadata,
-        retention,
+        policies,
+        runs,
+        erasures,
         dead_letters,
         books,
         keys,

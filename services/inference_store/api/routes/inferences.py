@@ -12,9 +12,9 @@ from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include
-from inference_store.api.schemas.retention import ShownErasure
 from inference_store.api.shown import links, shown, storage_key
 from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs

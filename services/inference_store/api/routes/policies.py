@@ -1,32 +1,21 @@
-"""Retention policies, runs of retention, and erasures."""
+"""Retention policies, and runs of them on request."""
 
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.responses import Response
 
-from inference_store.api import cursors
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import IfMatch, Reading, Writing
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.schemas.links import PageParameters
-from inference_store.api.schemas.retention import (
-    ErasurePage,
-    RunPage,
-    ShownErasure,
-    ShownPolicy,
-    ShownRun,
-)
-from inference_store.store import registrations
+from inference_store.api.schemas.policies import ShownPolicy
+from inference_store.api.schemas.runs import ShownRun
 from inference_store.store.access import Action
-from inference_store.store.errors import Fault, Invalid, InvalidCursor, NotFound
+from inference_store.store.errors import Fault, Invalid, NotFound
 from inference_store.store.json_text import storable
-from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention import policies, runs
 from inference_store.store.retention.policies import RetentionPolicy, StoredPolicy
 from inference_store.store.rights import Right
 
@@ -110,70 +99,6 @@ async def run_policy(model_id: ModelId, connection: Writing, access: Asking) -> 
     return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
 
 
-@router.get(
-    "/retention/runs",
-    response_model=RunPage,
-    responses=refusals(),
-    openapi_extra=needs(Right.READ, Over.SOME),
-    summary="List runs",
-)
-async def list_runs(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
-    """Runs of retention, the newest first; those of every model only where everything is read."""
-    found = await runs.listed(
-        connection, before=_before(page), limit=page.limit + 1, within=access.reach
-    )
-    return Answer(await _list(connection, found, page.limit))
-
-
-@router.get(
-    "/retention/runs/{run_id}",
-    response_model=ShownRun,
-    responses=refusals(404),
-    openapi_extra=needs(Right.READ, Over.SOME),
-    summary="Read a run",
-)
-async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
-    """One run of retention."""
-    run = await runs.find(connection, run_id, within=access.reach)
-    if run is None:
-        raise NotFound(f"There is no run {run_id}.")
-    return Answer((await _list(connection, [run], 1))["items"][0])
-
-
-@router.get(
-    "/erasures",
-    response_model=ErasurePage,
-    responses=refusals(),
-    openapi_extra=needs(Right.READ, Over.SOME),
-    summary="List erasures",
-)
-async def list_erasures(
-    page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
-) -> Answer:
-    """Erasures, the newest first."""
-    found = await erasures.listed(
-        connection, before=_before(page), limit=page.limit + 1, within=access.reach
-    )
-    return Answer(await _list(connection, found, page.limit))
-
-
-@router.get(
-    "/erasures/{erasure_id}",
-    response_model=ShownErasure,
-    responses=refusals(404),
-    openapi_extra=needs(Right.READ, Over.SOME),
-    summary="Follow an erasure",
-)
-async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> Answer:
-    """How far an erasure is."""
-    erasure = await erasures.find(connection, erasure_id, within=access.reach)
-    if erasure is None:
-        raise NotFound(f"There is no erasure {erasure_id}.")
-    return Answer((await _list(connection, [erasure], 1))["items"][0])
-
-
 def _refuse_unstorable(policy: RetentionPolicy) -> None:
     faults = [
         Fault(f"rules[{number}].name", "it holds NUL or a lone surrogate: leave that out")
@@ -192,23 +117,3 @@ def _policy(model_id: str, found: StoredPolicy) -> Answer:
         "updated_at": found.updated_at,
     }
     return Answer(body, headers={"ETag": f'"{found.revision}"'})
-
-
-def _before(page: PageParameters) -> tuple[datetime, UUID] | None:
-    key = cursors.after_moment(page.cursor)
-    try:
-        return None if key is None else (key[0], UUID(key[1]))
-    except ValueError:
-        raise InvalidCursor("The cursor cannot be used: ask without one.") from None
-
-
-async def _list(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
-    """A page of runs or erasures, with models by their ids."""
-    items, following = cursors.cut(
-        found, limit, lambda each: cursors.moment(each.requested_at, each.id)
-    )
-    names = await registrations.names(connection, {each.model for each in items})
-    return {
-        "items": [named(each, "model") | {"model_id": names.get(each.model)} for each in items],
-        "next": following,
-    }

@@ -1,0 +1,32 @@
+"""Runs of retention."""
+
+from datetime import datetime
+from uuid import UUID
+
+from .fields import Shown
+
+
+class ShownRun(Shown):
+    """One run of retention."""
+
+    id: UUID
+    model_id: str | None
+    """Null: of every model."""
+    cause: str
+    """`schedule` or `request`."""
+    state: str
+    """pending, running, done or failed."""
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    inputs_deleted: int
+    inferences_deleted: int
+    partitions_dropped: int
+    error: str | None
+
+
+class RunPage(Shown):
+    """Runs, the newest first."""
+
+    items: list[ShownRun]
+    next: str | None
