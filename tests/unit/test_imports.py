@@ -33,7 +33,7 @@ HOMES = {
     "jwt": {"api/access"},
     "lark": {"store/cql2"},
     "asyncpg": {"store", "ingester/write"},
-    "sqlalchemy": {"store", "api", "ingester", "retention", "cli/keys.py"},
+    "sqlalchemy": {"store", "api", "ingester", "retention", "cli/keys.py", "cli/audit.py"},
     "alembic": {"store/migration.py"},
     "obstore": {"store/blobs"},
     "minio": {"store/blobs"},
@@ -54,6 +54,7 @@ LINES = (
     {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}
     | {"distributing", "admin", "kafka", "producer_reports"},
     {"access"},
+    {"audit_chain"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"}
     | {"cql2", "properties"},
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},

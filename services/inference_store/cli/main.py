@@ -19,6 +19,7 @@ COMMANDS = {
     "retention": "Delete by policy, on a schedule.",
     "doctor": "Say what is wrong with what the services need, and what to do.",
     "keys": "Make, list, rotate and revoke API keys.",
+    "audit": "Verify the chain over the audit.",
     "smoke": "Send one inference the whole way, read it back, erase it.",
     "demo": "Start everything on this machine and feed it real detections.",
 }

@@ -7,8 +7,14 @@ from datetime import timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books, counting, key_registry, partitions, traces
-from inference_store.store.access import audit
+from inference_store.store import (
+    audit_chain,
+    books,
+    counting,
+    key_registry,
+    partitions,
+    traces,
+)
 from inference_store.store.blobs import Blobs
 from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
@@ -16,10 +22,12 @@ from inference_store.store.retention.runs import Run
 from inference_store.store.settings import RetentionSettings
 
 from .eraser import Eraser
+from .linking import all_linked
 from .pace import Pace
 from .sweep import Sweep
 
 _AUDIT_BATCH = 10_000
+_CHECKPOINT_SECONDS = 3600.0
 _PRODUCERS_BATCH = 500
 _COUNTING_SECONDS = 10.0
 # Late events are rare by then.
@@ -129,12 +137,15 @@ class Leader:
                 folded = await books.fold(connection, limit=_PRODUCERS_BATCH)
 
     async def _prune_audit(self) -> None:
-        """Entries of the audit that are old enough go, batch by batch."""
+        """Entries of the audit that are old enough go, batch by batch; the chain's head is kept."""
+        await all_linked(self._engine)
+        async with self._engine.begin() as connection:
+            await audit_chain.checkpoint(connection, every_seconds=_CHECKPOINT_SECONDS)
         pruned = 1
         while pruned:
             await self._pace.next_step()
             async with self._engine.begin() as connection:
-                pruned = await audit.prune(
+                pruned = await audit_chain.prune(
                     connection,
                     older_than_seconds=self._settings.audit_keep_seconds,
                     limit=_AUDIT_BATCH,

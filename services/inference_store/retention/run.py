@@ -19,6 +19,7 @@ from inference_store.store.schema import require_schema
 from inference_store.store.settings import RetentionSettings
 
 from .leader import Leader
+from .linking import linking
 from .pace import Pace, Stopped
 from .scheduler import Schedule
 from .watch import watching
@@ -41,8 +42,8 @@ async def run(
     engine = engine_of(
         settings,
         application="inference-store-retention",
-        # one each for leadership, health, gauges and the work
-        pool_size=max(settings.postgres_pool_size, 4),
+        # one each for leadership, health, gauges, the audit's chain and the work
+        pool_size=max(settings.postgres_pool_size, 5),
     )
     blobs = Blobs(settings)
     try:
@@ -123,7 +124,7 @@ class _Retention:
         pace = Pace(leadership, self._heartbeat, self._stop)
         leader = Leader(self._settings, self._engine, self._blobs, pace, self._schedule.due)
         _log.info("retention leads", action="leading")
-        async with watching(self._engine):
+        async with watching(self._engine), linking(self._engine):
             await leader.begin()
             while True:
                 await leader.turn()

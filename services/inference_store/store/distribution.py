@@ -32,6 +32,9 @@ REFERENCE = (registration, metadata_key, label, model_key, model_label)
 LOCAL = (
     "api_key",
     "audit",
+    "audit_checkpoint",
+    "audit_head",
+    "audit_link",
     "dead_letter",
     "erased_span",
     "erasure",

@@ -22,7 +22,7 @@ async def test_a_scheduled_run_prunes_the_audit(
             text(
                 "INSERT INTO audit (at, actor, action)"
                 " SELECT now() - n * interval '1 second', 'x', 'y'"
-                " FROM generate_series(1, 25000) AS n"
+                " FROM generate_series(25000, 1, -1) AS n"
             )
         )
     keep = settings.model_copy(update={"audit_keep_seconds": 1000.0})

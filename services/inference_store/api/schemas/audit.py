@@ -52,6 +52,10 @@ class ShownEntry(Shown):
     model_id: str | None
     uid: UUID | None
     detail: dict[str, Any]
+    number: int | None
+    """Its place in the chain; null for the moment until it has one."""
+    taken_by: int | None
+    """The entry that says which erasure took `uid` and `detail`; null: none did."""
 
 
 class AuditPage(Shown):

@@ -5,13 +5,13 @@ before the first byte goes out.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import audit
@@ -40,6 +40,7 @@ class Action(StrEnum):
     KEY_CREATED = "key_created"
     KEY_ROTATED = "key_rotated"
     KEY_REVOKED = "key_revoked"
+    AUDIT_VALUES_TAKEN = "audit_values_taken"
 
 
 ACTIONS: Final[dict[Action, str]] = {
@@ -61,6 +62,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.KEY_CREATED: "An API key was made.",
     Action.KEY_ROTATED: "An API key got a new text.",
     Action.KEY_REVOKED: "An API key was revoked.",
+    Action.AUDIT_VALUES_TAKEN: "An erasure took the values of entries; `detail` lists them.",
 }
 
 
@@ -97,6 +99,10 @@ class Entry:
     model_id: str | None
     uid: UUID | None
     detail: dict[str, Any]
+    number: int | None
+    """Its place in the chain; None for the moment until it has one."""
+    taken_by: int | None
+    """The entry that says which erasure took `uid` and `detail`."""
 
 
 async def note(
@@ -139,13 +145,5 @@ async def listed(
     return [_entry(row) for row in await connection.execute(query.limit(limit))]
 
 
-async def prune(connection: AsyncConnection, *, older_than_seconds: float, limit: int) -> int:
-    """Remove the oldest entries that are older than this, at most `limit`; how many."""
-    end = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
-    old = select(audit.c.id).where(audit.c.at < end).order_by(audit.c.at).limit(limit)
-    return (await connection.execute(delete(audit).where(audit.c.id.in_(old)))).rowcount
-
-
 def _entry(row: Any) -> Entry:
-    shown = ("id", "at", "actor", "client", "action", "model_id", "uid", "detail")
-    return Entry(*(getattr(row, name) for name in shown))
+    return Entry(**{each.name: getattr(row, each.name) for each in fields(Entry)})

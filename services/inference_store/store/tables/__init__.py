@@ -1,6 +1,7 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
 from .access import api_key, audit
+from .audit_chain import audit_checkpoint, audit_head, audit_link
 from .books import (
     dead_letter,
     former_producers,
@@ -51,6 +52,9 @@ __all__ = [
     "SIDE_TABLES",
     "api_key",
     "audit",
+    "audit_checkpoint",
+    "audit_head",
+    "audit_link",
     "blob_reference",
     "dead_letter",
     "erased_span",

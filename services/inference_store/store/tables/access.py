@@ -37,8 +37,13 @@ audit = Table(
     # the model by name, as it was called then: a registration may go, the entry stays
     Column("model_id", CODE_POINTS),
     Column("client", CODE_POINTS),
+    # its place in the chain; NULL for the moment until the chain's writer comes by
+    Column("number", BigInteger),
+    # the entry that says which erasure took `uid` and `detail`
+    Column("taken_by", BigInteger),
     Index("audit_at_idx", "at"),
     Index("audit_actor_id_idx", "actor", "id"),
     Index("audit_model_id_id_idx", "model_id", "id"),
     Index("audit_uid_idx", "uid"),
+    Index("audit_unchained_idx", "id", postgresql_where=text("number IS NULL")),
 )

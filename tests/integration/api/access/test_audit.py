@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.access import audit as entries
+from inference_store.store import audit_chain
 from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.tables import audit
 from tests.integration.stored import Made, at, store
@@ -123,11 +123,12 @@ async def test_old_entries_are_pruned_in_batches(engine: AsyncEngine) -> None:
         await connection.execute(
             text(
                 "INSERT INTO audit (at, actor, action)"
-                " SELECT now() - n * interval '1 day', 'x', 'y' FROM generate_series(0, 9) AS n"
+                " SELECT now() - n * interval '1 day', 'x', 'y' FROM generate_series(9, 0, -1) AS n"
             )
         )
         prune = {"older_than_seconds": 4.5 * 24 * 3600, "limit": 3}
-        pruned = [await entries.prune(connection, **prune) for _ in range(3)]  # type: ignore[arg-type]
+        assert await audit_chain.link(connection, limit=100) == 10
+        pruned = [await audit_chain.prune(connection, **prune) for _ in range(3)]  # type: ignore[arg-type]
         assert pruned == [3, 2, 0]
         assert await connection.scalar(select(func.count()).select_from(audit)) == 5
 

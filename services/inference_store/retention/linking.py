@@ -1,0 +1,44 @@
+"""The chain over the audit grows while this service leads, whatever else it is busy with."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import audit_chain
+
+_EVERY_SECONDS = 1.0
+_BATCH = 2_000
+_log = structlog.get_logger()
+
+
+@asynccontextmanager
+async def linking(engine: AsyncEngine) -> AsyncIterator[None]:
+    """Link what was committed, every second; two leaders at a handover wait for each other."""
+    task = asyncio.create_task(_link(engine))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def _link(engine: AsyncEngine) -> None:
+    while True:
+        try:
+            await all_linked(engine)
+        except (DBAPIError, PoolTimeout, OSError) as error:
+            _log.warning("audit is not chained", action="audit", error=type(error).__name__)
+        await asyncio.sleep(_EVERY_SECONDS)
+
+
+async def all_linked(engine: AsyncEngine) -> None:
+    """Link all that is committed, batch by batch."""
+    linked = _BATCH
+    while linked == _BATCH:
+        async with engine.begin() as connection:
+            linked = await audit_chain.link(connection, limit=_BATCH)

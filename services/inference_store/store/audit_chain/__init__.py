@@ -1,0 +1,13 @@
+"""The chain over the audit: who wrote what cannot be changed, removed or cut without being seen.
+
+Each entry has a link: a hash over the link before, over what is fixed in the entry (when, who, from
+where, what, of which model) and over a salted hash of its values (the inference and the detail).
+So an erasure can take the values, and the chain still closes.
+"""
+
+from .checkpoints import checkpoint, prune
+from .linking import link
+from .taking import forget
+from .verifying import Fault, Verdict, verify
+
+__all__ = ["Fault", "Verdict", "checkpoint", "forget", "link", "prune", "verify"]
