@@ -13,6 +13,7 @@ from inference_store.store.books import STATES, Outcome
 from inference_store.store.doctor import CHECKS
 from inference_store.store.errors import StoreError
 from inference_store.store.events import DEAD_LETTER_REASONS
+from inference_store.store.ledger import KINDS
 from inference_store.store.metrics import METRICS
 from inference_store.store.operators import OPERATORS
 from inference_store.store.producer_reports import DROP_REASONS
@@ -143,3 +144,8 @@ def test_every_documented_error_exists() -> None:
 def test_every_make_target_of_the_readme_exists() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"make ([a-z-]+)", README)) <= targets
+
+
+def test_every_kind_of_entry_in_the_ledger_is_documented() -> None:
+    for kind in KINDS:
+        assert f"| `{kind.name}` | {kind.sentence} |" in OPERATE

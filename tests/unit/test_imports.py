@@ -33,7 +33,10 @@ HOMES = {
     "jwt": {"api/access"},
     "lark": {"store/cql2"},
     "asyncpg": {"store", "ingester/write"},
-    "sqlalchemy": {"store", "api", "ingester", "retention", "cli/keys.py", "cli/audit.py"},
+    "sqlalchemy": {
+        *("store", "api", "ingester", "retention"),
+        *("cli/keys.py", "cli/audit.py", "cli/ledger.py"),
+    },
     "alembic": {"store/migration.py"},
     "obstore": {"store/blobs"},
     "minio": {"store/blobs"},
@@ -61,6 +64,7 @@ LINES = (
     {"filters"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
     | {"aggregates", "counting"},
+    {"ledger"},
     {"figures"},
     {"doctor"},
 )

@@ -12,10 +12,12 @@ from starlette.responses import HTMLResponse
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.dictionary import Dictionary
+from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.settings import ApiSettings
 
 from . import problems
 from .access import Gate, finished
+from .dependencies import ledger_agrees
 from .measured import Measured
 from .openapi import document
 from .paths import EscapedPaths
@@ -62,13 +64,16 @@ def create_app(
         generate_unique_id_function=_operation_id,
     )
     app.state.settings, app.state.engine, app.state.blobs = settings, engine, blobs
+    app.state.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+    app.state.ledger_watch = LedgerWatch(app.state.ledger)
     app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
     app.state.gate = Gate(settings, engine)
     app.state.turns, app.state.streams = _turns(settings)
     problems.handle_problems(app)
     # The first dependency is the last one to end: after it nothing of a request is open.
-    v1 = APIRouter(prefix="/v1", dependencies=[Depends(finished, scope="function")])
+    first = [Depends(finished, scope="function"), Depends(ledger_agrees)]
+    v1 = APIRouter(prefix="/v1", dependencies=first)
     for part in (
         models,
         language,

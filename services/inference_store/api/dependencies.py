@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import Fault, Invalid
+from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.settings import ApiSettings
 
 from .access import Access
@@ -60,6 +61,17 @@ async def _writing(request: Request) -> AsyncIterator[AsyncConnection]:
         yield connection
 
 
+def _ledger(request: Request) -> Ledger:
+    ledger: Ledger = request.app.state.ledger
+    return ledger
+
+
+async def ledger_agrees(request: Request) -> None:
+    """Raise LedgerApart while Postgres is an older backup: it would show what is erased."""
+    watch: LedgerWatch = request.app.state.ledger_watch
+    await watch.require()
+
+
 def _blobs(request: Request) -> Blobs:
     blobs: Blobs = request.app.state.blobs
     return blobs
@@ -92,6 +104,8 @@ Reading: TypeAlias = Annotated[AsyncConnection, Depends(_reading, scope="functio
 Querying: TypeAlias = Annotated[AsyncConnection, Depends(_querying, scope="function")]
 """For what may run long: of these no more are open than may run at once."""
 Writing: TypeAlias = Annotated[AsyncConnection, Depends(_writing, scope="function")]
+LedgerOf: TypeAlias = Annotated[Ledger, Depends(_ledger)]
+"""For what is written to the ledger before it takes effect; beside it nothing that is `Writing`."""
 BlobStore: TypeAlias = Annotated[Blobs, Depends(_blobs)]
 Settings: TypeAlias = Annotated[ApiSettings, Depends(_settings)]
 IfMatch: TypeAlias = Annotated[int | None, Depends(_if_match)]

@@ -18,6 +18,7 @@ from inference_store.store.admin import AdminApp, Check, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway
+from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
 from inference_store.store.schema import require_schema, schema_of
 from inference_store.store.settings import ApiSettings
@@ -63,6 +64,9 @@ async def serve(settings: ApiSettings) -> None:
     heartbeat = Heartbeat()
     # Of its own: questions that hold every connection of theirs do not make the api unready.
     looking = _engine(settings, pool_size=1)
+    # the same: a look at the ledger waits for no question
+    ledger = Ledger(looking, blobs, prefix=settings.ledger_prefix)
+    app.state.ledger_watch = LedgerWatch(ledger)
     admin = _admin(app, looking, blobs, heartbeat)
     try:
         await _refuse_old_schema(engine)
@@ -72,7 +76,7 @@ async def serve(settings: ApiSettings) -> None:
         # whoever waits for a tenth of a second and more.
         gc.collect()
         gc.freeze()
-        async with _beating(server, heartbeat):
+        async with _beating(server, heartbeat), _watching(app.state.ledger_watch):
             await server.serve()
     finally:
         await admin.stop()
@@ -101,7 +105,21 @@ def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat
     spares: dict[str, Check] = {"object store": lambda: _object_store(blobs)}
     if settings.postgres_read_dsn is not None:
         spares["read replica"] = replica.why_away
-    return AdminApp("api", {"postgres": lambda: _postgres(engine)}, heartbeat, spares=spares)
+    watch: LedgerWatch = app.state.ledger_watch
+    checks: dict[str, Check] = {"postgres": lambda: _postgres(engine), "ledger": watch.reason}
+    return AdminApp("api", checks, heartbeat, spares=spares)
+
+
+@asynccontextmanager
+async def _watching(watch: LedgerWatch) -> AsyncIterator[None]:
+    """Compare the ledger with Postgres now and from time to time."""
+    stop = asyncio.Event()
+    task = asyncio.create_task(watch.run(stop))
+    try:
+        yield
+    finally:
+        stop.set()
+        await asyncio.wait([task])
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@ first key too. The text of a key goes to standard output alone; all else to stan
 
 import argparse
 import asyncio
-import getpass
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
@@ -21,6 +20,7 @@ from inference_store.store.rights import ROLES, Grant, Right
 from inference_store.store.settings import LogSettings, PostgresSettings
 
 from .start import started
+from .user import cli_user
 
 _MOST_LISTED = 10_000
 # Answers what is said (to people) and what is printed, once it is committed.
@@ -70,7 +70,7 @@ async def _run(settings: _Settings, work: Work) -> tuple[str, str]:
     engine = engine_of(settings, application="inference-store-keys", pool_size=1)
     try:
         async with engine.begin() as connection:
-            return await work(connection, Who(f"cli:{_user()}", None))
+            return await work(connection, Who(f"cli:{cli_user()}", None))
     finally:
         await engine.dispose()
 
@@ -187,10 +187,3 @@ def _may(key: Key) -> str:
         return f"{','.join(grant.rights)} over {f'{kind} {over}' if over else 'everything'}"
 
     return "; ".join(map(one, key.grants))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a user id without a name, as in a container
-        return "unknown"

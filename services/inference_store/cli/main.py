@@ -18,6 +18,7 @@ COMMANDS = {
     "proxy": "Stand before a model server, and capture what goes through.",
     "retention": "Delete by policy, on a schedule.",
     "doctor": "Say what is wrong with what the services need, and what to do.",
+    "ledger": "Show what was decided about deletion, and replay it after a restore.",
     "keys": "Make, list, rotate and revoke API keys.",
     "audit": "Verify the chain over the audit.",
     "smoke": "Send one inference the whole way, read it back, erase it.",

@@ -9,7 +9,7 @@ from aiokafka.errors import KafkaError
 
 from inference_store.store.admin import Heartbeat
 from inference_store.store.database import is_trouble
-from inference_store.store.errors import BlobsAway
+from inference_store.store.errors import BlobsAway, LedgerApart
 from inference_store.store.metrics import TROUBLE
 
 _LONGEST_SECONDS = 30.0
@@ -18,13 +18,15 @@ T = TypeVar("T")
 
 
 # What an ingester may have to wait for.
-SERVERS = ("kafka", "postgres", "object store")
+SERVERS = ("kafka", "postgres", "object store", "ledger")
 
 
 def server_of(error: BaseException) -> str | None:
     """Which server is away; None where the error is of another kind."""
     if isinstance(error, BlobsAway):
         return "object store"
+    if isinstance(error, LedgerApart):
+        return "ledger"
     if isinstance(error, KafkaError):
         return "kafka"
     return "postgres" if is_trouble(error) else None
@@ -45,11 +47,16 @@ class Patience:
         self._heartbeat = heartbeat or Heartbeat()
         # Of each piece of work that waits: the servers that kept it from being done, and why.
         self._waiting: list[dict[str, str]] = []
+        self._gate: Callable[[], Awaitable[None]] | None = None
 
     @property
     def away(self) -> dict[str, str]:
         """Which servers keep us waiting, and why."""
         return {server: why for noted in self._waiting for server, why in noted.items()}
+
+    def only_while(self, gate: Callable[[], Awaitable[None]]) -> None:
+        """From now on nothing is begun while the gate raises that something is away."""
+        self._gate = gate
 
     async def reason(self, server: str) -> str | None:
         """Why a server keeps us waiting; None while it does not."""
@@ -71,6 +78,8 @@ class Patience:
             # One who waits for a server is alive: restarting it would not bring the server back.
             self._heartbeat.beat()
             try:
+                if self._gate is not None:
+                    await self._gate()
                 return await work()
             except Exception as error:  # sorted out by its kind: anything else goes up
                 server = server_of(error)

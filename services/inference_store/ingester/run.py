@@ -15,6 +15,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.events import DEAD_LETTER_REASONS
+from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import IngesterSettings
 
@@ -85,6 +86,7 @@ class _Ingester:
         self._retry_patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
         self._limit = DeadLetterLimit(settings)
         self._topic = Topic(settings, engine)
+        self._ledger_watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
         self._joined = False
         self._admin = AdminApp(
             "ingester",
@@ -92,6 +94,7 @@ class _Ingester:
                 "kafka": self._kafka,
                 "postgres": lambda: self._away("postgres"),
                 "object store": lambda: self._away("object store"),
+                "ledger": self._ledger_watch.reason,
                 "dead letter limit": self._within_limit,
             },
             self._heartbeat,
@@ -121,10 +124,13 @@ class _Ingester:
         async with self._engine.connect() as connection:
             await require_schema(connection)
         await asyncio.to_thread(self._blobs.check)
+        await self._ledger_watch.look()
         await self._topic.start()
 
     async def _work(self) -> None:
         settings, schedule = self._settings, schedule_of(self._settings)
+        for patience in (self._patience, self._retry_patience):
+            patience.only_while(self._ledger_watch.require)
         reader = Reader(settings, self._engine, self._blobs)
         writer = self._writer(schedule, lambda: self._heartbeat.beat("write"))
         # The retries have caches of their own: both may resolve names at the same time. Their
@@ -153,6 +159,7 @@ class _Ingester:
             tasks.create_task(line.run())
             tasks.create_task(retries.run())
             tasks.create_task(Reports(settings, self._engine, self._stop).run())
+            tasks.create_task(self._ledger_watch.run(self._stop))
             tasks.create_task(self._keep_partitions())
             tasks.create_task(Watch(self._topic, self._engine, self._stop).run())
 

@@ -16,6 +16,7 @@ from inference_store.store import (
     traces,
 )
 from inference_store.store.blobs import Blobs
+from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
 from inference_store.store.retention.runs import Run
@@ -52,6 +53,7 @@ class Leader:
         self._pace = pace
         self._due = due
         self._batch = settings.retention_batch_inferences
+        self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch)
         self._uncounted = False
 

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of, is_trouble
-from inference_store.store.errors import BlobsAway
+from inference_store.store.errors import BlobsAway, LedgerApart
+from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.metrics import LAST_RUN, RETENTION_TROUBLE, RUN_INTERVAL
 from inference_store.store.retention.leadership import Leadership, candidacy
 from inference_store.store.schema import require_schema
@@ -72,11 +73,16 @@ class _Retention:
         self._heartbeat = heartbeat
         # by server, what it is waited for; a server may answer a mere check all the same
         self._away: dict[str, str] = {}
+        self._watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
         self._schedule = Schedule(settings.retention_interval_seconds)
         self._wait_seconds = settings.retention_poll_seconds
         self._admin = AdminApp(
             "retention",
-            {"postgres": self._postgres, "object store": self._object_store},
+            {
+                "postgres": self._postgres,
+                "object store": self._object_store,
+                "ledger": self._watch.reason,
+            },
             self._heartbeat,
         )
 
@@ -104,9 +110,12 @@ class _Retention:
         try:
             async with self._engine.connect() as connection:
                 await require_schema(connection)
+            await self._watch.look()
             async with candidacy(self._engine) as leadership:
                 await self._stand_by(leadership)
                 await self._lead(leadership)
+        except LedgerApart as exc:
+            await self._trouble("ledger", exc)
         except BlobsAway as exc:
             await self._trouble("object store", exc)
         except (DBAPIError, PoolTimeout, OSError) as exc:
@@ -127,6 +136,7 @@ class _Retention:
         async with watching(self._engine), linking(self._engine):
             await leader.begin()
             while True:
+                await self._watch.if_due()
                 await leader.turn()
                 self._away.clear()
                 self._wait_seconds = self._settings.retention_poll_seconds

@@ -41,6 +41,8 @@ LOCAL = (
     "former_model",
     "former_producers",
     "kafka_partition",
+    "ledger_head",
+    "ledger_intent",
     "lost_offsets",
     "metadata_key_delta",
     "metadata_key_seen",

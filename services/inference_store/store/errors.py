@@ -18,6 +18,7 @@ StoreError
 ├── NotKept            501  a part of the standard that is not kept here
 ├── QueryTimeout       503
 └── Unavailable        503  a part is away
+    └── LedgerApart        the bucket and Postgres are not of one time
 
 Each class carries its HTTP status, its problem type and a sentence for the docs.
 """
@@ -213,6 +214,13 @@ class Unavailable(StoreError):
     status = 503
     type = "unavailable"
     title = "A part of the store is away"
+
+
+class LedgerApart(Unavailable):
+    """Postgres is an older backup, or the bucket another one: the detail says what to run."""
+
+    type = "ledger-apart"
+    title = "The ledger in the bucket and Postgres are apart"
 
 
 class InvalidEvent(Exception):

@@ -22,6 +22,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 Service = Literal["proxy", "ingester", "api", "retention"]
 SERVICES: Sequence[Service] = ("proxy", "ingester", "api", "retention")
+Owner: TypeAlias = Literal["every", "all but proxy"] | Service
 _PREFIX = "inference_store_"
 _Named: TypeAlias = tuple[str, str, tuple[str, ...]]
 # What `/metrics` of a service shows.
@@ -37,7 +38,7 @@ for _registry in SHOWN.values():  # the process's own: memory, CPU, open files
 
 
 # Who sets a metric, by the first word of its name.
-_OWNERS: dict[str, Literal["every"] | Service] = {
+_OWNERS: dict[str, Owner] = {
     "build": "every",
     "ready": "every",
     "heartbeat": "every",
@@ -49,6 +50,7 @@ _OWNERS: dict[str, Literal["every"] | Service] = {
     "partitions": "ingester",
     "api": "api",
     "retention": "retention",
+    "ledger": "all but proxy",
 }
 
 
@@ -60,7 +62,7 @@ class Entry:
     kind: Literal["counter", "gauge", "histogram"]
     sentence: str
     labels: Sequence[str]
-    owner: Literal["every"] | Service
+    owner: Owner
 
     @property
     def samples(self) -> Sequence[str]:
@@ -77,8 +79,9 @@ def _shown(metric: M, kind: Literal["counter", "gauge", "histogram"], entry: _Na
     name, sentence, labels = entry
     owner = _OWNERS[name.split("_", maxsplit=1)[0]]
     METRICS.append(Entry(f"{_PREFIX}{name}", kind, sentence, labels, owner))
-    for service in SERVICES if owner == "every" else (owner,):
-        SHOWN[service].register(metric)
+    for service in SERVICES:
+        if owner in ("every", service) or (owner == "all but proxy" and service != "proxy"):
+            SHOWN[service].register(metric)
     return metric
 
 
@@ -102,6 +105,9 @@ def _histogram(
 BUILD = _gauge("build_info", "1, with the version as a label.", "version")
 READY = _gauge("ready", "1 while a part was ready when /health/ready was last asked.", "part")
 HEARTBEAT = _gauge("heartbeat_age_seconds", "Time since the service's loop last turned.")
+LEDGER_APART = _gauge(
+    "ledger_apart", "1 while the ledger in the bucket and Postgres are apart, and nothing is done."
+)
 
 CALL_SECONDS = _histogram(
     "proxy_call_seconds",

@@ -103,6 +103,19 @@ async def _former(
     return {row.model_id: {"model": row.model} for row in await connection.execute(query)}
 
 
+async def ensure(connection: AsyncConnection, model_id: str) -> int:
+    """The integer of a model; one that is not there (any more) is registered, with the integer
+    that it had."""
+    query = select(registration.c.model).where(registration.c.model_id == model_id)
+    found = await connection.scalar(query)
+    if found is not None:
+        return int(found)
+    former = (await _former(connection, [model_id])).get(model_id, {})
+    values = {"model_id": model_id, "registered_by": "ledger", **former}
+    await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
+    return int((await connection.execute(query)).scalar_one())
+
+
 async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
     """Lock registrations against removal until the transaction ends; False: one is gone."""
     query = select(registration.c.model).where(registration.c.model.in_(sorted(models)))

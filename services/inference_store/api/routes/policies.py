@@ -1,13 +1,12 @@
 """Retention policies, and runs of them on request."""
 
-from typing import Any
-
 from fastapi import APIRouter
+from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
 from inference_store.api.access import Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer, named
-from inference_store.api.dependencies import IfMatch, Reading, Writing
+from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Writing
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.policies import ShownPolicy
@@ -15,6 +14,7 @@ from inference_store.api.schemas.runs import ShownRun
 from inference_store.store.access import Action
 from inference_store.store.errors import Fault, Invalid, NotFound
 from inference_store.store.json_text import storable
+from inference_store.store.ledger import Body, Note
 from inference_store.store.retention import policies, runs
 from inference_store.store.retention.policies import RetentionPolicy, StoredPolicy
 from inference_store.store.rights import Right
@@ -49,17 +49,24 @@ async def get_policy(model_id: ModelId, connection: Reading, access: Asking) -> 
 async def put_policy(
     model_id: ModelId,
     body: RetentionPolicy,
-    connection: Writing,
+    ledger: LedgerOf,
     if_match: IfMatch,
     access: Asking,
 ) -> Answer:
     """Set how long inputs and inferences are kept; it applies to those stored already, too."""
     _refuse_unstorable(body)
-    registration = await access.model(connection, model_id, lock=True)
-    found = await policies.put(connection, registration.model, body, revision=if_match)
-    rules = [rule.model_dump(exclude_none=True) for rule in found.policy.rules]
-    noted: dict[str, Any] = {"rules": rules, "revision": found.revision}
-    await access.note(connection, Action.POLICY_SET, registration, **noted)
+    rules = [rule.model_dump(exclude_none=True) for rule in body.rules]
+
+    async def said(connection: AsyncConnection) -> Body:
+        registration = await access.model(connection, model_id, lock=True)
+        revision = await policies.next_revision(connection, registration.model, if_match)
+        return {"model_id": model_id, "rules": rules, "revision": revision}
+
+    def noted(found: StoredPolicy) -> Note:
+        detail = {"rules": rules, "revision": found.revision}
+        return Note(Action.POLICY_SET, model_id, detail)
+
+    found = await ledger.write("policy_set", said, actor=access.who, note=noted)
     return _policy(model_id, found)
 
 
@@ -72,13 +79,18 @@ async def put_policy(
     summary="Remove a policy",
 )
 async def delete_policy(
-    model_id: ModelId, connection: Writing, if_match: IfMatch, access: Asking
+    model_id: ModelId, ledger: LedgerOf, if_match: IfMatch, access: Asking
 ) -> Response:
     """Keep everything from now on."""
-    registration = await access.model(connection, model_id)
-    if not await policies.delete(connection, registration.model, revision=if_match):
-        raise NotFound(f"The model {model_id!r} has no retention policy.")
-    await access.note(connection, Action.POLICY_REMOVED, registration)
+
+    async def said(connection: AsyncConnection) -> Body:
+        model = (await access.model(connection, model_id)).model
+        if await policies.next_revision(connection, model, if_match) == 1:
+            raise NotFound(f"The model {model_id!r} has no retention policy.")
+        return {"model_id": model_id}
+
+    note = Note(Action.POLICY_REMOVED, model_id, {})
+    await ledger.write("policy_removed", said, actor=access.who, note=note)
     return Response(status_code=204)
 
 

@@ -112,9 +112,11 @@ async def note(
     *,
     model: tuple[int, str] | None = None,
     uids: Sequence[UUID] = (),
+    at: datetime | None = None,
     **detail: Any,
 ) -> None:
-    """Write that something was done to a model (integer and id), an entry for each inference."""
+    """Write that something was done to a model (integer and id), an entry for each inference;
+    `at`: when it was, where that is not now."""
     number, model_id = model or (None, None)
     row = {
         "actor": who.actor,
@@ -123,7 +125,7 @@ async def note(
         "model": number,
         "model_id": model_id,
         "detail": detail,
-    }
+    } | ({} if at is None else {"at": at})
     await connection.execute(insert(audit), [row | {"uid": uid} for uid in uids or (None,)])
 
 

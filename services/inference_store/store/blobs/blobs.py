@@ -9,10 +9,8 @@ from io import BytesIO
 from threading import Lock
 from typing import Literal, Self
 
-import obstore
 from minio import Minio
 from minio.error import S3Error
-from obstore.exceptions import BaseError
 from obstore.store import S3Store
 
 from inference_store.store.errors import (
@@ -29,9 +27,10 @@ from .clients import away, minio_client, obstore_client
 from .deletion import DeleteFault, Deletion
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
-from .reading import Fetched, get_many, get_plain, refuse_size, translated
+from .listing import first_after
+from .reading import Fetched, get_many, get_plain, refuse_size
 from .streaming import BlobStream, stream_plain, stream_whole
-from .writing import put_many
+from .writing import put_many, put_plain
 
 _NO_LIMIT = 1 << 62
 # A name that nobody gives: asked for to see whether a bucket answers.
@@ -59,7 +58,8 @@ class Blobs:
         self._deletion = Deletion(self._minio)
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="blobs-get")
-        self.buckets = Buckets(default=settings.s3_bucket, allowed=settings.buckets)
+        closed = (settings.ledger_prefix,)
+        self.buckets = Buckets(settings.s3_bucket, settings.buckets, closed)
 
     def parse(self, text: str) -> StorageKey:
         """The place that an event's storage key names.
@@ -131,12 +131,21 @@ class Blobs:
                     sse=self._encryption,
                 )
             return
-        try:
-            attributes = {"Content-Type": content_type}
-            obstore.put(self._store(key.bucket), key.key, data, attributes=attributes)
-        except (FileNotFoundError, BaseError) as exc:
-            meaning = translated(key, exc)
-            raise (meaning if isinstance(meaning, BlobsAway) else BlobsAway(str(meaning))) from exc
+        put_plain(self._store(key.bucket), key, data, content_type=content_type)
+
+    def put_new(self, key: StorageKey, data: bytes, *, content_type: str) -> bool:
+        """Write an object where none is; False: one is there. Raises BlobsAway.
+
+        A store that does not know conditional writes (RFC 9110's If-None-Match) writes over it.
+        """
+        store = self._store(key.bucket)
+        return put_plain(store, key, data, content_type=content_type, only_new=True)
+
+    def first_after(self, bucket: str, prefix: str, after: str) -> str | None:
+        """The first name under a prefix that is greater than `after`. Raises BlobsAway."""
+        self._refuse_strange(bucket)
+        with away():
+            return first_after(self._minio, bucket, prefix, after)
 
     def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
         """Write objects, by threads; when it returns or raises none is on its way any more.

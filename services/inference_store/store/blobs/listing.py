@@ -18,6 +18,14 @@ class Version(NamedTuple):
     marker: bool = False
 
 
+def first_after(client: Minio, bucket: str, prefix: str, after: str) -> str | None:
+    """The first name under a prefix that is greater than `after`."""
+    listed = client.list_objects(bucket, prefix=prefix, start_after=after, recursive=True)
+    names = (found.object_name for found in listed)
+    # a server that does not know "start after" begins at the first
+    return next((name for name in names if name is not None and name > after), None)
+
+
 class _TooManyBetween(Exception):
     """More other objects than keys lie between the first key and the last."""
 

@@ -3,11 +3,33 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from typing import Literal
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
+from obstore.store import S3Store
 
 from inference_store.store.errors import BlobsAway
 from inference_store.store.events import StorageKey
 
+from .reading import translated
+
 Put = Callable[[StorageKey, bytes], None]
+
+
+def put_plain(
+    store: S3Store, key: StorageKey, data: bytes, *, content_type: str, only_new: bool = False
+) -> bool:
+    """Write an object; False: `only_new` was asked for, and one is there. Raises BlobsAway."""
+    mode: Literal["create", "overwrite"] = "create" if only_new else "overwrite"
+    try:
+        obstore.put(store, key.key, data, attributes={"Content-Type": content_type}, mode=mode)
+    except AlreadyExistsError:
+        return False
+    except (FileNotFoundError, BaseError) as exc:
+        meaning = translated(key, exc)
+        raise (meaning if isinstance(meaning, BlobsAway) else BlobsAway(str(meaning))) from exc
+    return True
 
 
 def put_many(

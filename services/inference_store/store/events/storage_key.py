@@ -24,12 +24,15 @@ class Buckets:
 
     default: str
     allowed: Set[str]
+    # beginnings of keys in the default bucket that are our own: no event may name such a key
+    closed: tuple[str, ...] = ()
 
     def resolve(self, text: str) -> StorageKey:
         """The place that an event's storage key names.
 
         Raises ValueError, with the remedy, for a bucket off the allow-list or a key that
-        S3 cannot hold: an event must not make us read a stranger's bucket.
+        S3 cannot hold, or that is our own: an event must not make us read a stranger's bucket, nor
+        show or delete what we keep for ourselves.
         """
         if text.startswith(SCHEME):
             bucket, _, key = text[len(SCHEME) :].partition("/")
@@ -41,7 +44,13 @@ class Buckets:
                 f"bucket {bucket!r} is not allowed; allowed are {known}"
                 " (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
             )
+        if self.is_closed(StorageKey(bucket, key)):
+            raise ValueError(f"keys that begin with {key.split('/')[0]}/ are the store's own")
         return StorageKey(bucket, _checked(key))
+
+    def is_closed(self, key: StorageKey) -> bool:
+        """Whether the key is one of our own, under which no blob of an inference lies."""
+        return key.bucket == self.default and key.key.lstrip("/").startswith(self.closed)
 
 
 def _checked(key: str) -> str:

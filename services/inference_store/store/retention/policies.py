@@ -13,6 +13,7 @@ from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import registrations
 from inference_store.store.errors import PreconditionFailed
 from inference_store.store.tables import retention_policy
 
@@ -161,6 +162,39 @@ async def put(
     if row is None:
         raise _changed(revision)
     return _stored(row)
+
+
+async def next_revision(
+    connection: AsyncConnection, model: int, revision: int | None = None
+) -> int:
+    """The revision that the next policy of a model gets. `revision`: the one it must have now.
+
+    Raises PreconditionFailed when it has another.
+    """
+    present = select(retention_policy.c.revision).where(retention_policy.c.model == model)
+    found = await connection.scalar(present.with_for_update()) or 0
+    if revision not in (None, found):
+        raise _changed(revision)
+    return int(found) + 1
+
+
+async def apply_set(
+    connection: AsyncConnection, body: dict[str, Any], at: datetime, _: str
+) -> StoredPolicy:
+    """The effect of an entry `policy_set`: `{model_id, rules, revision}`."""
+    model = await registrations.ensure(connection, body["model_id"])
+    values = {"rules": body["rules"], "revision": body["revision"], "updated_at": at}
+    either = insert(retention_policy).values(model=model, **values)
+    either = either.on_conflict_do_update(index_elements=["model"], set_=values)
+    return _stored((await connection.execute(either.returning(retention_policy))).one())
+
+
+async def apply_removed(
+    connection: AsyncConnection, body: dict[str, Any], _at: datetime, _: str
+) -> None:
+    """The effect of an entry `policy_removed`: `{model_id}`."""
+    model = await registrations.ensure(connection, body["model_id"])
+    await connection.execute(retention_policy.delete().where(retention_policy.c.model == model))
 
 
 async def delete(connection: AsyncConnection, model: int, *, revision: int | None = None) -> bool:

@@ -1,11 +1,13 @@
 """The object store."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import FilePath, SecretStr, model_validator
+from pydantic import Field, FilePath, SecretStr, model_validator
 
 from .group import Group, Seconds
 from .tls_files import CaFile
+
+LedgerPrefix = Annotated[str, Field(pattern=r"^([A-Za-z0-9_\-]+/)+$", max_length=256)]
 
 
 class BlobSettings(Group):
@@ -31,6 +33,8 @@ class BlobSettings(Group):
     """Default bucket: storage keys without `s3://` are in it."""
     s3_allowed_buckets: str = ""
     """Other buckets that events may name, separated by commas; all else is refused."""
+    ledger_prefix: LedgerPrefix = "ledger/"
+    """What keys of the ledger begin with, in the default bucket; no event may name such a key."""
     s3_encryption: Literal["none", "SSE-S3", "SSE-KMS"] = "none"
     """Server-side encryption asked for with every object that is written."""
     s3_kms_key_id: str | None = None

@@ -44,6 +44,7 @@ from .inference import (
     metadata_timestamp,
     prediction,
 )
+from .ledger import ledger_head, ledger_intent
 from .metadata import METADATA
 
 __all__ = [
@@ -66,6 +67,8 @@ __all__ = [
     "inference_alias",
     "kafka_partition",
     "label",
+    "ledger_head",
+    "ledger_intent",
     "lost_offsets",
     "metadata_bool",
     "metadata_key",

@@ -1,0 +1,128 @@
+"""`inference-store ledger show|replay|begin-anew`: what was decided about deletion, in the bucket.
+
+Entries go to standard output, a JSON object a line; all else to standard error.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+
+from sqlalchemy.exc import DBAPIError
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import engine_of
+from inference_store.store.errors import BlobsAway, LedgerApart
+from inference_store.store.ledger import Entry, Ledger
+from inference_store.store.schema import require_schema
+from inference_store.store.settings import BlobSettings, LogSettings, PostgresSettings
+
+from .start import started
+from .user import cli_user
+
+_APART = 1
+_AWAY = 3
+Work = Callable[[Ledger], Awaitable[int]]
+
+
+class _Settings(LogSettings, PostgresSettings, BlobSettings):
+    """What the ledger needs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is done."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    show = commands.add_parser("show", help="compare bucket and Postgres, and print entries")
+    show.add_argument("--after", type=int, default=0, help="print those after this number")
+    show.add_argument("--limit", type=int, default=100, help="print at most so many")
+    replay = commands.add_parser("replay", help="give a restored Postgres what came since")
+    replay.add_argument(
+        "--skip-forgotten",
+        action="store_true",
+        help="pass over entries that have forgotten what they said; they are named",
+    )
+    commands.add_parser("begin-anew", help="go on in a bucket, or under a prefix, that is empty")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it; 1: bucket and Postgres are apart, with the remedy; 3: one of them is away."""
+    settings = started(_Settings, "ledger")
+    try:
+        return asyncio.run(_run(settings, _work(arguments)))
+    except LedgerApart as apart:
+        _say(apart.detail)
+        return _APART
+    except BlobsAway as away:
+        _say(f"The object store is away: {away}")
+        return _AWAY
+    except (DBAPIError, OSError) as away:
+        _say(f"Postgres is away: {away}"[:500])
+        return _AWAY
+
+
+async def _run(settings: _Settings, work: Work) -> int:
+    engine = engine_of(settings, application="inference-store-ledger", pool_size=1)
+    try:
+        async with engine.connect() as connection:
+            await require_schema(connection)
+        with Blobs(settings) as blobs:
+            return await work(Ledger(engine, blobs, prefix=settings.ledger_prefix))
+    finally:
+        await engine.dispose()
+
+
+def _work(arguments: argparse.Namespace) -> Work:
+    match arguments.what:
+        case "show":
+            return _show(arguments.after, arguments.limit)
+        case "replay":
+            return _replay(arguments.skip_forgotten)
+        case _:
+            return _begin_anew
+
+
+def _show(after: int, limit: int) -> Work:
+    async def work(ledger: Ledger) -> int:
+        for entry in await asyncio.to_thread(ledger.entries.listed, after, limit):
+            print(json.dumps(_shown(entry), ensure_ascii=False, sort_keys=True))
+        found = await ledger.look()
+        _say(f"Bucket and Postgres agree: entry {found.head.number} is the last.")
+        return 0
+
+    return work
+
+
+def _replay(skip_forgotten: bool) -> Work:
+    def say(entry: Entry) -> None:
+        passed = "" if entry.said is not None else ", forgotten: passed over"
+        _say(f"{entry.number}  {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.kind}{passed}")
+
+    async def work(ledger: Ledger) -> int:
+        count = await ledger.replay(skip_forgotten=skip_forgotten, say=say)
+        _say(f"{count} entries replayed: bucket and Postgres agree.")
+        return 0
+
+    return work
+
+
+async def _begin_anew(ledger: Ledger) -> int:
+    entry = await ledger.begin_anew(actor=f"cli:{cli_user()}")
+    _say(f"The ledger goes on in {ledger.entries.place} with entry {entry.number}.")
+    return 0
+
+
+def _shown(entry: Entry) -> dict[str, object]:
+    said = entry.said
+    return {
+        "number": entry.number,
+        "kind": entry.kind,
+        "at": entry.at.isoformat(),
+        "actor": entry.actor,
+        "body": None if said is None else said.body,
+        "forgotten": said is None,
+    }
+
+
+def _say(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)

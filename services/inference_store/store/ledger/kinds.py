@@ -1,0 +1,40 @@
+"""Everything that is written to the ledger before it takes effect: the one list."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.retention import policies
+
+from .entry import Body
+
+Apply = Callable[[AsyncConnection, Body, datetime, str], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of entry.
+
+    `apply(connection, body, at, actor)` gives it its effect, in a transaction of its caller. It
+    names models by their ids, refuses nothing, and may be done again. `rehearsed`: it is tried
+    before the entry is put, and taken back, so that no entry is put that could not be applied.
+    """
+
+    name: str
+    sentence: str
+    apply: Apply
+    rehearsed: bool = True
+
+
+async def _nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> None:
+    """An entry that says something of the ledger itself."""
+
+
+KINDS: Sequence[Kind] = (
+    Kind("begun_anew", "The ledger goes on in a new bucket or under a new prefix.", _nothing),
+    Kind("policy_set", "A retention policy was set.", policies.apply_set),
+    Kind("policy_removed", "A retention policy was removed.", policies.apply_removed),
+)

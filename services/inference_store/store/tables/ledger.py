@@ -1,0 +1,24 @@
+"""How far this database has come in the ledger that lies in the bucket."""
+
+from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, func
+
+from .metadata import CODE_POINTS, METADATA
+
+# One row: the last entry whose effect is in this database. Number 0: none yet.
+ledger_head = Table(
+    "ledger_head",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", CODE_POINTS, nullable=False),
+)
+
+# Entries that writers of this database meant to put into the bucket: one that is found there
+# and stands here is ours, however its writer ended. Gone once its number has been applied.
+ledger_intent = Table(
+    "ledger_intent",
+    METADATA,
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("hash", CODE_POINTS, primary_key=True),
+    Column("intended_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+)

@@ -1,0 +1,108 @@
+"""A ledger on a real database and a real bucket, and databases that are older backups of it."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import create_engine
+from inference_store.store.ledger import Body, Kind, Ledger
+from inference_store.store.settings import RetentionSettings
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+from tests.servers.postgres import Postgres, find_postgres
+
+PREFIX = "ledger/"
+Restore = Callable[[bytes], Awaitable[AsyncEngine]]
+
+
+async def note_down(connection: AsyncConnection, body: Body, _: datetime, actor: str) -> str:
+    """A kind of our own: its effect is a row, written once however often it is applied."""
+    made = text("INSERT INTO noted VALUES (:word) ON CONFLICT DO NOTHING")
+    await connection.execute(made, {"word": body["word"]})
+    return f"{actor} said {body['word']}"
+
+
+KINDS = (
+    Kind("word", "A word was said.", note_down),
+    Kind("unrehearsed", "A word was said, untried.", note_down, rehearsed=False),
+)
+
+
+@pytest.fixture
+def settings(database: str, minio_server: S3, bucket: str) -> RetentionSettings:
+    return RetentionSettings.model_validate(
+        {
+            "postgres_dsn": database,
+            "s3_endpoint": minio_server.endpoint,
+            "s3_access_key": minio_server.access_key,
+            "s3_secret_key": minio_server.secret_key,
+            "s3_bucket": bucket,
+        }
+    )
+
+
+@pytest.fixture
+def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
+    with Blobs(settings) as made:
+        yield made
+
+
+def ledger_of(engine: AsyncEngine, blobs: Blobs, **more: Any) -> Ledger:
+    from inference_store.store.ledger import KINDS as ALL  # noqa: PLC0415  (the name is ours here)
+
+    return Ledger(engine, blobs, prefix=PREFIX, kinds=(*ALL, *KINDS), **more)
+
+
+@pytest.fixture
+async def ledger(engine: AsyncEngine, blobs: Blobs) -> Ledger:
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE noted (word text PRIMARY KEY)"))
+    return ledger_of(engine, blobs)
+
+
+async def words(engine: AsyncEngine) -> set[str]:
+    async with engine.connect() as connection:
+        return set((await connection.execute(text("SELECT word FROM noted"))).scalars())
+
+
+async def head(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        found = await connection.scalar(text("SELECT number FROM ledger_head"))
+    return int(found or 0)
+
+
+@pytest.fixture
+def backup(database: str) -> Callable[[], bytes]:
+    """A dump of the test's database, as `pg_dump` makes it."""
+
+    def dump() -> bytes:
+        command = [str(find_postgres() / "pg_dump"), "-Fc", database]
+        return subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+
+    return dump
+
+
+@pytest.fixture
+async def restore(postgres_server: Postgres) -> AsyncIterator[Restore]:
+    """A factory: a new database, as `pg_restore` makes it of a dump, and an engine on it."""
+    async with AsyncExitStack() as stack:
+
+        async def make(dump: bytes) -> AsyncEngine:
+            name = unique()
+            dsn = postgres_server.create_database(name)
+            stack.callback(postgres_server.drop_database, name)
+            command = [str(find_postgres() / "pg_restore"), "-d", dsn, "--no-owner"]
+            await asyncio.to_thread(subprocess.run, command, input=dump, check=True, timeout=120)
+            engine = create_engine(dsn)
+            stack.push_async_callback(engine.dispose)
+            return engine
+
+        yield make
