@@ -13,7 +13,10 @@ that is missing) keeps its mark, so that its row, which names it, is not lost.
 """
 
 import asyncio
+import time
 from collections.abc import Iterable, Sequence
+from math import inf
+from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -48,23 +51,32 @@ class Eraser:
         self._blobs = blobs
         self._pace = pace
         self._batch = batch
+        # where those that were given no more time go on, and what went wrong so far
+        self._places: dict[UUID, tuple[Identity | None, str | None]] = {}
 
-    async def finish(self, one: Erasure) -> State:
-        """Erase all that is marked, whoever marked it, and say how it ended."""
+    async def finish(self, one: Erasure, *, seconds: float = inf) -> State | None:
+        """Erase all that is marked, whoever marked it, and say how it ended.
+
+        None: not in so many seconds; the next call goes on.
+        """
         attributes = {"inference_store.erasure.scope": one.scope}
         with traces.ended(traces.begin("erasure", attributes=attributes)) as span:
-            state = await self._finish(one)
+            state = await self._finish(one, seconds)
             if state == "failed":
                 traces.failed(span, "LeftOver")
         return state
 
-    async def _finish(self, one: Erasure) -> State:
-        error, after = None, None
+    async def _finish(self, one: Erasure, seconds: float) -> State | None:
+        after, error = self._places.pop(one.id, (None, None))
+        until = time.monotonic() + seconds
         while True:
             after, fault = await self.step(one, after)
             error = error or fault
             if after is None:
                 break
+            if time.monotonic() > until:
+                self._places[one.id] = after, error
+                return None
         async with self._engine.begin() as connection:
             state = await erasures.finish(connection, one, error=error)
         _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)
@@ -75,15 +87,11 @@ class Eraser:
     ) -> tuple[Identity | None, str | None]:
         """Erase the marks behind `after`, at most a batch: the last one and what went wrong.
 
-        (None, None) when there are none.
+        (None, None) when there are none, or it was cancelled.
         """
         await self._pace.next_step()
         with stage(STEP_SECONDS, "claim"):
-            async with self._engine.begin() as connection:
-                page = await marks.page(connection, one.id, after=after, limit=self._batch)
-                doomed = await claims.claim(connection, page) if page else frozenset()
-                if page:
-                    await erasures.advance(connection, one.id, "deleting_objects")
+            page, doomed = await self._claim(one, after)
         if not page:
             return None, None
         faults = await self._delete(one, page, doomed)
@@ -93,6 +101,16 @@ class Eraser:
         with stage(STEP_SECONDS, "forget"):
             await self._forget(one, done, objects=objects, whole_span=whole_span)
         return (page[-1].model, page[-1].uid), _sentence(faults)
+
+    async def _claim(
+        self, one: Erasure, after: Identity | None
+    ) -> tuple[Sequence[Mark], frozenset[str]]:
+        """The next marks and the objects that may go; from the commit on nothing is cancelled."""
+        async with self._engine.begin() as connection:
+            page = await marks.page(connection, one.id, after=after, limit=self._batch)
+            if not page or not await erasures.begin_deleting(connection, one.id):
+                return (), frozenset()
+            return page, await claims.claim(connection, page)
 
     async def _delete(
         self, one: Erasure, page: Sequence[Mark], doomed: Iterable[str]

@@ -19,11 +19,13 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
+from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import RetentionSettings
 
 from .eraser import Eraser
 from .linking import all_linked
+from .marker import Marker
 from .pace import Pace
 from .sweep import Sweep
 
@@ -31,6 +33,7 @@ _AUDIT_BATCH = 10_000
 _CHECKPOINT_SECONDS = 3600.0
 _PRODUCERS_BATCH = 500
 _COUNTING_SECONDS = 10.0
+_SHARE_SECONDS = 10.0
 # Late events are rare by then.
 _MERGED_AFTER = timedelta(days=3)
 _CAUSE = "inference_store.retention.cause"
@@ -55,6 +58,7 @@ class Leader:
         self._batch = settings.retention_batch_inferences
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch)
+        self._marker = Marker(engine, pace)
         self._uncounted = False
 
     async def begin(self) -> None:
@@ -84,10 +88,23 @@ class Leader:
             await self._count()
 
     async def _resume(self, *, failed: bool) -> None:
+        """What was asked for and what was begun: each is given its share of time, over and over,
+        so that none waits for the longest of them."""
         async with self._engine.connect() as connection:
             begun = await erasures.unfinished(connection, failed=failed)
-        for one in begun:
-            await self._eraser.finish(one)
+        while begun:
+            begun = [one for one in begun if not await self._work(one)]
+            async with self._engine.connect() as connection:
+                fresh = await erasures.unfinished(connection, failed=False)
+            ids = {one.id for one in begun}
+            begun += [one for one in fresh if one.id not in ids]
+
+    async def _work(self, one: Erasure) -> bool:
+        """Whether it is over, or nothing more can be done now."""
+        marked = await self._marker.mark(one, seconds=_SHARE_SECONDS)
+        if marked == "all":
+            return await self._eraser.finish(one, seconds=_SHARE_SECONDS) is not None
+        return marked == "over"
 
     async def _carry_out(self, run: Run) -> None:
         async with self._engine.begin() as connection:

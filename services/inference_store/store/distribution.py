@@ -38,6 +38,8 @@ LOCAL = (
     "dead_letter",
     "erased_span",
     "erasure",
+    "erasure_model",
+    "erasure_obstacle",
     "former_model",
     "former_producers",
     "kafka_partition",

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from . import books
 from .books import Outcome
 from .partitions import Spans, spans
-from .retention.erasures import FINAL
+from .retention.erasures import ENDED, STATES
 from .tables import dead_letter, erasing, erasure, kafka_partition, parked_event, retention_run
 
 
@@ -99,7 +99,7 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
     """Marks are few; unfinished erasures are found by the index of their state."""
     marked = await connection.scalar(select(func.count()).select_from(erasing))
     columns = (erasure.c.state, func.count(), func.min(erasure.c.requested_at))
-    unfinished = [state for state in _STATES if state != "deleted"]
+    unfinished = [state for state in STATES if state not in ENDED]
     where = erasure.c.state.in_(unfinished)
     rows: list[Any] = list(
         await connection.execute(select(*columns).where(where).group_by(erasure.c.state))
@@ -111,9 +111,6 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
         oldest_seconds=age(min((row[2] for row in rows), default=None)),
         last_run=await connection.scalar(ended),
     )
-
-
-_STATES = ("pending", "marking", "deleting_objects", "verifying", "deleting_rows", *FINAL)
 
 
 def age(since: datetime | None) -> float:

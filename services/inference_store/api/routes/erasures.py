@@ -1,22 +1,94 @@
 """Erasures: every deletion is one."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Query
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import moments
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.dependencies import Reading
+from inference_store.api.chosen_models import chosen_models
+from inference_store.api.dependencies import Reading, Settings, Writing
+from inference_store.api.filters import read_filter
+from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
-from inference_store.api.schemas.erasures import ErasurePage, ShownErasure
+from inference_store.api.schemas.erasures import (
+    ErasurePage,
+    ErasureRequest,
+    ErasureRequestAcross,
+    Foretold,
+    ShownErasure,
+)
 from inference_store.api.schemas.links import PageParameters
+from inference_store.api.shown_erasures import shown, shown_page
+from inference_store.store.access import Action
 from inference_store.store.errors import NotFound
+from inference_store.store.queries import lookup
+from inference_store.store.registrations import Registration
 from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import chosen, foretelling
 from inference_store.store.rights import Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+_FORETOLD: dict[int | str, dict[str, Any]] = {
+    200: {"model": Foretold, "description": "What would go, of a `dry_run`: nothing was marked."}
+}
+
+
+@router.post(
+    "/models/{model_id}/erasures",
+    status_code=202,
+    response_model=ShownErasure,
+    responses=refusals(400, 404, 413, 501, also=_FORETOLD),
+    openapi_extra=needs(Right.DELETE),
+    summary="Erase by a filter, ids or a subject",
+)
+async def request_erasure(
+    model_id: ModelId, body: ErasureRequest, connection: Writing, to: Settings, access: Asking
+) -> Answer:
+    """Erase what is stored of one model and matches. The retention service marks it, which hides
+    it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
+    registration = await access.model(connection, model_id)
+    return await _answered(connection, access, to, body, [registration])
+
+
+@router.post(
+    "/erasures",
+    status_code=202,
+    response_model=ShownErasure,
+    responses=refusals(400, 404, 413, 501, also=_FORETOLD),
+    openapi_extra=needs(Right.DELETE, Over.SOME),
+    summary="Erase over several models",
+)
+async def request_erasure_across(
+    body: ErasureRequestAcross, connection: Writing, to: Settings, access: Asking
+) -> Answer:
+    """Erase what matches of several models, of a project, or of all: one erasure."""
+    return await _answered(
+        connection, access, to, body, await chosen_models(connection, access, body)
+    )
+
+
+@router.post(
+    "/erasures/{erasure_id}/cancel",
+    status_code=202,
+    response_model=ShownErasure,
+    responses=refusals(404, 409),
+    openapi_extra=needs(Right.DELETE, Over.SOME),
+    summary="Cancel an erasure",
+)
+async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) -> Answer:
+    """Possible until the first object is being deleted: afterwards 409. The marks are taken away,
+    and queries show the inferences again; `cancelled` when that is done."""
+    if await erasures.find(connection, erasure_id, within=access.reach) is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    one = await erasures.cancel(connection, erasure_id)
+    await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
+    return Answer(await shown(connection, one), status_code=202)
 
 
 @router.get(
@@ -33,7 +105,7 @@ async def list_erasures(
     found = await erasures.listed(
         connection, before=moments.before(page), limit=page.limit + 1, within=access.reach
     )
-    return Answer(await moments.page(connection, found, page.limit))
+    return Answer(await shown_page(connection, found, page.limit))
 
 
 @router.get(
@@ -48,4 +120,67 @@ async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> 
     erasure = await erasures.find(connection, erasure_id, within=access.reach)
     if erasure is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
-    return Answer((await moments.page(connection, [erasure], 1))["items"][0])
+    return Answer(await shown(connection, erasure))
+
+
+async def _answered(
+    connection: AsyncConnection,
+    access: Access,
+    to: Settings,
+    body: ErasureRequest,
+    models: Sequence[Registration],
+) -> Answer:
+    numbers = [each.model for each in models]
+    asked = await _asked(connection, numbers, body)
+    not_found = await _not_found(connection, numbers, body.inference_ids or ())
+    if body.dry_run:
+        seconds = to.query_timeout_seconds
+        found = await foretelling.foretell(connection, numbers, asked, seconds=seconds)
+        return Answer(_foretold(models, found, not_found))
+    one = await erasures.ask(connection, models=numbers, asked=asked, by=access.who.actor)
+    noted: dict[str, Any] = {"erasure": str(one.id), "models": [each.model_id for each in models]}
+    about = models[0] if len(models) == 1 else None
+    await access.note(connection, Action.ERASURE_REQUESTED, about, **noted)
+    told = await shown(connection, one, not_found=not_found)
+    return Answer(told, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
+
+
+async def _asked(
+    connection: AsyncConnection, models: Sequence[int], body: ErasureRequest
+) -> dict[str, Any]:
+    if body.inference_ids is not None:
+        return chosen.by_ids(body.inference_ids)
+    if body.subject is not None:
+        return await chosen.by_subject(connection, models, body.subject.subject)
+    tree = await read_filter(body.filter, body.filter_lang)
+    assert tree is not None
+    text = body.filter if isinstance(body.filter, str) else None
+    is_text = body.filter_lang != "cql2-json"
+    return await chosen.by_filter(connection, models, tree, text if is_text else None)
+
+
+async def _not_found(
+    connection: AsyncConnection, models: Sequence[int], inference_ids: Sequence[str]
+) -> list[str]:
+    """The ids that no model has. Raises NotFound where that is all of them."""
+    left = list(dict.fromkeys(inference_ids))
+    for model in models:
+        left = await lookup.absent(connection, model, left) if left else left
+    if left and len(left) == len(set(inference_ids)):
+        raise NotFound(f"There is no inference {left[0]!r}, nor any other of these ids.")
+    return left
+
+
+def _foretold(
+    models: Sequence[Registration],
+    found: dict[int, foretelling.Foretold],
+    not_found: Sequence[str],
+) -> dict[str, Any]:
+    names = {each.model: each.model_id for each in models}
+    every = [{"model_id": names[model], **asdict(each)} for model, each in found.items()]
+    return {
+        "model_id": models[0].model_id if len(models) == 1 else None,
+        **asdict(foretelling.total(found.values())),
+        "models": [each for each in every if each["inferences"] or each["partial"]],
+        "not_found": list(not_found),
+    }

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
 from inference_store.api.access import Access, Asking, GuardedRoute, needs
-from inference_store.api.answer import Answer, named
+from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
@@ -16,6 +16,7 @@ from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include
 from inference_store.api.shown import links, shown, storage_key
+from inference_store.api.shown_erasures import shown as shown_erasure
 from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobMissing, Conflict, Gone, NotFound
@@ -89,10 +90,10 @@ async def erase_inference(
             f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
             " `uid:`, or let a retention policy do it."
         )
-    erasure = await erasures.request(connection, model=model, uids=same.uids)
+    erasure = await erasures.request(connection, model=model, uids=same.uids, by=access.who.actor)
     noted = {"inference_id": inference_id, "erasure": str(erasure.id)}
     await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
-    body = named(erasure, "model") | {"model_id": model_id}
+    body = await shown_erasure(connection, erasure)
     return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
 
 

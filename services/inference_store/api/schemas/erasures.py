@@ -1,9 +1,123 @@
 """Erasures."""
 
 from datetime import datetime
+from typing import Annotated, Any
 from uuid import UUID
 
-from .fields import Shown
+from pydantic import AliasChoices, Field, model_validator
+
+from inference_store.api.filters import FilterLang
+from inference_store.store.retention.erasures.chosen import Subject
+
+from .across import Models
+from .fields import Body, Flag, ShortText, Shown, Text
+from .questions import filter_schema
+
+_ONE_OF = ("filter", "inference_ids", "subject")
+
+
+class AskedSubject(Body):
+    """Whom inferences are about: a metadata key with a value."""
+
+    key: Annotated[ShortText, Field(min_length=1, examples=["person_id"])]
+    """The key, or the path into a JSON value."""
+    type: Annotated[str, Field(max_length=32, examples=["string"])] | None = None
+    """string, int, float, bool or timestamp. Left out: every type the key has been seen with."""
+    value: Annotated[Text, Field(max_length=4096, examples=["p-1044"])]
+    """The value, as text."""
+
+    @property
+    def subject(self) -> Subject:
+        """As the store takes it."""
+        return Subject(self.key, self.type, self.value)
+
+
+class ErasureRequest(Body):
+    """What to erase: exactly one of `filter`, `inference_ids` and `subject`."""
+
+    filter: Any = Field(
+        default=None,
+        description="A filter in CQL2: a string is CQL2-Text, an object CQL2-JSON. What is stored"
+        " and TRUE of it is erased.",
+        examples=["data_source = 'hallway-camera-feed' AND frame_number < 100"],
+        json_schema_extra=filter_schema,
+    )
+    filter_lang: FilterLang | None = Field(
+        default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")
+    )
+    """The filter's language; left out: that of its JSON type."""
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
+    """Ids, aliases, or `uid:<uuid>`."""
+    subject: AskedSubject | None = None
+    """Everything of one subject, dead letters and parked events too."""
+    dry_run: Flag = False
+    """Whether it is only counted what would go."""
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> "ErasureRequest":
+        given = [name for name in _ONE_OF if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = " and ".join(given) or "none of them"
+            raise ValueError(f"give exactly one of {', '.join(_ONE_OF)}, not {said}")
+        return self
+
+
+class ErasureRequestAcross(Models, ErasureRequest):
+    """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
+
+
+class ForetoldOfModel(Shown):
+    """What would go of one model."""
+
+    model_id: str
+    inferences: int
+    objects: int
+    bytes: int
+    """Of the data whose sizes are known."""
+    unknown_sizes: int
+    """Inferences whose datum has no known size."""
+    held: int
+    """Inferences that match and that a legal hold keeps."""
+    oldest: datetime | None
+    newest: datetime | None
+    partial: bool
+    """Time was over before all was looked at: there may be more."""
+
+
+class Foretold(ForetoldOfModel):
+    """What an erasure would erase; nothing was marked."""
+
+    model_id: str | None  # type: ignore[assignment]
+    """Null: several."""
+    models: list[ForetoldOfModel]
+    """Of each model of which anything would go."""
+    not_found: list[str]
+    """Those of `inference_ids` that no inference has."""
+
+
+class Progress(Shown):
+    """How far an erasure is."""
+
+    marked: int
+    """What was found and hidden from every query."""
+    erased: int
+    held: int
+    """What legal holds keep, which is shown again."""
+    left: int
+    per_second: float | None
+    """Inferences erased a second, on average; while marking: marked."""
+    seconds_left: float | None
+    """At this rate; null while it is not known how much there is."""
+
+
+class Obstacle(Shown):
+    """An object that S3 would not let go."""
+
+    storage_key: str
+    code: str
+    message: str
+    retry_at: datetime | None
+    """When its lock ends; null: nobody says, and every run tries again."""
 
 
 class ShownErasure(Shown):
@@ -11,17 +125,44 @@ class ShownErasure(Shown):
 
     id: UUID
     model_id: str | None
+    """Null: of several, in `model_ids`."""
+    model_ids: list[str]
     cause: str
     """policy, request, expired_arrival or erased_again."""
     scope: str
     """`input` (the datum and what else of the request is kept) or `inference` (everything)."""
     state: str
-    """pending, marking, deleting_objects, verifying, deleting_rows, deleted or failed."""
+    """pending, marking, deleting_objects, verifying, deleting_rows, deleted, certified, failed,
+    partly_held, cancelling or cancelled."""
     run: UUID | None
+    asked: dict[str, Any] | None
+    """`filter`, `inference_ids` or `subject`, as it was asked; null: it was marked as it was made.
+    Ids and a subject's value are forgotten when it is over."""
     requested_at: datetime
+    requested_by: str | None
+    begun_at: datetime | None
+    deleting_since: datetime | None
+    """From here on it cannot be cancelled."""
     finished_at: datetime | None
+    retry_at: datetime | None
+    progress: Progress
     inferences: int
     objects: int
+    versions: int
+    """Versions and delete markers that went, where the bucket keeps them."""
+    bytes: int
+    """Of the objects that went."""
+    rows: dict[str, int]
+    """Rows that went, by table."""
+    oldest: datetime | None
+    """When the oldest and the newest of what went were received."""
+    newest: datetime | None
+    obstacles: list[Obstacle]
+    """The first hundred."""
+    not_found: list[str]
+    """In the answer that makes it: those of `inference_ids` that no inference has."""
+    message: str | None
+    """What else is to be said, such as that nothing matched."""
     error: str | None
 
 

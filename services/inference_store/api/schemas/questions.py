@@ -29,7 +29,8 @@ Scalar: TypeAlias = Text | Flag | Whole | Number
 _NAMES = sorted(name for entry in OPERATORS.values() for name in (entry.name, *entry.aliases))
 
 
-def _filter_schema(schema: dict[str, Any]) -> None:
+def filter_schema(schema: dict[str, Any]) -> None:
+    """A filter is text or JSON."""
     schema["anyOf"] = [{"type": kind} for kind in ("string", "object", "boolean", "null")]
 
 
@@ -126,7 +127,7 @@ class Conditions(Body):
         description="A filter in CQL2 (OGC 21-065r2): a string is CQL2-Text, an object CQL2-JSON."
         " It, `metadata_filter` and every other condition must hold.",
         examples=["frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)"],
-        json_schema_extra=_filter_schema,
+        json_schema_extra=filter_schema,
     )
     filter_lang: FilterLang | None = Field(
         default=None, validation_alias=AliasChoices("filter_lang", "filter-lang")

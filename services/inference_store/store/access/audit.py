@@ -30,6 +30,8 @@ class Action(StrEnum):
     RETENTION_REQUESTED = "retention_requested"
     METADATA_CHANGED = "metadata_changed"
     INFERENCE_ERASED = "inference_erased"
+    ERASURE_REQUESTED = "erasure_requested"
+    ERASURE_CANCELLED = "erasure_cancelled"
     DATA_READ = "data_read"
     METADATA_READ = "metadata_read"
     LINKS_MADE = "links_made"
@@ -52,6 +54,8 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.RETENTION_REQUESTED: "A run of retention was asked for.",
     Action.METADATA_CHANGED: "Metadata of an inference were added or changed.",
     Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
+    Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was asked for.",
+    Action.ERASURE_CANCELLED: "An erasure was cancelled before it deleted anything.",
     Action.DATA_READ: "A data blob was read through the api.",
     Action.METADATA_READ: "A metadata blob, which may hold the request, was read.",
     Action.LINKS_MADE: "Presigned links to an inference's blobs were given out.",

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import CompoundSelect, select, union_all
+from sqlalchemy import ARRAY, CompoundSelect, any_, literal, select, union, union_all
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -145,3 +145,41 @@ def _named(scope: Scope, name: str, most: int, *, marks: bool) -> CompoundSelect
             rows = rows.where(unmarked(scope, uid))
         ways.append(select(rows.order_by(uid.desc()).limit(limit).subquery().c.uid))
     return union_all(*ways)
+
+
+async def absent(
+    connection: AsyncConnection,
+    model: int,
+    inference_ids: Sequence[str],
+    *,
+    seconds: float = MOST_SECONDS,
+) -> list[str]:
+    """Those ids that no inference of the model has, in their order. Raises Invalid, OutOfTime."""
+    deadline = Deadline.after(seconds)
+    left = dict.fromkeys(inference_ids)
+    for each in inference_ids:
+        uid = uid_in(each)
+        if uid is not None and await _by_uid(connection, model, uid):
+            left.pop(each, None)
+    marks = await has_marks(connection, model)
+    for part in await pieces(connection, Scope(model, LOWEST, HIGHEST), newest_first=True):
+        names = [each for each in left if not each.startswith(UID_PREFIX)]
+        if not names:
+            break
+        rows = await fetch(connection, _some_named(part, names, marks=marks), deadline)
+        for row in rows:
+            left.pop(row.name, None)
+    return list(left)
+
+
+def _some_named(scope: Scope, names: Sequence[str], *, marks: bool) -> CompoundSelect[Any]:
+    """Which of the names some inference of the scope has."""
+    listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
+    ways = []
+    for table, column in (
+        (inference, inference.c.inference_id),
+        (inference_alias, inference_alias.c.alias),
+    ):
+        rows = select(column.label("name")).where(scope.of(table), column == listed)
+        ways.append(rows.where(unmarked(scope, table.c.uid)) if marks else rows)
+    return union(*ways)

@@ -155,7 +155,8 @@ async def page(
     if after is not None:
         place = tuple_(erasing.c.model, erasing.c.uid)
         query = query.where(place > tuple_(literal(after[0]), literal(after[1])))
-    found = await _in_few_spans(connection, list(await connection.execute(query)))
+    rows = list(await connection.execute(query))
+    found = rows[: len(await in_few_spans(connection, [row.uid for row in rows]))]
     identities = [(row.model, row.uid) for row in found]
     captures = await _captures(connection, identities)
     references = await _references(connection, identities)
@@ -180,19 +181,19 @@ async def remove(
     return (await connection.execute(erasing.delete().where(*where))).rowcount
 
 
-async def _in_few_spans(connection: AsyncConnection, rows: Sequence[Any]) -> Sequence[Any]:
-    """As many rows, from the first on, as lie in eight spans.
+async def in_few_spans(connection: AsyncConnection, uids: Sequence[UUID]) -> Sequence[UUID]:
+    """As many uids, from the first on, as lie in eight spans.
 
     A transaction locks every partition that it touches, in every table and with its indexes:
     a few hundred at once fill the table of locks.
     """
     known = Spans(await spans(connection, closed=True))
     seen: set[Span | None] = set()
-    for number, row in enumerate(rows):
-        seen.add(known.find(received_at_of(row.uid)))
+    for number, uid in enumerate(uids):
+        seen.add(known.find(received_at_of(uid)))
         if len(seen) > _SPANS:
-            return rows[:number]
-    return rows
+            return uids[:number]
+    return uids
 
 
 async def _captures(

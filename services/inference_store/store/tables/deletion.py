@@ -55,7 +55,8 @@ erasure = Table(
     "erasure",
     METADATA,
     Column("id", UUID(as_uuid=True), primary_key=True),
-    Column("model", Integer, nullable=False),
+    # NULL: several, in erasure_model
+    Column("model", Integer),
     # 'policy', 'request', 'expired_arrival', 'erased_again'
     Column("cause", CODE_POINTS, nullable=False),
     # 'input' (the datum and what else of the request is kept) or 'inference' (everything)
@@ -67,8 +68,51 @@ erasure = Table(
     Column("inferences", BigInteger, nullable=False, server_default=text("0")),
     Column("objects", BigInteger, nullable=False, server_default=text("0")),
     Column("error", CODE_POINTS),
+    # {"filter", "saved"}, {"inference_ids"} or {"subject"}; NULL: it was marked as it was made
+    Column("asked", JSONB),
+    Column("requested_by", CODE_POINTS),
+    Column("begun_at", DateTime(timezone=True)),
+    # from here on an object may be gone, and nothing can be cancelled
+    Column("deleting_since", DateTime(timezone=True)),
+    # when a lock of S3 ends that stands in the way
+    Column("retry_at", DateTime(timezone=True)),
+    *(
+        Column(name, BigInteger, nullable=False, server_default=text("0"))
+        for name in ("marked", "held", "versions", "bytes")
+    ),
+    # rows that went, by table
+    Column("table_rows", JSONB, nullable=False, server_default=text("'{}'")),
+    Column("oldest", DateTime(timezone=True)),
+    Column("newest", DateTime(timezone=True)),
     Index("erasure_state_idx", "state"),
     Index("erasure_model_requested_at_idx", "model", "requested_at"),
+)
+
+# The models of an erasure that someone asked for, and how far each is marked.
+erasure_model = Table(
+    "erasure_model",
+    METADATA,
+    Column("erasure", UUID(as_uuid=True), primary_key=True),
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("marked", BigInteger, nullable=False, server_default=text("0")),
+    Column("erased", BigInteger, nullable=False, server_default=text("0")),
+    # the last uid that was looked at, and when all had been
+    Column("marked_to", UUID(as_uuid=True)),
+    Column("marked_at", DateTime(timezone=True)),
+    Index("erasure_model_model_idx", "model", "erasure"),
+)
+
+# What S3 would not let go: a lock, a legal hold, a right that is missing.
+erasure_obstacle = Table(
+    "erasure_obstacle",
+    METADATA,
+    Column("erasure", UUID(as_uuid=True), primary_key=True),
+    Column("storage_key", CODE_POINTS, primary_key=True),
+    Column("code", CODE_POINTS, nullable=False),
+    Column("message", CODE_POINTS, nullable=False),
+    # when it may go; NULL: nobody says
+    Column("retry_at", DateTime(timezone=True)),
+    _now("seen_at"),
 )
 
 # Marks of erasure: small, empty most of the time, anti-joined by every reader.

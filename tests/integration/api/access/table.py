@@ -56,6 +56,11 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/retention/runs/{run_id}"): Row(Right.READ, Over.SOME, 200),
     ("GET", "/v1/erasures"): Row(Right.READ, Over.SOME, 200),
     ("GET", "/v1/erasures/{erasure_id}"): Row(Right.READ, Over.SOME, 200),
+    ("POST", f"{_M}/erasures"): Row(Right.DELETE, Over.MODEL, 202, {"filter": "NOT ok"}),
+    ("POST", "/v1/erasures"): Row(
+        Right.DELETE, Over.SOME, 202, {"subject": {"key": "who", "value": "me"}}
+    ),
+    ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(Right.DELETE, Over.SOME, 202),
     ("GET", "/v1/dead-letters"): Row(Right.ADMIN, Over.SOME, 200),
     ("GET", "/v1/dead-letters/{id}"): Row(Right.ADMIN, Over.SOME, 200),
     ("POST", "/v1/dead-letters/redrive"): Row(Right.ADMIN, Over.SOME, 202, {}),

@@ -1,0 +1,77 @@
+"""Erasures as the api shows them: progress, what stands in the way, a sentence where it helps."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.api import cursors
+from inference_store.api.answer import named
+from inference_store.store import registrations
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import Erasure, obstacles
+
+_NOTHING = "Nothing that is stored matched: nothing was erased."
+
+
+async def shown_page(
+    connection: AsyncConnection, found: Sequence[Erasure], limit: int
+) -> dict[str, Any]:
+    """A page of erasures; `found` has one more where there are more."""
+    items, following = cursors.cut(
+        found, limit, lambda each: cursors.moment(each.requested_at, each.id)
+    )
+    return {"items": [await shown(connection, each) for each in items], "next": following}
+
+
+async def shown(
+    connection: AsyncConnection, one: Erasure, *, not_found: Sequence[str] = ()
+) -> dict[str, Any]:
+    """One erasure."""
+    models = await erasures.models_of(connection, one)
+    names = await registrations.names(connection, set(models))
+    ids = sorted(name for model in models if (name := names.get(model)) is not None)
+    asked = None if one.asked is None else {k: v for k, v in one.asked.items() if k != "saved"}
+    standing = await obstacles.listed(connection, one.id)
+    return named(one, "model", "table_rows", "marked", "held") | {
+        "model_id": None if one.model is None else names.get(one.model),
+        "model_ids": ids,
+        "asked": asked,
+        "rows": one.table_rows,
+        "progress": _progress(one),
+        "obstacles": [named(each, "erasure", "seen_at") for each in standing],
+        "not_found": list(not_found),
+        "message": _message(one),
+    }
+
+
+def _progress(one: Erasure) -> dict[str, Any]:
+    left = max(0, one.marked - one.inferences - one.held)
+    rate = _rate(one)
+    known = one.deleting_since is not None and rate
+    return {
+        "marked": one.marked,
+        "erased": one.inferences,
+        "held": one.held,
+        "left": left,
+        "per_second": rate,
+        "seconds_left": round(left / rate, 1) if known and rate else None,
+    }
+
+
+def _rate(one: Erasure) -> float | None:
+    """Inferences a second since the present phase began; None where nothing is being done."""
+    if one.deleting_since is not None:
+        since, done = one.deleting_since, one.inferences
+    elif one.begun_at is not None:
+        since, done = one.begun_at, one.marked
+    else:
+        return None
+    seconds = ((one.finished_at or datetime.now(UTC)) - since).total_seconds()
+    return round(done / seconds, 3) if seconds > 0 else None
+
+
+def _message(one: Erasure) -> str | None:
+    over = one.state in {"deleted", "certified"}
+    return _NOTHING if over and one.cause == "request" and not one.inferences else None

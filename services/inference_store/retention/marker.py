@@ -1,0 +1,84 @@
+"""Marks what an erasure asks for, batch by batch; takes the marks of a cancelled one away."""
+
+import time
+from math import inf
+from typing import Literal, TypeAlias
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.errors import StoreError
+from inference_store.store.failpoints import failpoint
+from inference_store.store.metrics import RETENTION_TROUBLE, STEP_SECONDS
+from inference_store.store.queries.bounded import OutOfTime
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import Erasure, marking
+from inference_store.store.retention.erasures.marking import Part
+from inference_store.store.stages import stage
+
+from .pace import Pace
+
+Marked: TypeAlias = Literal["all", "not_yet", "over"]
+_BATCH = 5_000
+_log = structlog.get_logger()
+
+
+class Marker:
+    """Works off what is asked of erasures that are not marked yet. Raises the database's trouble:
+    try again later."""
+
+    def __init__(self, engine: AsyncEngine, pace: Pace, *, batch: int = _BATCH) -> None:
+        self._engine = engine
+        self._pace = pace
+        self._batch = batch
+
+    async def mark(self, one: Erasure, *, seconds: float = inf) -> Marked:
+        """`all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, or its filter
+        could not be answered, which is tried again as what failed is.
+        """
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            await self._pace.next_step()
+            async with self._engine.connect() as connection:
+                left = await marking.parts(connection, one)
+                state = await erasures.state_of(connection, one.id)
+            if state in {"cancelling", "cancelled"}:
+                await self._unmark(one)
+                return "over"
+            if not left:
+                return "all"
+            try:
+                await self._batch_of(one, left[0])
+            except (OutOfTime, StoreError) as error:
+                await self._fail(one, error)
+                return "over"
+        return "not_yet"
+
+    async def _batch_of(self, one: Erasure, part: Part) -> None:
+        failpoint("retention.mark.before")
+        with stage(STEP_SECONDS, "mark"):
+            async with self._engine.begin() as connection:
+                if not await erasures.advance(connection, one.id, "marking"):
+                    return
+                found = await marking.find(connection, one, part, limit=self._batch)
+                batch = await marking.body(connection, one, part.model, found)
+            async with self._engine.begin() as connection:
+                await marking.apply(connection, batch)
+        failpoint("retention.mark.after")
+
+    async def _unmark(self, one: Erasure) -> None:
+        removed = 1
+        while removed:
+            await self._pace.next_step()
+            async with self._engine.begin() as connection:
+                removed = await erasures.unmark(connection, one.id, limit=self._batch)
+        async with self._engine.begin() as connection:
+            await erasures.cancelled(connection, one.id)
+        _log.info("erasure", action="erasure", id=str(one.id), state="cancelled")
+
+    async def _fail(self, one: Erasure, error: Exception) -> None:
+        RETENTION_TROUBLE.inc()
+        said = str(error) or "the filter cannot be answered in two minutes: narrow it"
+        async with self._engine.begin() as connection:
+            await erasures.failed(connection, one.id, said)
+        _log.warning("erasure", action="erasure", id=str(one.id), state="failed", error=said)

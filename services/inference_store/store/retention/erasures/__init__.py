@@ -1,0 +1,44 @@
+"""Erasures: one run of deletion each, from what was asked to the last row."""
+
+from .cancelling import cancel, cancelled, unmark
+from .erasure import (
+    ENDED,
+    FINAL,
+    STATES,
+    Cause,
+    Erasure,
+    State,
+    find,
+    listed,
+    models_of,
+    unfinished,
+)
+from .progress import advance, begin_deleting, count, failed, finish, marked, state_of
+from .requests import ask, create, enqueue_arrivals, request
+
+__all__ = [
+    "ENDED",
+    "FINAL",
+    "STATES",
+    "Cause",
+    "Erasure",
+    "State",
+    "advance",
+    "ask",
+    "begin_deleting",
+    "cancel",
+    "cancelled",
+    "count",
+    "create",
+    "enqueue_arrivals",
+    "failed",
+    "find",
+    "finish",
+    "listed",
+    "marked",
+    "models_of",
+    "request",
+    "state_of",
+    "unfinished",
+    "unmark",
+]

@@ -1,0 +1,45 @@
+"""Cancelling: possible until the first object is being deleted.
+
+The row of the erasure decides: it is cancelled, or its deleting has begun, never both. The
+service takes the marks away, a batch at a time, and then says that it is cancelled.
+"""
+
+from uuid import UUID
+
+from sqlalchemy import case, func, select, tuple_
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.errors import Conflict
+from inference_store.store.tables import erasing, erasure
+
+from .erasure import COLUMNS, Erasure, erasure_of
+
+_NOT_YET = ("pending", "marking", "cancelling", "cancelled")
+
+
+async def cancel(connection: AsyncConnection, id: UUID) -> Erasure:
+    """Ask the service to take the marks away; repeatable. Raises Conflict where it is too late."""
+    here = erasure.c
+    state = case((here.state == "cancelled", here.state), else_="cancelling")
+    where = (here.id == id, here.deleting_since.is_(None), here.state.in_(_NOT_YET))
+    changed = erasure.update().where(*where).values(state=state).returning(*COLUMNS)
+    row = (await connection.execute(changed)).first()
+    if row is None:
+        detail = "cannot be cancelled: it has begun to delete objects, or is over"
+        raise Conflict(f"The erasure {id} {detail}.")
+    return erasure_of(row)
+
+
+async def unmark(connection: AsyncConnection, id: UUID, *, limit: int) -> int:
+    """Take marks of an erasure away; how many. Queries show the inferences again."""
+    here = erasing.c
+    some = select(here.model, here.uid, here.scope).where(here.erasure == id).limit(limit)
+    gone = erasing.delete().where(tuple_(here.model, here.uid, here.scope).in_(some))
+    return (await connection.execute(gone)).rowcount
+
+
+async def cancelled(connection: AsyncConnection, id: UUID) -> None:
+    """It is over: no mark is left."""
+    values = {"state": "cancelled", "finished_at": func.now()}
+    where = (erasure.c.id == id, erasure.c.state == "cancelling")
+    await connection.execute(erasure.update().where(*where).values(values))

@@ -1,0 +1,137 @@
+"""An erasure as it is kept, and which there are."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final, Literal, TypeAlias, get_args
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.access import EVERYTHING, Reach
+from inference_store.store.retention.policies import Scope
+from inference_store.store.tables import erasure, erasure_model
+
+Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again"]
+State: TypeAlias = Literal[
+    "pending",
+    "marking",
+    "deleting_objects",
+    "verifying",
+    "deleting_rows",
+    "deleted",
+    "certified",
+    "failed",
+    "partly_held",
+    "cancelling",
+    "cancelled",
+]
+STATES: Final[Sequence[State]] = get_args(State)
+ENDED: Final[Sequence[State]] = ("deleted", "certified", "cancelled")
+"""Nothing more is done."""
+FINAL: Final[Sequence[State]] = (*ENDED, "failed", "partly_held")
+"""Nothing more is done now; what failed is tried again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Erasure:
+    """What is erased, why, how far it is. `objects` were deleted and seen to be gone.
+
+    `model` None: several (`models_of`). `asked`: what was asked for, None where it was marked as
+    it was made. `table_rows`: rows that went, by table; `oldest`, `newest`: when what went was
+    received.
+    """
+
+    id: UUID
+    model: int | None
+    cause: Cause
+    scope: Scope
+    state: State
+    run: UUID | None
+    requested_at: datetime
+    requested_by: str | None
+    begun_at: datetime | None
+    deleting_since: datetime | None
+    finished_at: datetime | None
+    retry_at: datetime | None
+    marked: int
+    held: int
+    inferences: int
+    objects: int
+    versions: int
+    bytes: int
+    table_rows: dict[str, int]
+    oldest: datetime | None
+    newest: datetime | None
+    asked: dict[str, Any] | None
+    error: str | None
+
+
+COLUMNS: Final = [erasure.c[each.name] for each in fields(Erasure)]
+
+
+def erasure_of(row: Any) -> Erasure:
+    """An Erasure from a row."""
+    return Erasure(**row._mapping)
+
+
+async def find(
+    connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING
+) -> Erasure | None:
+    """One erasure, if all its models are within reach."""
+    query = select(*COLUMNS).where(erasure.c.id == id, reached(within))
+    row = (await connection.execute(query)).first()
+    return None if row is None else erasure_of(row)
+
+
+async def listed(
+    connection: AsyncConnection,
+    *,
+    model: int | None = None,
+    before: tuple[datetime, UUID] | None = None,
+    limit: int = 100,
+    within: Reach = EVERYTHING,
+) -> list[Erasure]:
+    """The newest erasures first; `before`: (requested_at, id) of the last one of a page."""
+    query = select(*COLUMNS).where(reached(within))
+    query = query.order_by(erasure.c.requested_at.desc(), erasure.c.id.desc())
+    if model is not None:
+        query = query.where(or_(erasure.c.model == model, _is_of(erasure_model.c.model == model)))
+    if before is not None:
+        at, number = before
+        query = query.where(
+            (erasure.c.requested_at < at)
+            | ((erasure.c.requested_at == at) & (erasure.c.id < number))
+        )
+    return [erasure_of(row) for row in await connection.execute(query.limit(limit))]
+
+
+async def unfinished(connection: AsyncConnection, *, failed: bool) -> list[Erasure]:
+    """What was begun or asked for, oldest first; with `failed`, also what is to be tried again."""
+    final = ENDED if failed else FINAL
+    query = select(*COLUMNS).where(erasure.c.state.not_in(final)).order_by(erasure.c.requested_at)
+    return [erasure_of(row) for row in await connection.execute(query)]
+
+
+async def models_of(connection: AsyncConnection, one: Erasure) -> list[int]:
+    """The models that it is over, in order."""
+    if one.model is not None:
+        return [one.model]
+    here = erasure_model.c
+    query = select(here.model).where(here.erasure == one.id).order_by(here.model)
+    return list((await connection.execute(query)).scalars())
+
+
+def reached(within: Reach) -> ColumnElement[bool]:
+    """Erasures of which every model is within reach."""
+    if within.is_everything:
+        return within.of(erasure.c.model)
+    beyond = _is_of(~within.of(erasure_model.c.model))
+    several = and_(erasure.c.model.is_(None), _is_of(erasure_model.c.model.is_not(None)), ~beyond)
+    return or_(within.of(erasure.c.model), several)
+
+
+def _is_of(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    here = select(erasure_model.c.model).where(erasure_model.c.erasure == erasure.c.id, condition)
+    return here.correlate(erasure).exists()

@@ -1,0 +1,114 @@
+"""How far an erasure is.
+
+pending → marking → deleting_objects → verifying → deleting_rows → deleted, or `failed`, with the
+reason; a failed one is tried again with every run. A state says what is being done with the
+present batch; `deleted` is said when no mark is left, `certified` when that is signed.
+`cancelling`: marks are being taken away, which ends as `cancelled`.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, cast
+from uuid import UUID
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store import key_registry
+from inference_store.store.tables import erasing, erasure
+
+from .erasure import Erasure, State, models_of
+
+_ERROR_CHARACTERS = 2000
+_STOPPED = ("cancelling", "cancelled")
+
+
+async def advance(connection: AsyncConnection, id: UUID, state: State) -> bool:
+    """Say what is being done now; False: it has been cancelled, and nothing may be done."""
+    values = {"state": state, "begun_at": func.coalesce(erasure.c.begun_at, func.now())}
+    where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
+    changed = await connection.execute(erasure.update().where(*where).values(values))
+    return changed.rowcount > 0
+
+
+async def begin_deleting(connection: AsyncConnection, id: UUID) -> bool:
+    """As `advance`: from the commit on it cannot be cancelled. Before any object is touched."""
+    since = func.coalesce(erasure.c.deleting_since, func.now())
+    values = {
+        "state": "deleting_objects",
+        "deleting_since": since,
+        "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
+    }
+    where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
+    return (await connection.execute(erasure.update().where(*where).values(values))).rowcount > 0
+
+
+async def marked(connection: AsyncConnection, id: UUID, count: int) -> None:
+    """Add to how many were marked."""
+    changed = erasure.update().where(erasure.c.id == id)
+    await connection.execute(changed.values(marked=erasure.c.marked + count))
+
+
+async def count(
+    connection: AsyncConnection,
+    id: UUID,
+    *,
+    inferences: int,
+    objects: int,
+    versions: int = 0,
+    bytes: int = 0,
+    table_rows: Mapping[str, int] | None = None,
+    received: tuple[datetime, datetime] | None = None,
+) -> None:
+    """Add to what has been erased; `received`: when the oldest and the newest of it were."""
+    here = erasure.c
+    values: dict[str, Any] = {
+        "inferences": here.inferences + inferences,
+        "objects": here.objects + objects,
+        "versions": here.versions + versions,
+        "bytes": here.bytes + bytes,
+    }
+    if table_rows:
+        # one writer: the service that leads
+        before = await connection.scalar(select(here.table_rows).where(here.id == id)) or {}
+        names = before.keys() | table_rows.keys()
+        total = {name: before.get(name, 0) + table_rows.get(name, 0) for name in sorted(names)}
+        values["table_rows"] = total
+    if received is not None:
+        values["oldest"] = func.least(here.oldest, received[0])
+        values["newest"] = func.greatest(here.newest, received[1])
+    await connection.execute(erasure.update().where(here.id == id).values(values))
+
+
+async def finish(connection: AsyncConnection, one: Erasure, *, error: str | None) -> State:
+    """`deleted` when no mark is left, else `failed` with the reason.
+
+    With the inferences go the examples that the key registry shows of their values. Once, in the
+    transaction that says so: what crashed before is finished again. None can come after, for a
+    delta is written by the transaction that stores or edits its inference: it was committed
+    before the mark or before the claim's gate, and what was erased is not stored again.
+    """
+    if one.scope == "inference":
+        for model in await models_of(connection, one):
+            await key_registry.forget_examples(connection, model)
+    marks = select(erasing).where(erasing.c.erasure == one.id)
+    left = await connection.scalar(select(marks.exists()))
+    state: State = "failed" if left else "deleted"
+    reason = (error or "something was left over")[:_ERROR_CHARACTERS] if left else None
+    values = {"state": state, "error": reason, "finished_at": None if left else func.now()}
+    where = (erasure.c.id == one.id, erasure.c.state.not_in(_STOPPED))
+    ended = await connection.execute(erasure.update().where(*where).values(values))
+    return state if ended.rowcount else "cancelling"
+
+
+async def failed(connection: AsyncConnection, id: UUID, error: str) -> None:
+    """It could not go on, for this reason: it is tried again with the next run."""
+    values = {"state": "failed", "error": error[:_ERROR_CHARACTERS]}
+    where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
+    await connection.execute(erasure.update().where(*where).values(values))
+
+
+async def state_of(connection: AsyncConnection, id: UUID) -> State | None:
+    """What is being done now."""
+    query = select(erasure.c.state).where(erasure.c.id == id)
+    return cast(State | None, await connection.scalar(query))

@@ -1,0 +1,103 @@
+"""Making erasures: with marks at once, or with a question that the service marks by."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.retention import marks
+from inference_store.store.retention.identities import among
+from inference_store.store.retention.marks import Arrival
+from inference_store.store.retention.policies import Scope
+from inference_store.store.tables import erasure, erasure_model, inference
+
+from .erasure import COLUMNS, Cause, Erasure, State, erasure_of
+from .progress import marked
+
+
+async def request(
+    connection: AsyncConnection,
+    *,
+    model: int,
+    uids: Sequence[UUID],
+    cause: Cause = "request",
+    scope: Scope = "inference",
+    by: str | None = None,
+) -> Erasure:
+    """Mark inferences: from the commit on no query shows them, and the service erases them.
+
+    What is not stored, or marked already, is left out.
+    """
+    made = await create(connection, model=model, cause=cause, scope=scope, by=by)
+    if uids:
+        rows = select(inference).where(among(inference, model, uids)).order_by(inference.c.uid)
+        # An edit of the same inference holds its row: it is waited for, and seen.
+        locked = await connection.execute(rows.with_for_update())
+        added = await marks.add(connection, made.id, [_arrival(row, scope) for row in locked])
+        await marked(connection, made.id, added)
+    return made
+
+
+async def ask(
+    connection: AsyncConnection,
+    *,
+    models: Sequence[int],
+    asked: Mapping[str, Any],
+    by: str,
+    id: UUID | None = None,
+) -> Erasure:
+    """An erasure of what is asked for, which the service marks. Repeatable with the same `id`."""
+    number = id or uuid4()
+    values = {"id": number, "cause": "request", "scope": "inference", "state": "pending"}
+    one = models[0] if len(models) == 1 else None
+    made = insert(erasure).values(**values, model=one, asked=dict(asked), requested_by=by)
+    await connection.execute(made.on_conflict_do_nothing())
+    rows = [{"erasure": number, "model": model} for model in models]
+    if rows:
+        await connection.execute(insert(erasure_model).on_conflict_do_nothing(), rows)
+    found = await connection.execute(select(*COLUMNS).where(erasure.c.id == number))
+    return erasure_of(found.one())
+
+
+async def enqueue_arrivals(
+    connection: AsyncConnection, arrivals: Iterable[Arrival], *, cause: Cause
+) -> None:
+    """Queue what arrived and may not stay: model, uid, scope and the keys of its objects.
+
+    In the batch's own transaction. Each batch makes erasures of its own, one a model and scope:
+    a row that every ingester adds to would be a row that all of them wait for.
+    """
+    groups: dict[tuple[int, str], list[Arrival]] = defaultdict(list)
+    for arrival in arrivals:
+        groups[arrival[0], arrival[2]].append(arrival)
+    for (model, scope), group in sorted(groups.items()):
+        number = uuid4()
+        if added := await marks.add(connection, number, group):
+            values = {"id": number, "model": model, "cause": cause, "scope": scope}
+            made = erasure.insert().values(**values, state="pending", marked=added)
+            await connection.execute(made)
+
+
+async def create(
+    connection: AsyncConnection,
+    *,
+    model: int,
+    cause: Cause,
+    scope: Scope,
+    run: UUID | None = None,
+    state: State = "pending",
+    by: str | None = None,
+) -> Erasure:
+    """An erasure without marks yet."""
+    values = {"id": uuid4(), "model": model, "cause": cause, "scope": scope}
+    made = erasure.insert().values(**values, run=run, state=state, requested_by=by)
+    return erasure_of((await connection.execute(made.returning(*COLUMNS))).one())
+
+
+def _arrival(row: Any, scope: Scope) -> Arrival:
+    keys = (row.data_storage_key, row.response_storage_key, row.metadata_storage_key)
+    return row.model, row.uid, scope, *keys, row.sidecar_storage_key
