@@ -63,7 +63,7 @@ LINES = (
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"filters"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
-    | {"aggregates", "counting"},
+    | {"aggregates", "counting", "holds"},
     {"ledger"},
     {"figures"},
     {"doctor"},

@@ -17,6 +17,7 @@ from .tables import (
     PARTITIONED,
     blob_reference,
     erasing,
+    erasure_held,
     label,
     metadata_key,
     model_key,
@@ -26,7 +27,7 @@ from .tables import (
 )
 
 Place = Literal["distributed", "reference"]
-DISTRIBUTED = (*PARTITIONED, erasing, tombstone, blob_reference)
+DISTRIBUTED = (*PARTITIONED, erasing, erasure_held, tombstone, blob_reference)
 REFERENCE = (registration, metadata_key, label, model_key, model_label)
 # Never joined with what is distributed; a table that is new is named here, or above.
 LOCAL = (
@@ -42,6 +43,8 @@ LOCAL = (
     "erasure_obstacle",
     "former_model",
     "former_producers",
+    "hold",
+    "hold_change",
     "kafka_partition",
     "ledger_head",
     "ledger_intent",

@@ -28,6 +28,9 @@ class Action(StrEnum):
     POLICY_SET = "policy_set"
     POLICY_REMOVED = "policy_removed"
     RETENTION_REQUESTED = "retention_requested"
+    HOLD_PLACED = "hold_placed"
+    HOLD_CHANGED = "hold_changed"
+    HOLD_RELEASED = "hold_released"
     METADATA_CHANGED = "metadata_changed"
     INFERENCE_ERASED = "inference_erased"
     ERASURE_REQUESTED = "erasure_requested"
@@ -52,6 +55,9 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.POLICY_SET: "A retention policy was set; `detail` has its rules.",
     Action.POLICY_REMOVED: "A retention policy was removed.",
     Action.RETENTION_REQUESTED: "A run of retention was asked for.",
+    Action.HOLD_PLACED: "A legal hold was placed; `detail` names it.",
+    Action.HOLD_CHANGED: "Another legal hold was put in the place of one, under its id.",
+    Action.HOLD_RELEASED: "A legal hold was released; `detail` says why.",
     Action.METADATA_CHANGED: "Metadata of an inference were added or changed.",
     Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
     Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was asked for.",

@@ -42,6 +42,8 @@ GATE: Final = 7_302_003
 _ROWS = 1000
 _SPANS = 8
 
+# of a mark that is new; `claimed_at` is set by the eraser
+COLUMNS: Final = tuple(column.name for column in erasing.c if column.name != "claimed_at")
 # model, uid, scope, and the storage keys of data, response, metadata and sidecar
 Arrival: TypeAlias = tuple[int, UUID, str, str | None, str | None, str | None, str | None]
 
@@ -130,9 +132,8 @@ async def scopes(connection: AsyncConnection, model: int, uid: UUID) -> set[str]
 
 async def add(connection: AsyncConnection, erasure: UUID, arrivals: Iterable[Arrival]) -> int:
     """Mark what is named, stored or not; how many were not marked before."""
-    names = [column.name for column in erasing.c]
     rows = [
-        dict(zip(names, (model, uid, scope, erasure, *keys), strict=True))
+        dict(zip(COLUMNS, (model, uid, scope, erasure, *keys), strict=True))
         # one order everywhere: two that mark the same wait for each other, never crosswise
         for model, uid, scope, *keys in sorted(arrivals, key=lambda row: row[:3])
     ]

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.events import uid_floor
 from inference_store.store.tables import erasing, inference
 
+from . import marks
 from .policies import Scope
 
 
@@ -30,8 +31,7 @@ async def mark_expired(
     """
     query = _unmarked(model, scope, uid_floor(lo), uid_floor(hi), erasure)
     query = query.order_by(inference.c.uid).limit(limit).with_for_update(skip_locked=True)
-    names = [column.name for column in erasing.c]
-    made = insert(erasing).from_select(names, query).on_conflict_do_nothing()
+    made = insert(erasing).from_select(marks.COLUMNS, query).on_conflict_do_nothing()
     return (await connection.execute(made)).rowcount
 
 

@@ -34,6 +34,7 @@ from .dictionary import (
     partition_span,
     registration,
 )
+from .holds import erasure_held, hold, hold_change
 from .inference import (
     PARTITIONED,
     SIDE_TABLES,
@@ -63,10 +64,13 @@ __all__ = [
     "erased_span",
     "erasing",
     "erasure",
+    "erasure_held",
     "erasure_model",
     "erasure_obstacle",
     "former_model",
     "former_producers",
+    "hold",
+    "hold_change",
     "inference",
     "inference_alias",
     "kafka_partition",

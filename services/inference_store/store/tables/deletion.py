@@ -128,6 +128,8 @@ erasing = Table(
     Column("response_storage_key", CODE_POINTS),
     Column("metadata_storage_key", CODE_POINTS),
     Column("sidecar_storage_key", CODE_POINTS),
+    # since then its objects may be gone; NULL: a legal hold placed now still keeps everything
+    Column("claimed_at", DateTime(timezone=True)),
     Index("erasing_erasure_idx", "erasure"),
 )
 

@@ -17,12 +17,17 @@ class Row:
     body: Any = None
     shows_stored: bool = True
     """Whether its answer tells of what is stored."""
+    query: str = ""
+    """What the path goes on with."""
+    names_model: bool = False
+    """Whether the model stands in the body: it may not exist for whoever asks."""
 
 
 _M = "/v1/models/{model_id}"
 _I = f"{_M}/inferences/{{inference_id}}"
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
+_HOLD = {"name": "x", "reason": "y", "model_id": "{model_id}", "filter": "ok"}
 _KEY = {"name": "x", "grants": [{"rights": ["read"]}]}
 
 TABLE: dict[tuple[str, str], Row] = {
@@ -61,6 +66,12 @@ TABLE: dict[tuple[str, str], Row] = {
         Right.DELETE, Over.SOME, 202, {"subject": {"key": "who", "value": "me"}}
     ),
     ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(Right.DELETE, Over.SOME, 202),
+    ("POST", "/v1/holds"): Row(Right.HOLD, Over.SOME, 201, _HOLD, names_model=True),
+    ("GET", "/v1/holds"): Row(Right.HOLD, Over.SOME, 200),
+    ("GET", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200),
+    ("PUT", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, _HOLD),
+    ("DELETE", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, query="?reason=over"),
+    ("GET", "/v1/holds/{hold_id}/history"): Row(Right.HOLD, Over.SOME, 200),
     ("GET", "/v1/dead-letters"): Row(Right.ADMIN, Over.SOME, 200),
     ("GET", "/v1/dead-letters/{id}"): Row(Right.ADMIN, Over.SOME, 200),
     ("POST", "/v1/dead-letters/redrive"): Row(Right.ADMIN, Over.SOME, 202, {}),

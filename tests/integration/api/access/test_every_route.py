@@ -2,17 +2,19 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.api.access import GuardedRoute, Over
 from inference_store.api.access.needs import Needs, needs_of
-from inference_store.store import dead_letters
+from inference_store.store import dead_letters, holds, registrations
 from inference_store.store.access import Action, Who, keys, note
 from inference_store.store.books import Place, begin
+from inference_store.store.cql2 import parse
 from inference_store.store.records import Record, Trouble
 from inference_store.store.retention import erasures, policies, runs
 from inference_store.store.rights import Grant, Right
@@ -71,9 +73,19 @@ async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Id
         "inference_id": "one",
         "run_id": str((await runs.request(connection, model)).id),
         "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
+        "hold_id": str(await a_hold(connection, model_id)),
         "id": str(dead.id),
         "key_id": key.id,
     }
+
+
+async def a_hold(connection: AsyncConnection, model_id: str) -> UUID:
+    """A hold of a model, placed."""
+    number = (await registrations.known(connection, [model_id]))[model_id].model
+    made = await holds.make(connection, number, holds.Asked(filter=parse("ok")))
+    body = {"id": str(uuid4()), "name": f"{model_id}'s", "reason": "a file", "revision": 1}
+    body |= {"model_id": model_id, "filter": made.text, "inference_ids": None, "until": None}
+    return (await holds.apply_placed(connection, body, NOW, "test")).hold.id
 
 
 Ask = Callable[..., Awaitable[httpx.Response]]
@@ -82,7 +94,7 @@ Ask = Callable[..., Awaitable[httpx.Response]]
 @pytest.mark.parametrize("place", TABLE, ids=" ".join)
 async def test_a_route(place: tuple[str, str], a_key: Keys, ids: dict[str, Ids]) -> None:
     row = TABLE[place]
-    path, body = place[1].format(**ids[SECRET]), _filled(row.body, SECRET)
+    path, body = place[1].format(**ids[SECRET]) + row.query, _filled(row.body, SECRET)
 
     async def ask(key: str | None) -> httpx.Response:
         return await a_key.ask(key, place[0], path, body)
@@ -111,13 +123,15 @@ async def _hidden(place: tuple[str, str], row: Row, a_key: Keys, ids: dict[str, 
     """With every right over another model and another project, nothing of this one shows."""
     for over in ({"model_id": OPEN}, {"project_id": f"{OPEN}-project"}):
         other = await a_key.make({"role": "owner", **over})
-        method, path = place[0], place[1].format(**ids[SECRET])
+        method, path = place[0], place[1].format(**ids[SECRET]) + row.query
         answer = await a_key.ask(other, method, path, _filled(row.body, SECRET))
         if row.over is Over.EVERYTHING:
             assert answer.status_code == 403
         elif row.over is Over.MODEL or "{" in place[1]:
             assert answer.status_code == 404, answer.text
             await _is_as_if_it_were_not(place, row, a_key, other, ids, answer)
+        elif row.names_model:
+            assert answer.status_code == 404, answer.text
         else:
             assert answer.status_code == row.status
             assert "secret" not in answer.text
@@ -131,8 +145,8 @@ async def _is_as_if_it_were_not(
     """The same refusal as of what does not exist at all, to the letter."""
     uuid = "00000000-0000-4000-8000-000000000000"
     nothing = {"model_id": "nobody", "inference_id": "one", "run_id": uuid, "erasure_id": uuid}
-    absent = {**nothing, "id": "999999", "key_id": "nobody"}
-    path = place[1].format(**absent)
+    absent = {**nothing, "id": "999999", "key_id": "nobody", "hold_id": uuid}
+    path = place[1].format(**absent) + row.query
     answer = await a_key.ask(key, place[0], path, _filled(row.body, "nobody"))
     named = next(name for name in absent if f"{{{name}}}" in place[1])
     assert answer.status_code == 404

@@ -1,0 +1,52 @@
+"""Legal holds as answers show them."""
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store import registrations
+from inference_store.store.holds import Hold, Made
+from inference_store.store.holds.making import spelt
+from inference_store.store.holds.placing import Placed
+from inference_store.store.holds.stored import Change
+
+from .answer import named
+
+_CLAIMS = 100
+
+
+async def names(connection: AsyncConnection, models: Collection[int | None]) -> Mapping[int, str]:
+    """The ids of the models that still have one."""
+    return await registrations.names(connection, {each for each in models if each is not None})
+
+
+def shown(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
+    """A hold, its model by its id and its filter as text."""
+    values = named(hold, "model", "in_force_at")
+    return values | {
+        "model_id": None if hold.model is None else ids.get(hold.model),
+        "filter": spelt(hold.filter) if hold.inference_ids is None else None,
+        "state": hold.state(datetime.now(UTC)),
+    }
+
+
+async def placed(connection: AsyncConnection, found: Placed, made: Made) -> dict[str, Any]:
+    """A hold that has just been placed, with what had been claimed before."""
+    claims = found.claimed[:_CLAIMS]
+    ids = await names(connection, [found.hold.model, *(claim.model for claim in claims)])
+    return shown(found.hold, ids) | {
+        "claimed": len(found.claimed),
+        "claims": [named(claim, "model") | {"model_id": ids.get(claim.model)} for claim in claims],
+        "warnings": list(made.warnings),
+    }
+
+
+def document(change: Change) -> dict[str, Any]:
+    """One revision of a hold."""
+    kept = ("name", "reason", "model_id", "inference_ids", "until")
+    said = {name: change.document[name] for name in kept if name in change.document}
+    if change.document.get("inference_ids") is None and "filter" in change.document:
+        said["filter"] = spelt(change.document["filter"])
+    return named(change, "document") | {"document": said}

@@ -1,0 +1,26 @@
+"""Legal holds: filters whose inferences nothing may delete. NULL protects, a doubt too."""
+
+from .force import HoldUnreadable, holding, in_force, predicate
+from .hold import Hold
+from .making import Asked, Made, make
+from .meaning import held
+from .placing import apply_changed, apply_placed, apply_released
+from .stored import find, history, listed
+
+__all__ = [
+    "Asked",
+    "Hold",
+    "HoldUnreadable",
+    "Made",
+    "apply_changed",
+    "apply_placed",
+    "apply_released",
+    "find",
+    "held",
+    "history",
+    "holding",
+    "in_force",
+    "listed",
+    "make",
+    "predicate",
+]

@@ -1,0 +1,54 @@
+"""A legal hold, as it is kept."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, and_, func, or_
+
+from inference_store.store.tables import hold
+
+State = Literal["in_force", "ended", "released"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What it keeps, why and until when, and who placed and released it.
+
+    `model` None: every model, also those to come. `filter`: as `filters.saved` keeps it.
+    """
+
+    id: UUID
+    name: str
+    reason: str
+    model: int | None
+    filter: str
+    inference_ids: tuple[str, ...] | None
+    until: datetime | None
+    placed_by: str
+    placed_at: datetime
+    in_force_at: datetime
+    released_by: str | None
+    released_at: datetime | None
+    release_reason: str | None
+    revision: int
+
+    def state(self, now: datetime) -> State:
+        """Whether it keeps anything: until it is released, or `until` has passed."""
+        if self.released_at is not None:
+            return "released"
+        return "ended" if self.until is not None and self.until <= now else "in_force"
+
+
+def hold_of(row: Any) -> Hold:
+    """A Hold from a row of the table."""
+    values = dict(row._mapping)
+    ids = values["inference_ids"]
+    return Hold(**values | {"inference_ids": None if ids is None else tuple(ids)})
+
+
+def is_in_force() -> ColumnElement[bool]:
+    """The holds that keep something now."""
+    here = hold.c
+    return and_(here.released_at.is_(None), or_(here.until.is_(None), here.until > func.now()))
