@@ -17,6 +17,8 @@ from inference_store.store.ledger import KINDS
 from inference_store.store.metrics import METRICS
 from inference_store.store.operators import OPERATORS
 from inference_store.store.producer_reports import DROP_REASONS
+from inference_store.store.retention.failures import FAILURES
+from inference_store.store.retention.own_records import RECORDS, Records
 from inference_store.store.rights import RIGHTS, ROLES, Right, Role
 from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
 from inference_store.store.task_types import TASK_TYPES
@@ -108,6 +110,17 @@ def test_every_task_type_is_documented() -> None:
 def test_every_protocol_is_documented() -> None:
     for name in PROTOCOLS:
         assert f"| `{name}` |" in EXTEND
+
+
+@pytest.mark.parametrize("records", RECORDS, ids=lambda records: records.name)
+def test_every_retention_of_our_own_records_is_documented(records: Records) -> None:
+    setting = f"{PREFIX}{records.setting.upper()}"
+    assert f"| `{records.name}` | {records.sentence} | `{setting}` |" in OPERATE
+
+
+def test_every_reason_of_a_failure_is_documented() -> None:
+    for reason, sentence in FAILURES.items():
+        assert f"| `{reason}` | {sentence} |" in OPERATE
 
 
 @pytest.mark.parametrize("right", Right)

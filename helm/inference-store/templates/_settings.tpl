@@ -50,6 +50,9 @@
 {{- end -}}
 {{- $_ := set $s "API_CORS_ORIGINS" (join "," $v.api.corsOrigins) -}}
 {{- $_ := set $s "RETENTION_INTERVAL_SECONDS" (include "inference-store.text" $v.retention.intervalSeconds) -}}
+{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RUN" "runSeconds" -}}
+{{- $_ := set $s (printf "%s_KEEP_SECONDS" $setting) (include "inference-store.text" (index $v.retention.keep $value)) -}}
+{{- end -}}
 {{- $_ := set $s "API_HOST" "0.0.0.0" -}}
 {{- $_ := set $s "API_PORT" "8080" -}}
 {{- range $component, $port := dict "INGESTER" "9101" "API" "9102" "RETENTION" "9103" -}}

@@ -8,9 +8,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import partitions
 from inference_store.store.database import is_trouble
-from inference_store.store.metrics import PARTITIONS_DROPPED, RETENTION_TROUBLE
+from inference_store.store.metrics import PARTITIONS_DROPPED
 from inference_store.store.partitions import Span
 from inference_store.store.retention import runs, spans
+from inference_store.store.retention.failures import failed
 
 _log = structlog.get_logger()
 _TRIES = 5
@@ -31,7 +32,7 @@ async def drop(engine: AsyncEngine, span: Span, run: UUID) -> bool:
         except DBAPIError as error:
             if not is_trouble(error) or error.connection_invalidated:
                 raise
-            RETENTION_TROUBLE.inc()
+            failed("partition_in_use")
             _log.warning("partition is in use", action="drop_waits", span=span.name)
             continue
         async with engine.begin() as connection:

@@ -28,11 +28,11 @@ from inference_store.store.failpoints import failpoint
 from inference_store.store.metrics import (
     ERASED,
     OBJECTS_DELETED,
-    RETENTION_TROUBLE,
     STEP_SECONDS,
 )
 from inference_store.store.retention import claims, erasures, marks, rows
 from inference_store.store.retention.erasures import Erasure, State
+from inference_store.store.retention.failures import failed, reason_of
 from inference_store.store.retention.identities import Identity
 from inference_store.store.retention.marks import Mark
 from inference_store.store.stages import stage
@@ -170,7 +170,8 @@ def _proved(
 def _sentence(faults: Sequence[DeleteFault]) -> str | None:
     if not faults:
         return None
-    RETENTION_TROUBLE.inc(len(faults))
+    for fault in faults:
+        failed(reason_of(fault.code, fault.message))
     first = faults[0]
     others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
     return f"{first.key}{others}: {first.code} {first.message}".strip()

@@ -8,7 +8,6 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import (
-    audit_chain,
     books,
     counting,
     key_registry,
@@ -17,20 +16,18 @@ from inference_store.store import (
 )
 from inference_store.store.blobs import Blobs
 from inference_store.store.ledger import Ledger
-from inference_store.store.metrics import AUDIT_PRUNED, LAST_RUN, RETENTION_RUNS, RUN_SECONDS
+from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import RetentionSettings
 
 from .eraser import Eraser
-from .linking import all_linked
 from .marker import Marker
 from .pace import Pace
+from .pruning import prune
 from .sweep import Sweep
 
-_AUDIT_BATCH = 10_000
-_CHECKPOINT_SECONDS = 3600.0
 _PRODUCERS_BATCH = 500
 _COUNTING_SECONDS = 10.0
 _SHARE_SECONDS = 10.0
@@ -134,7 +131,7 @@ class Leader:
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
         await self._fold_producers()
-        await self._prune_audit()
+        await prune(self._engine, self._settings, self._pace)
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
@@ -154,19 +151,3 @@ class Leader:
             await self._pace.next_step()
             async with self._engine.begin() as connection:
                 folded = await books.fold(connection, limit=_PRODUCERS_BATCH)
-
-    async def _prune_audit(self) -> None:
-        """Entries of the audit that are old enough go, batch by batch; the chain's head is kept."""
-        await all_linked(self._engine)
-        async with self._engine.begin() as connection:
-            await audit_chain.checkpoint(connection, every_seconds=_CHECKPOINT_SECONDS)
-        pruned = 1
-        while pruned:
-            await self._pace.next_step()
-            async with self._engine.begin() as connection:
-                pruned = await audit_chain.prune(
-                    connection,
-                    older_than_seconds=self._settings.audit_keep_seconds,
-                    limit=_AUDIT_BATCH,
-                )
-            AUDIT_PRUNED.inc(pruned)

@@ -14,7 +14,8 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of, is_trouble
 from inference_store.store.errors import BlobsAway, LedgerApart
 from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.metrics import LAST_RUN, RETENTION_TROUBLE, RUN_INTERVAL
+from inference_store.store.metrics import LAST_RUN, RUN_INTERVAL
+from inference_store.store.retention.failures import failed
 from inference_store.store.retention.leadership import Leadership, candidacy
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import RetentionSettings
@@ -133,7 +134,7 @@ class _Retention:
         pace = Pace(leadership, self._heartbeat, self._stop)
         leader = Leader(self._settings, self._engine, self._blobs, pace, self._schedule.due)
         _log.info("retention leads", action="leading")
-        async with watching(self._engine), linking(self._engine):
+        async with watching(self._engine, self._settings), linking(self._engine):
             await leader.begin()
             while True:
                 await self._watch.if_due()
@@ -143,7 +144,7 @@ class _Retention:
                 await self._rest(self._wait_seconds)
 
     async def _trouble(self, server: str, error: Exception) -> None:
-        RETENTION_TROUBLE.inc()
+        failed(server.replace(" ", "_"))
         self._heartbeat.beat()
         # of this turn alone: the other server's may be over
         self._away = {server: (str(error) or type(error).__name__)[:500]}

@@ -1,7 +1,7 @@
 """Gauges of what is to be erased, set while this service leads; a long step does not stop them."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import structlog
@@ -10,15 +10,21 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import figures, metrics
+from inference_store.store.retention import overdue
+from inference_store.store.retention.own_records import RECORDS
+from inference_store.store.settings import RetentionSettings
 
 _EVERY_SECONDS = 5.0
+# Every minute: it looks for the oldest of everything.
+_OVERDUE_EVERY = 12
 _log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def watching(engine: AsyncEngine) -> AsyncIterator[None]:
+async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
     """Set the gauges every five seconds; afterwards another service leads, and shows them."""
-    task = asyncio.create_task(_watch(engine))
+    keep = {each.setting: getattr(settings, each.setting) for each in RECORDS}
+    task = asyncio.create_task(_watch(engine, keep))
     metrics.LEADING.set(1)
     try:
         yield
@@ -27,15 +33,21 @@ async def watching(engine: AsyncEngine) -> AsyncIterator[None]:
         metrics.MARKED.set(0)
         metrics.ERASURES.clear()
         metrics.OLDEST_ERASURE.set(0)
+        metrics.OVERDUE.set(0)
+        metrics.AUDIT_UNLINKED.set(0)
         task.cancel()
         await asyncio.wait([task])
 
 
-async def _watch(engine: AsyncEngine) -> None:
+async def _watch(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
+    look = 0
     while True:
         try:
             async with engine.connect() as connection:
                 _show(await figures.of_retention(connection))
+                if look % _OVERDUE_EVERY == 0:
+                    metrics.OVERDUE.set(await overdue.seconds(connection, keep))
+                look += 1
         except (DBAPIError, PoolTimeout, OSError) as error:
             _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
         await asyncio.sleep(_EVERY_SECONDS)
@@ -46,5 +58,6 @@ def _show(found: figures.RetentionFigures) -> None:
     for state, count in found.erasures.items():
         metrics.ERASURES.labels(state).set(count)
     metrics.OLDEST_ERASURE.set(found.oldest_seconds)
+    metrics.AUDIT_UNLINKED.set(found.audit_unlinked_seconds)
     if found.last_run is not None:
         metrics.LAST_RUN.set(found.last_run.timestamp())

@@ -25,6 +25,8 @@ STATES = (
     "erased_again",
     "parked",
 )
+# Nobody has to decide about these any more.
+SETTLED = ("discarded", "stored", "duplicate", "expired", "erased_again")
 _PLACE = ("cluster", "topic", "epoch", "partition", "offset")
 _TROUBLE = ("reason", "detail", "model_id", "inference_id")
 

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from . import books
+from . import audit_chain, books
 from .books import Outcome
 from .partitions import Spans, spans
 from .retention.erasures import ENDED, STATES
@@ -93,6 +93,7 @@ class RetentionFigures:
     erasures: Mapping[str, int]
     oldest_seconds: float
     last_run: datetime | None
+    audit_unlinked_seconds: float
 
 
 async def of_retention(connection: AsyncConnection) -> RetentionFigures:
@@ -110,6 +111,7 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
         oldest_seconds=age(min((row[2] for row in rows), default=None)),
         last_run=await connection.scalar(ended),
+        audit_unlinked_seconds=(await audit_chain.unlinked(connection))[1],
     )
 
 

@@ -239,8 +239,18 @@ STEP_SECONDS = _histogram(
 ERASED = _counter("retention_erased_total", "Inferences or inputs erased.", "scope")
 OBJECTS_DELETED = _counter("retention_objects_deleted_total", "Objects deleted and seen gone.")
 PARTITIONS_DROPPED = _counter("retention_partitions_dropped_total", "Partitions dropped whole.")
-RETENTION_TROUBLE = _counter("retention_trouble_total", "Steps that failed and will be retried.")
-AUDIT_PRUNED = _counter("retention_audit_pruned_total", "Entries of the audit removed by age.")
+RETENTION_TROUBLE = _counter(
+    "retention_trouble_total", "Steps that failed and will be retried, by reason.", "reason"
+)
+PRUNED = _counter("retention_pruned_total", "Our own records removed by age, by kind.", "records")
+OVERDUE = _gauge(
+    "retention_overdue_seconds",
+    "How long ago the oldest of all that is still there should have gone; 0: nothing is overdue.",
+)
+AUDIT_UNLINKED = _gauge(
+    "retention_audit_unlinked_seconds",
+    "Age of the oldest entry of the audit that is not in its chain yet.",
+)
 LAST_RUN = _gauge(
     "retention_last_run_timestamp_seconds",
     "When the last run ended well; where none ever has: when the service started.",

@@ -6,8 +6,8 @@ So an erasure can take the values, and the chain still closes.
 """
 
 from .checkpoints import checkpoint, prune
-from .linking import link
+from .linking import link, unlinked
 from .taking import forget
 from .verifying import Fault, Verdict, verify
 
-__all__ = ["Fault", "Verdict", "checkpoint", "forget", "link", "prune", "verify"]
+__all__ = ["Fault", "Verdict", "checkpoint", "forget", "link", "prune", "unlinked", "verify"]

@@ -51,15 +51,16 @@ def _account(
     lost: Mapping[Place, Sequence[tuple[int, int]]],
 ) -> Account:
     place = Place(row.cluster, row.topic, row.epoch, row.partition)
-    discarded = letters.get((place, "discarded"), 0)
+    # what was discarded stays so when retention has removed the letter
+    open = sum(letters.get((place, state), 0) for state in ("open", "redrive"))
     return Account(
         place=place,
         first=row.first,
         next=row.next,
         began=row.began,
         counts={outcome: getattr(row, outcome.value) for outcome in Outcome},
-        dead_open=row.dead - discarded,
-        dead_discarded=discarded,
+        dead_open=open,
+        dead_discarded=row.dead - open,
         lost=lost.get(place, ()),
         updated_at=row.updated_at,
     )

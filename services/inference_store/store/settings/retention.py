@@ -21,5 +21,9 @@ class RetentionSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettin
     """How often requested runs and erasures are looked for."""
     retention_batch_inferences: Count = 1000
     """Most inferences marked, deleted and forgotten in one step."""
+    dead_letter_keep_seconds: Seconds = 90 * 24 * 3600.0
+    """How long dead letters are kept after they were discarded or redriven; open ones stay."""
+    run_keep_seconds: Seconds = 400 * 24 * 3600.0
+    """How long ended runs of retention are kept, and erasures of which nothing is left."""
     tombstone_seconds: Seconds = 30 * 24 * 3600.0
     """How long an erased inference is remembered: longer than an event can still arrive."""

@@ -1,0 +1,28 @@
+"""Our own records go when they are old enough, batch by batch."""
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import audit_chain
+from inference_store.store.metrics import PRUNED
+from inference_store.store.retention.own_records import RECORDS
+from inference_store.store.settings import RetentionSettings
+
+from .linking import all_linked
+from .pace import Pace
+
+_BATCH = 10_000
+_CHECKPOINT_SECONDS = 3600.0
+
+
+async def prune(engine: AsyncEngine, settings: RetentionSettings, pace: Pace) -> None:
+    """Remove what each kind's setting no longer keeps; of the audit only what is in its chain."""
+    await all_linked(engine)
+    async with engine.begin() as connection:
+        await audit_chain.checkpoint(connection, every_seconds=_CHECKPOINT_SECONDS)
+    for records in RECORDS:
+        seconds, pruned = getattr(settings, records.setting), 1
+        while pruned:
+            await pace.next_step()
+            async with engine.begin() as connection:
+                pruned = await records.prune(connection, seconds, _BATCH)
+            PRUNED.labels(records.name).inc(pruned)

@@ -1,0 +1,92 @@
+"""What the store keeps of its own work: each kind has a retention of its own, one list of them.
+
+Never what is still to be decided or done: open dead letters, erasures with something left over.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Table, func, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store import audit_chain
+from inference_store.store.dead_letters import SETTLED
+from inference_store.store.tables import audit, dead_letter, erasure, retention_run
+
+Prune = Callable[[AsyncConnection, float, int], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """One kind: which of them may go, by which of their times, after which setting's seconds."""
+
+    name: str
+    sentence: str
+    setting: str
+    time: ColumnElement[datetime]
+    may_go: ColumnElement[bool]
+    prune: Prune
+    """Remove what is older than so many seconds, the oldest first, at most so many; how many."""
+
+
+def _rows(table: Table, time: str, may_go: ColumnElement[bool]) -> dict[str, Any]:
+    """Of rows that are simply deleted."""
+    at, key = table.c[time], table.c.id
+
+    async def prune(connection: AsyncConnection, seconds: float, limit: int) -> int:
+        old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
+        return (await connection.execute(table.delete().where(key.in_(old)))).rowcount
+
+    return {"time": at, "may_go": may_go, "prune": prune}
+
+
+async def _prune_audit(connection: AsyncConnection, seconds: float, limit: int) -> int:
+    return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit)
+
+
+def _ago(seconds: float) -> ColumnElement[datetime]:
+    return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+RECORDS: Final = (
+    Records(
+        name="dead_letters",
+        sentence="Dead letters that were discarded or redriven; open ones stay.",
+        setting="dead_letter_keep_seconds",
+        **_rows(dead_letter, "updated_at", dead_letter.c.state.in_(SETTLED)),
+    ),
+    Records(
+        name="runs",
+        sentence="Runs of retention that have ended.",
+        setting="run_keep_seconds",
+        **_rows(retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))),
+    ),
+    Records(
+        name="erasures",
+        sentence="Erasures of which nothing is left; their certificates stay.",
+        setting="run_keep_seconds",
+        **_rows(erasure, "finished_at", erasure.c.state.in_(("deleted", "certified", "cancelled"))),
+    ),
+    Records(
+        name="audit",
+        sentence="Entries of the audit; a checkpoint of its chain stays.",
+        setting="audit_keep_seconds",
+        time=audit.c.at,
+        may_go=true(),
+        prune=_prune_audit,
+    ),
+)
+
+
+async def overdue_seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
+    """By how much the oldest record is older than it may become; 0: none is. `keep`: seconds by
+    setting."""
+    longest = 0.0
+    for each in RECORDS:
+        age = func.extract("epoch", func.now() - func.min(each.time))
+        found = await connection.scalar(select(age).where(each.may_go))
+        if found is not None:
+            longest = max(longest, float(found) - keep[each.setting])
+    return longest

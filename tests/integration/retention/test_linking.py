@@ -1,0 +1,62 @@
+"""While it leads the service chains the audit; what holds it up is seen."""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.retention.linking import linking
+from inference_store.retention.watch import watching
+from inference_store.store import audit_chain
+from inference_store.store.access import Action, Who, note
+from inference_store.store.metrics import AUDIT_UNLINKED
+from inference_store.store.settings import RetentionSettings
+from tests.polling import until
+
+
+async def _write(connection: AsyncConnection) -> None:
+    await note(connection, Who("key:ada", None), Action.LINKS_MADE)
+
+
+async def _unlinked(engine: AsyncEngine) -> int:
+    async with engine.connect() as connection:
+        return (await audit_chain.unlinked(connection))[0]
+
+
+async def test_what_is_committed_has_its_place_within_seconds(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        for _ in range(5):
+            await _write(connection)
+    assert await _unlinked(engine) == 5
+    async with linking(engine):
+        await until(lambda: _unlinked(engine), lambda left: left == 0, seconds=30)
+
+
+async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine) -> None:
+    async with engine.connect() as late:
+        await _write(late)
+        async with engine.begin() as connection:
+            await _write(connection)
+            assert await audit_chain.link(connection, limit=10) == 1
+        await late.commit()
+    async with engine.begin() as connection:
+        assert await audit_chain.link(connection, limit=10) == 1
+        places = await connection.execute(text("SELECT number FROM audit ORDER BY id"))
+        assert list(places.scalars()) == [2, 1]
+    async with engine.connect() as connection:
+        assert (await audit_chain.verify(connection)).faults == []
+
+
+async def test_a_chain_that_stands_is_shown(
+    engine: AsyncEngine, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await _write(connection)
+
+    async def shown() -> float:
+        return float(AUDIT_UNLINKED._value.get())
+
+    async with engine.begin() as holding:
+        await holding.execute(text("SELECT FROM audit_head FOR UPDATE"))
+        async with linking(engine), watching(engine, settings):
+            await until(shown, lambda seconds: seconds > 0, seconds=30)
+            await holding.rollback()
+            await until(shown, lambda seconds: seconds == 0, seconds=30)

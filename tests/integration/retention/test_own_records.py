@@ -1,0 +1,112 @@
+"""Each kind of our own records has its own retention; what is to be decided or done stays."""
+
+import asyncio
+from typing import Any
+
+from sqlalchemy import func, select, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.retention.leader import Leader
+from inference_store.retention.pace import Pace
+from inference_store.store.admin import Heartbeat
+from inference_store.store.blobs import Blobs
+from inference_store.store.books import accounts
+from inference_store.store.metrics import PRUNED
+from inference_store.store.retention import overdue
+from inference_store.store.retention.leadership import candidacy
+from inference_store.store.retention.own_records import RECORDS
+from inference_store.store.settings import RetentionSettings
+from inference_store.store.tables import dead_letter, erasure, retention_run
+
+_DAY = 86400.0
+_KEEP = {
+    "dead_letter_keep_seconds": 2 * _DAY,
+    "run_keep_seconds": 4 * _DAY,
+    "audit_keep_seconds": 6 * _DAY,
+}
+# Each state at an age of one to ten days.
+_OLD = "now() - n * interval '1 day' FROM generate_series(1, 10) AS n"
+_LETTERS = ("open", "redrive", "parked", "discarded", "stored", "duplicate", "expired")
+
+
+async def _make(connection: AsyncConnection) -> None:
+    await connection.execute(
+        text(
+            "INSERT INTO kafka_partition (cluster, topic, epoch, partition, first, next, dead)"
+            " VALUES ('c', 't', 1, 0, 0, 60, 60)"
+        )
+    )
+    for place, state in enumerate(_LETTERS):
+        values = f"{100 * place} + n, now(), 'not_json', 'x', '{state}', {_OLD}"
+        await connection.execute(
+            text(
+                'INSERT INTO dead_letter (cluster, topic, epoch, partition, "offset", record_time,'
+                f" reason, detail, state, updated_at) SELECT 'c', 't', 1, 0, {values}"
+            )
+        )
+    for state in ("done", "failed", "running"):
+        at = "NULL FROM generate_series(1, 10)" if state == "running" else _OLD
+        await connection.execute(
+            text(
+                "INSERT INTO retention_run (id, cause, state, inputs_deleted, finished_at)"
+                f" SELECT gen_random_uuid(), 'request', '{state}', 1, {at}"
+            )
+        )
+    for state, at in (("deleted", _OLD), ("failed", "NULL FROM generate_series(1, 10) AS n")):
+        await connection.execute(
+            text(
+                "INSERT INTO erasure (id, model, cause, scope, state, finished_at)"
+                f" SELECT gen_random_uuid(), 1, 'request', 'inference', '{state}', {at}"
+            )
+        )
+
+
+async def _states(engine: AsyncEngine, table: Any) -> dict[str, int]:
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(table.c.state, func.count()).group_by(table.c.state))
+        return {row[0]: row[1] for row in rows}
+
+
+async def _turn(settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs) -> None:
+    due = asyncio.Event()
+    due.set()
+    async with candidacy(engine) as leadership:
+        assert await leadership.take()
+        pace = Pace(leadership, Heartbeat(), asyncio.Event())
+        await Leader(settings, engine, blobs, pace, due).turn()
+
+
+async def test_what_is_old_and_settled_goes(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await _make(connection)
+        before = await overdue.seconds(connection, _KEEP)
+    assert 7.9 * _DAY < before < 8.1 * _DAY
+    counted = {each.name: PRUNED.labels(each.name)._value.get() for each in RECORDS}
+    await _turn(settings.model_copy(update=_KEEP), engine, blobs)
+    settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
+    waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
+    assert await _states(engine, dead_letter) == waiting | settled
+    # the marks of the failed ones are gone, so that this turn ended them
+    assert await _states(engine, erasure) == {"deleted": 13}
+    runs = await _states(engine, retention_run)
+    assert (runs["failed"], runs["running"]) == (3, 10)
+    grown = {each.name: PRUNED.labels(each.name)._value.get() - counted[each.name]
+             for each in RECORDS}  # fmt: skip
+    assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0}
+    async with engine.connect() as connection:
+        assert await overdue.seconds(connection, _KEEP) == 0
+
+
+async def test_a_discarded_letter_stays_discarded_in_the_books(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    async with engine.begin() as connection:
+        await _make(connection)
+        [account] = await accounts(connection)
+    assert (account.dead_open, account.dead_discarded) == (20, 40)
+    await _turn(settings.model_copy(update=_KEEP), engine, blobs)
+    async with engine.connect() as connection:
+        [account] = await accounts(connection)
+    assert (account.dead_open, account.dead_discarded) == (20, 40)
