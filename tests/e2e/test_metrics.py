@@ -138,6 +138,9 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_leading": above_zero,
     "retention_pruned_total": has("audit"),
     "retention_overdue_seconds": above_zero,
+    # Nothing is held here: tests/integration/retention/test_figures_of_holds.py holds something.
+    "retention_holds": lambda found: found != {},
+    "retention_held": lambda found: found != {},
     # Zero within a second: tests/integration/retention/test_linking.py holds the chain up.
     "retention_audit_unlinked_seconds": lambda found: found != {},
     "retention_marked": above_zero,

@@ -35,6 +35,8 @@ async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIte
         metrics.OLDEST_ERASURE.set(0)
         metrics.OVERDUE.set(0)
         metrics.AUDIT_UNLINKED.set(0)
+        metrics.HOLDS.set(0)
+        metrics.HELD.set(0)
         task.cancel()
         await asyncio.wait([task])
 
@@ -58,6 +60,8 @@ def _show(found: figures.RetentionFigures) -> None:
     for state, count in found.erasures.items():
         metrics.ERASURES.labels(state).set(count)
     metrics.OLDEST_ERASURE.set(found.oldest_seconds)
+    metrics.HOLDS.set(found.holds)
+    metrics.HELD.set(found.held)
     metrics.AUDIT_UNLINKED.set(found.audit_unlinked_seconds)
     if found.last_run is not None:
         metrics.LAST_RUN.set(found.last_run.timestamp())

@@ -10,9 +10,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from . import audit_chain, books
 from .books import Outcome
+from .holds.hold import is_in_force
 from .partitions import Spans, spans
 from .retention.erasures import ENDED, STATES
-from .tables import dead_letter, erasing, erasure, kafka_partition, parked_event, retention_run
+from .tables import (
+    dead_letter,
+    erasing,
+    erasure,
+    erasure_held,
+    hold,
+    kafka_partition,
+    parked_event,
+    retention_run,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +104,9 @@ class RetentionFigures:
     oldest_seconds: float
     last_run: datetime | None
     audit_unlinked_seconds: float
+    holds: int
+    # left by erasures because of a hold
+    held: int
 
 
 async def of_retention(connection: AsyncConnection) -> RetentionFigures:
@@ -106,12 +119,16 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
         await connection.execute(select(*columns).where(where).group_by(erasure.c.state))
     )
     ended = select(func.max(retention_run.c.finished_at)).where(retention_run.c.state == "done")
+    in_force = select(func.count()).select_from(hold).where(is_in_force())
+    held = select(func.count()).select_from(erasure_held)
     return RetentionFigures(
         marked=int(marked or 0),
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
-        oldest_seconds=age(min((row[2] for row in rows), default=None)),
+        oldest_seconds=age(min((row[2] for row in rows if row[0] != "partly_held"), default=None)),
         last_run=await connection.scalar(ended),
         audit_unlinked_seconds=(await audit_chain.unlinked(connection))[1],
+        holds=int(await connection.scalar(in_force) or 0),
+        held=int(await connection.scalar(held) or 0),
     )
 
 

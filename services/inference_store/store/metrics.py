@@ -247,6 +247,10 @@ OVERDUE = _gauge(
     "retention_overdue_seconds",
     "How long ago the oldest of all that is still there should have gone; 0: nothing is overdue.",
 )
+HOLDS = _gauge("retention_holds", "Legal holds in force.")
+HELD = _gauge(
+    "retention_held", "What erasures left because of a hold, and take up when it is released."
+)
 AUDIT_UNLINKED = _gauge(
     "retention_audit_unlinked_seconds",
     "Age of the oldest entry of the audit that is not in its chain yet.",

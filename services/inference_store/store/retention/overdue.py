@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.tables import erasure
 
 from . import own_records
-from .erasures import FINAL
+from .erasures import ENDED
 
 
 async def seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
@@ -20,8 +20,8 @@ async def seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> flo
 
 
 async def _erasures(connection: AsyncConnection) -> float:
-    """Also those that failed: what they name is still there."""
+    """Also those that failed: what they name is still there. What a hold keeps is not overdue."""
     age = func.extract("epoch", func.now() - func.min(erasure.c.requested_at))
-    gone = [state for state in FINAL if state != "failed"]
-    found = await connection.scalar(select(age).where(erasure.c.state.not_in(gone)))
+    over = (*ENDED, "partly_held")
+    found = await connection.scalar(select(age).where(erasure.c.state.not_in(over)))
     return float(found or 0)

@@ -3,17 +3,26 @@
 Never what is still to be decided or done: open dead letters, erasures with something left over.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Table, func, select, true
+from sqlalchemy import Column, ColumnElement, Table, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain
 from inference_store.store.dead_letters import SETTLED
-from inference_store.store.tables import audit, dead_letter, erasure, retention_run
+from inference_store.store.tables import (
+    audit,
+    dead_letter,
+    erasure,
+    erasure_model,
+    erasure_obstacle,
+    retention_run,
+)
+
+from .erasures import ENDED
 
 Prune = Callable[[AsyncConnection, float, int], Awaitable[int]]
 
@@ -31,13 +40,18 @@ class Records:
     """Remove what is older than so many seconds, the oldest first, at most so many; how many."""
 
 
-def _rows(table: Table, time: str, may_go: ColumnElement[bool]) -> dict[str, Any]:
-    """Of rows that are simply deleted."""
+def _rows(
+    table: Table, time: str, may_go: ColumnElement[bool], parts: Sequence[Column[Any]] = ()
+) -> dict[str, Any]:
+    """Of rows that are simply deleted; `parts`: what names them in rows that go with them."""
     at, key = table.c[time], table.c.id
 
     async def prune(connection: AsyncConnection, seconds: float, limit: int) -> int:
         old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
-        return (await connection.execute(table.delete().where(key.in_(old)))).rowcount
+        found = list((await connection.execute(old)).scalars())
+        for part in (*parts, key) if found else ():
+            await connection.execute(part.table.delete().where(part == func.any(found)))
+        return len(found)
 
     return {"time": at, "may_go": may_go, "prune": prune}
 
@@ -67,7 +81,12 @@ RECORDS: Final = (
         name="erasures",
         sentence="Erasures of which nothing is left; their certificates stay.",
         setting="run_keep_seconds",
-        **_rows(erasure, "finished_at", erasure.c.state.in_(("deleted", "certified", "cancelled"))),
+        **_rows(
+            erasure,
+            "finished_at",
+            erasure.c.state.in_(ENDED),
+            (erasure_model.c.erasure, erasure_obstacle.c.erasure),
+        ),
     ),
     Records(
         name="audit",

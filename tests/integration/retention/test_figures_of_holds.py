@@ -1,0 +1,47 @@
+"""The gauges of holds: how many are in force, and what erasures left because of one."""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import figures
+from inference_store.store.retention import overdue
+
+_HOLDS = (
+    ("NULL", "NULL"),
+    ("now() + interval '1 day'", "NULL"),
+    ("now() - interval '1 day'", "NULL"),
+    ("NULL", "now()"),
+)
+
+
+async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        for until, released in _HOLDS:
+            await connection.execute(
+                text(
+                    "INSERT INTO hold (id, name, reason, filter, placed_by, placed_at, in_force_at,"
+                    " until, released_at) SELECT gen_random_uuid(), 'n', 'r', '{}', 'x', now(),"
+                    f" now(), {until}, {released}"
+                )
+            )
+        erasure = "'00000000-0000-0000-0000-000000000001'::uuid"
+        await connection.execute(
+            text(
+                "INSERT INTO erasure (id, model, cause, scope, state, requested_at) SELECT"
+                f" {erasure}, 1, 'request', 'inference', 'partly_held', now() - interval '9 days'"
+            )
+        )
+        for _ in range(3):
+            await connection.execute(
+                text(
+                    "INSERT INTO erasure_held (erasure, model, uid, scope, hold) SELECT"
+                    f" {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid()"
+                )
+            )
+        found = await figures.of_retention(connection)
+        assert (found.holds, found.held, found.oldest_seconds) == (2, 3, 0)
+        # what a hold keeps is not overdue
+        keep = dict.fromkeys(
+            ("dead_letter_keep_seconds", "run_keep_seconds", "audit_keep_seconds"), 1e9
+        )
+        assert await overdue.seconds(connection, keep) == 0
