@@ -45,6 +45,11 @@ def escaped(name: str) -> str:
     return quote(name, safe="")
 
 
+ProjectId = Annotated[
+    str,
+    Path(description="The project's id, percent-escaped.", examples=["warehouse"]),
+    AfterValidator(decoded),
+]
 ModelId = Annotated[
     str,
     Path(description="The model's id, percent-escaped.", examples=["hallway-detector"]),

@@ -12,9 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import inferences
 from inference_store.store.books import Outcome
-from inference_store.store.indexing import Indexable
+from inference_store.store.indexing import Indexable, facts_of
 from inference_store.store.records import Trouble
 from inference_store.store.retention import erasures, marks, policies, spans, tombstones
+from inference_store.store.retention.policies import Chain, Scope
 
 from .batch import MissingBlob, Read
 
@@ -27,8 +28,8 @@ class Arrivals:
     dead: list[tuple[Read, Trouble]] = field(default_factory=list)
     missing: list[tuple[Read, MissingBlob]] = field(default_factory=list)
     settled: list[tuple[Read, Outcome]] = field(default_factory=list)
-    # fresh ones whose input has outlived its policy already
-    input_expired: list[Indexable] = field(default_factory=list)
+    # fresh ones of which a part has outlived its policy already
+    part_expired: list[tuple[Indexable, Scope]] = field(default_factory=list)
     # a span of time has been dropped, or is about to be: the catalogue is to be read again
     spans_gone: bool = False
 
@@ -64,17 +65,16 @@ async def _sort_candidates(
     erased = await tombstones.find(connection, identities)
     closed = await spans.closed(connection, {item.event.received_at for _, item in candidates})
     found.spans_gone = bool(closed)
-    rules = await policies.by_model(connection, {item.registration.model for _, item in candidates})
+    models = {item.registration.model for _, item in candidates}
+    chains = await policies.by_model(connection, models)
     now = datetime.now(UTC)
-    ages = {model: policies.cutoffs(policy, now) for model, policy in rules.items()}
     waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
     stored = await inferences.stored(connection, waiting) if waiting else set()
     expired: list[tuple[Read, Indexable]] = []
     again: list[Indexable] = []
     seen = set()
     for read, item in candidates:
-        cutoffs = ages.get(item.registration.model)
-        age = cutoffs.expired(item.event.received_at) if cutoffs is not None else None
+        gone = _expired(chains.get(item.registration.model), read, item, now)
         if item.identity in seen:
             found.settled.append((read, Outcome.DUPLICATE))
         elif item.identity in erased:
@@ -82,7 +82,7 @@ async def _sort_candidates(
             found.settled.append((read, Outcome.ERASED_AGAIN))
         elif claimed.intersection(item.shared_keys):
             found.missing.append((read, _being_deleted(item, claimed)))
-        elif age == "inference":
+        elif "inference" in gone:
             expired.append((read, item))
         elif isinstance(read.result, MissingBlob):
             if item.identity in stored:
@@ -94,11 +94,27 @@ async def _sort_candidates(
             found.missing.append((read, _no_span(item)))
         else:
             found.fresh.append(read)
-            if age == "input" and item.event.data is not None:
-                found.input_expired.append(item)
+            found.part_expired += [(item, part) for part in gone if _has(item, part)]
         seen.add(item.identity)
     await _enqueue(connection, again, "erased_again")
     await _expire(connection, expired, found)
+
+
+def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) -> tuple[Scope, ...]:
+    """What of it has expired. While a blob is missing its facts are not known: only what goes
+    whatever they are is decided about."""
+    if chain is None:
+        return ()
+    if isinstance(read.result, MissingBlob):
+        cutoffs = chain.certain(now)
+    else:
+        cutoffs = chain.decide(facts_of(item, indexed_at=now), now)
+    return cutoffs.expired(item.event.received_at)
+
+
+def _has(item: Indexable, part: Scope) -> bool:
+    """Whether there is a blob of this part."""
+    return (item.event.data if part == "input" else item.event.response) is not None
 
 
 async def _expire(

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -108,7 +108,7 @@ class Leader:
             await runs.start(connection, run.id)
         began = time.monotonic()
         with traces.ended(traces.begin("retention run", attributes={_CAUSE: run.cause})) as span:
-            error = await Sweep(self._engine, self._eraser, run, batch=self._batch).carry_out()
+            error = await self._sweep(run).carry_out()
             if error is not None:
                 traces.failed(span, "LeftOver")
         RUN_SECONDS.observe(time.monotonic() - began)
@@ -118,6 +118,9 @@ class Leader:
         if error is None:
             LAST_RUN.set_to_current_time()
         _log.info("retention run", action="retention_run", id=str(run.id), error=error)
+
+    def _sweep(self, run: Run) -> Sweep:
+        return Sweep(self._engine, self._eraser, run, batch=self._batch, now=datetime.now(UTC))
 
     async def _tidy(self) -> None:
         """What grows with time is folded, forgotten or measured."""

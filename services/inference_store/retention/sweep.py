@@ -1,19 +1,48 @@
 """One run: what the policies no longer keep is marked and erased, the oldest first."""
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.failpoints import failpoint
 from inference_store.store.partitions import Span
-from inference_store.store.retention import erasures, policies, selection, spans
+from inference_store.store.retention import erasures, frontiers, policies, selection, spans
 from inference_store.store.retention.erasures import Erasure
+from inference_store.store.retention.frontiers import Frontier
 from inference_store.store.retention.identities import Identity
-from inference_store.store.retention.policies import Cutoffs, Scope
+from inference_store.store.retention.policies import Chain, Scope
 from inference_store.store.retention.runs import Run
+from inference_store.store.retention.selection import Decided
 
 from .dropping import drop
 from .eraser import Eraser
+
+_WHOLE_SPAN = -1
+_SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What one rule of a chain lets expire of a model: one part, before the cutoff."""
+
+    model: int
+    scope: Scope
+    cutoff: datetime
+    rule: int
+    by: tuple[Decided, int] | None
+    """None: of everything."""
+
+    @property
+    def place(self) -> Frontier:
+        return self.model, self.rule, self.scope
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether what it leaves would be looked at in the next run too."""
+        return self.scope == "response" or self.by is not None
 
 
 class Sweep:
@@ -26,43 +55,67 @@ class Sweep:
         run: Run,
         *,
         batch: int,
-        now: datetime | None = None,
+        now: datetime,
     ) -> None:
         self._engine = engine
         self._eraser = eraser
         self._run = run
         self._batch = batch
-        self._now = now or datetime.now(UTC)
+        self._now = now
+        self._chains: dict[int, Chain] = {}
+        self._work: dict[int, list[_Work]] = {}
+        self._begun: dict[Frontier, datetime] = {}
         self._erasures: dict[tuple[int, Scope], Erasure] = {}
-        self._after: dict[tuple[int, Scope], Identity | None] = {}
+        self._after: dict[Frontier, Identity | None] = {}
 
     async def carry_out(self) -> str | None:
         """Erase all that has expired; what could not be erased, in one sentence."""
-        async with self._engine.connect() as connection:
-            rules = await policies.by_model(connection)
-            cutoffs = {model: policies.cutoffs(rule, self._now) for model, rule in rules.items()}
-            found = await spans.ending(connection, until=_latest(cutoffs))
+        found = await self._prepare()
         for span, is_closed in found:
-            await self._span(span, cutoffs, is_closed=is_closed)
+            await self._span(span, is_closed=is_closed)
+        await self._remember()
         states = [await self._eraser.finish(one) for one in self._erasures.values()]
         failed = states.count("failed")
         return f"{failed} erasures have something left over; they say what" if failed else None
 
-    async def _span(self, span: Span, cutoffs: dict[int, Cutoffs], *, is_closed: bool) -> None:
-        if await self._close(span, cutoffs, is_closed=is_closed):
+    async def _prepare(self) -> list[tuple[Span, bool]]:
+        """Read the policies once for the whole run; the spans that have something to look at."""
+        async with self._engine.connect() as connection:
+            self._chains = await policies.by_model(connection)
+            for model, chain in self._chains.items():
+                if self._run.model in (None, model):
+                    rules = await selection.decided(connection, chain)
+                    self._work[model] = list(_works(model, chain, rules, self._now))
+            if self._run.cause == "schedule":
+                self._begun = await frontiers.load(connection, self._chains, self._now)
+            ends = [chain.latest(self._now) for chain in self._chains.values()]
+            until = max((end for end in ends if end is not None), default=None)
+            return await spans.ending(connection, until=until)
+
+    async def _remember(self) -> None:
+        """All that had expired by now is marked: the next run begins there."""
+        swept = {
+            each.place: each.cutoff
+            for works in self._work.values()
+            for each in works
+            if each.looks_again
+        }
+        async with self._engine.begin() as connection:
+            await frontiers.save(connection, self._chains, swept, self._now, begun=self._begun)
+
+    async def _span(self, span: Span, *, is_closed: bool) -> None:
+        if await self._close(span, is_closed=is_closed):
             await self._drop(span)
             return
         async with self._engine.connect() as connection:
             models = await spans.models_in(connection, span)
         for model in models:
-            if model in cutoffs and self._run.model in (None, model):
-                at = cutoffs[model]
-                await self._erase(model, "inference", span, at.inference)
-                await self._erase(model, "input", span, at.input)
+            for work in self._work.get(model, ()):
+                await self._erase(work, span)
 
-    async def _close(self, span: Span, cutoffs: dict[int, Cutoffs], *, is_closed: bool) -> bool:
+    async def _close(self, span: Span, *, is_closed: bool) -> bool:
         """Whether the whole span goes, and no writer may write into it from now on."""
-        ends = {model: at.inference for model, at in cutoffs.items()}
+        ends = {model: chain.ends(self._now) for model, chain in self._chains.items()}
         if not is_closed and not any(end is not None and end >= span.hi for end in ends.values()):
             return False
         async with self._engine.begin() as connection:
@@ -78,31 +131,29 @@ class Sweep:
         async with self._engine.connect() as connection:
             models = await spans.models_in(connection, span)
         for model in models:
-            await self._erase(model, "inference", span, span.hi, whole_span=True)
+            work = _Work(model, "inference", span.hi, _WHOLE_SPAN, None)
+            await self._erase(work, span, whole_span=True)
         failpoint("retention.partition_drop.before")
         await drop(self._engine, span, self._run.id)
         failpoint("retention.partition_drop.after")
 
-    async def _erase(
-        self,
-        model: int,
-        scope: Scope,
-        span: Span,
-        cutoff: datetime | None,
-        *,
-        whole_span: bool = False,
-    ) -> None:
+    async def _erase(self, work: _Work, span: Span, *, whole_span: bool = False) -> None:
         """Mark and erase, batch by batch, what was received in the span before the cutoff."""
-        if cutoff is None or cutoff <= span.lo:
-            return
-        while await self._mark(model, scope, span, min(cutoff, span.hi)):
-            one, kind = self._erasures[model, scope], (model, scope)
-            after, _ = await self._eraser.step(one, self._after.get(kind), whole_span=whole_span)
-            self._after[kind] = after or self._after.get(kind)
+        begun = self._begun.get(work.place, span.lo) if work.looks_again else span.lo
+        lo, hi = max(begun, span.lo), min(work.cutoff, span.hi)
+        last: UUID | None = None
+        while lo < hi and (last := await self._mark(work, lo, hi, last)) is not None:
+            one = self._erasures[work.model, work.scope]
+            after = self._after.get(work.place)
+            after, _ = await self._eraser.step(one, after, whole_span=whole_span)
+            self._after[work.place] = after or self._after.get(work.place)
 
-    async def _mark(self, model: int, scope: Scope, span: Span, until: datetime) -> int:
-        """Mark one batch: from the commit on no query shows it."""
+    async def _mark(
+        self, work: _Work, lo: datetime, hi: datetime, after: UUID | None
+    ) -> UUID | None:
+        """Mark one batch, and answer its last: from the commit on no query shows them."""
         failpoint("retention.mark.before")
+        model, scope = work.model, work.scope
         async with self._engine.begin() as connection:
             one = self._erasures.get((model, scope))
             if one is None:
@@ -121,19 +172,27 @@ class Sweep:
                 one.id,
                 model=model,
                 scope=scope,
-                lo=span.lo,
-                hi=until,
+                lo=lo,
+                hi=hi,
                 limit=self._batch,
+                by=work.by,
+                after=after,
             )
-            if not marked:
+            if not marked.count:
                 # nothing to do: an erasure that marks nothing is not worth a row
                 await connection.rollback()
-                return 0
+                return None
         self._erasures[model, scope] = one
         failpoint("retention.mark.after")
-        return marked
+        return marked.last
 
 
-def _latest(cutoffs: dict[int, Cutoffs]) -> datetime | None:
-    ends = [at for one in cutoffs.values() for at in (one.input, one.inference) if at is not None]
-    return max(ends, default=None)
+def _works(model: int, chain: Chain, rules: Decided, now: datetime) -> Iterator[_Work]:
+    """Whole inferences first: what goes whole has no part to lose."""
+    cutoffs = [each.cutoffs(now) for each in chain.rules]
+    for scope in _SCOPES:
+        for number, each in enumerate(cutoffs):
+            cutoff = each.of(scope)
+            if cutoff is not None:
+                by = None if rules.of_everything(number) else (rules, number)
+                yield _Work(model, scope, cutoff, number, by)

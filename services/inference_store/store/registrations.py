@@ -20,6 +20,9 @@ from .tables import (
     metadata_key_seen,
     model_key,
     model_label,
+    policy,
+    policy_sweep,
+    policy_version,
     registration,
     retention_policy,
 )
@@ -228,6 +231,9 @@ async def delete(connection: AsyncConnection, model_id: str) -> None:
             raise Conflict(f"The model {model_id!r} still has {what}: delete them first.")
     values = {"model_id": model_id, "model": found.model}
     await connection.execute(upsert(former_model).values(values).on_conflict_do_nothing())
+    for table in (policy, policy_version):  # or a model of the same id would have its policy
+        own = (table.c.level == "model", table.c.subject == model_id)
+        await connection.execute(table.delete().where(*own))
     for table in _OF_A_MODEL:
         await connection.execute(table.delete().where(table.c.model == found.model))
 
@@ -235,6 +241,7 @@ async def delete(connection: AsyncConnection, model_id: str) -> None:
 # The registration last, for the others hang on it.
 _OF_A_MODEL = (
     retention_policy,
+    policy_sweep,
     model_key,
     model_label,
     metadata_key_seen,

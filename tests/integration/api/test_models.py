@@ -77,7 +77,9 @@ async def test_retention_policy(client: httpx.AsyncClient) -> None:
     body = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
     made = await client.put(path, json=body)
     assert made.status_code == 200, made.text
-    assert made.json()["rules"] == [{"name": None, **body["rules"][0]}]
+    assert made.json()["rules"] == [
+        {"name": None, "filter": None, **body["rules"][0], "keep_response": "P1Y"}
+    ]
     assert (await client.get(path)).json() == made.json()
     wrong = {"rules": [{"keep_input": "P2Y", "keep_inference": "P1Y"}]}
     assert (await client.put(path, json=wrong)).status_code == 422

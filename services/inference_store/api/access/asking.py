@@ -85,6 +85,19 @@ class Access:
         self.demand(self.needed.right, found)
         return found
 
+    async def project(self, connection: AsyncConnection, project_id: str) -> None:
+        """The project of the path. Raises NotFound where none of its models exists for the
+        caller, Forbidden where the right over all of it is missing."""
+        self._asked = True
+        if self.reach.has_project(project_id):
+            return
+        if not self.sees.has_project(project_id) and not await registrations.page(
+            connection, limit=1, within=self.sees, project_id=project_id
+        ):
+            raise NotFound(f"There is no project {project_id!r}.")
+        right = self.needed.right.value
+        raise Forbidden(f"This needs the rights `read` and `{right}` over the whole project.")
+
     async def models(
         self,
         connection: AsyncConnection,
@@ -190,7 +203,7 @@ class Access:
 
     async def finish(self, engine: AsyncEngine) -> None:
         """Write what was read. Raises RuntimeError where a route never asked for its model."""
-        if self.needed.over is Over.MODEL and not self._asked:
+        if self.needed.over in (Over.MODEL, Over.PROJECT) and not self._asked:
             raise RuntimeError("a route about a model answers only what Access.model allowed")
         if self._reads:
             async with engine.begin() as connection:

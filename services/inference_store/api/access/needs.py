@@ -14,6 +14,8 @@ class Over(StrEnum):
 
     MODEL = "model"
     """The model in the path."""
+    PROJECT = "project"
+    """The project in the path: its models, also those to come."""
     SOME = "some"
     """Any model at all: the answer is narrowed to those it was given over."""
     EVERYTHING = "everything"

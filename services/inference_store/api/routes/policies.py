@@ -1,101 +1,198 @@
-"""Retention policies, and runs of them on request."""
+"""Retention policies of a model, of a project, and of all: the same routes three times."""
 
-from fastapi import APIRouter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
-from inference_store.api.access import Asking, GuardedRoute, needs
+from inference_store.api import cursors
+from inference_store.api.access import Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named
-from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Writing
-from inference_store.api.paths import ModelId
+from inference_store.api.dependencies import Database, IfMatch, LedgerOf, Reading, Writing
+from inference_store.api.filters import read_filter
+from inference_store.api.paths import ModelId, ProjectId
+from inference_store.api.policies import allowed, answer, shown, version
 from inference_store.api.problems import refusals
-from inference_store.api.schemas.policies import ShownPolicy
+from inference_store.api.schemas.links import PageParameters
+from inference_store.api.schemas.policies import PolicyBody, PolicyHistory, ShownPolicy
 from inference_store.api.schemas.runs import ShownRun
 from inference_store.store.access import Action
-from inference_store.store.errors import Fault, Invalid, NotFound
-from inference_store.store.json_text import storable
 from inference_store.store.ledger import Body, Note
 from inference_store.store.retention import policies, runs
-from inference_store.store.retention.policies import RetentionPolicy, StoredPolicy
+from inference_store.store.retention.policies import DEFAULT, Level, Of, Version
 from inference_store.store.rights import Right
 
+Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(route_class=GuardedRoute, tags=["retention"])
-_POLICY = "/models/{model_id}/retention-policy"
+
+_SAVED: Any = {"rules": {"__all__": {"saved"}}}
 
 
-@router.get(
-    _POLICY,
-    response_model=ShownPolicy,
-    responses=refusals(404),
-    openapi_extra=needs(Right.READ),
-    summary="Read a policy",
+async def _of_model(model_id: ModelId) -> Of:
+    return Of("model", model_id)
+
+
+async def _of_project(project_id: ProjectId) -> Of:
+    return Of("project", project_id)
+
+
+async def _of_all() -> Of:
+    return DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the policies of a level are, whose they are, and what over a right is needed."""
+
+    level: Level
+    path: str
+    of: Callable[..., Awaitable[Of]]
+    read: Over
+    write: Over
+    words: str
+
+
+_PLACES = (
+    _Place("model", "/models/{model_id}", _of_model, Over.MODEL, Over.MODEL, "a model's policy"),
+    _Place(
+        "project",
+        "/projects/{project_id}",
+        _of_project,
+        Over.PROJECT,
+        Over.PROJECT,
+        "a project's policy",
+    ),
+    _Place("default", "", _of_all, Over.SOME, Over.EVERYTHING, "the default policy"),
 )
-async def get_policy(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
-    """The model's retention policy; 404 where it has none, and everything is kept."""
-    model = (await access.model(connection, model_id)).model
-    found = await policies.get(connection, model)
-    if found is None:
-        raise NotFound(f"The model {model_id!r} has no retention policy: everything is kept.")
-    return _policy(model_id, found)
 
 
-@router.put(
-    _POLICY,
-    response_model=ShownPolicy,
-    responses=refusals(400, 404, 412, 413),
-    openapi_extra=needs(Right.ADMIN),
-    summary="Set a policy",
-)
-async def put_policy(
-    model_id: ModelId,
-    body: RetentionPolicy,
-    ledger: LedgerOf,
-    if_match: IfMatch,
-    access: Asking,
-) -> Answer:
-    """Set how long inputs and inferences are kept; it applies to those stored already, too."""
-    _refuse_unstorable(body)
-    rules = [rule.model_dump(exclude_none=True) for rule in body.rules]
-
-    async def said(connection: AsyncConnection) -> Body:
-        registration = await access.model(connection, model_id, lock=True)
-        revision = await policies.next_revision(connection, registration.model, if_match)
-        return {"model_id": model_id, "rules": rules, "revision": revision}
-
-    def noted(found: StoredPolicy) -> Note:
-        detail = {"rules": rules, "revision": found.revision}
-        return Note(Action.POLICY_SET, model_id, detail)
-
-    found = await ledger.write("policy_set", said, actor=access.who, note=noted)
-    return _policy(model_id, found)
+def _route(
+    place: _Place, method: str, action: str, more: str = "", **said: Any
+) -> Callable[[Route], Route]:
+    over = place.read if said.pop("right") is Right.READ else place.write
+    right = Right.READ if method == "GET" else Right.ADMIN
+    return router.api_route(
+        f"{place.path}/retention-policy{more}",
+        methods=[method],
+        name=f"{action}_{place.level}_policy",
+        openapi_extra=needs(right, over),
+        **said,
+    )
 
 
-@router.delete(
-    _POLICY,
-    status_code=204,
-    response_class=Response,
-    responses=refusals(404, 412),
-    openapi_extra=needs(Right.ADMIN),
-    summary="Remove a policy",
-)
-async def delete_policy(
-    model_id: ModelId, ledger: LedgerOf, if_match: IfMatch, access: Asking
-) -> Response:
-    """Keep everything from now on."""
+def _add(place: _Place) -> None:
+    """The routes of one level."""
 
-    async def said(connection: AsyncConnection) -> Body:
-        model = (await access.model(connection, model_id)).model
-        if await policies.next_revision(connection, model, if_match) == 1:
-            raise NotFound(f"The model {model_id!r} has no retention policy.")
-        return {"model_id": model_id}
+    @_route(
+        place,
+        "GET",
+        "get",
+        right=Right.READ,
+        response_model=ShownPolicy,
+        responses=refusals(404),
+        summary=f"Read {place.words}",
+    )
+    async def get_policy(
+        connection: Reading, access: Asking, of: Annotated[Of, Depends(place.of)]
+    ) -> Answer:
+        """The policy in force, and what waits to begin; 404 where there is neither."""
+        await allowed(connection, access, of)
+        return await _answer(connection, of)
 
-    note = Note(Action.POLICY_REMOVED, model_id, {})
-    await ledger.write("policy_removed", said, actor=access.who, note=note)
-    return Response(status_code=204)
+    @_route(
+        place,
+        "GET",
+        "history_of",
+        "/history",
+        right=Right.READ,
+        response_model=PolicyHistory,
+        responses=refusals(404),
+        summary=f"Versions of {place.words}",
+    )
+    async def get_history(
+        page: Annotated[PageParameters, Query()],
+        connection: Reading,
+        access: Asking,
+        of: Annotated[Of, Depends(place.of)],
+    ) -> Answer:
+        """Who set it, when, and what it was before: the newest first."""
+        await allowed(connection, access, of)
+        before = cursors.after(page.cursor, int)
+        found = await policies.history(connection, of, before=before, limit=page.limit + 1)
+        items, following = cursors.cut(found, page.limit, lambda each: each.revision)
+        standing = await policies.standing(connection, of)
+        return Answer({"items": [version(each, standing) for each in items], "next": following})
+
+    @_route(
+        place,
+        "PUT",
+        "set",
+        right=Right.ADMIN,
+        response_model=ShownPolicy,
+        responses=refusals(400, 404, 412, 413, 501),
+        summary=f"Set {place.words}",
+    )
+    async def put_policy(  # noqa: PLR0917  (FastAPI calls it by name)
+        body: PolicyBody,
+        ledger: LedgerOf,
+        engine: Database,
+        if_match: IfMatch,
+        access: Asking,
+        of: Annotated[Of, Depends(place.of)],
+    ) -> Answer:
+        """Set how long inputs, responses and inferences are kept; it applies to those stored
+        already, too."""
+        trees = [await read_filter(rule.filter, None) for rule in body.rules]
+        warnings: tuple[str, ...] = ()
+
+        async def said(connection: AsyncConnection) -> Body:
+            nonlocal warnings
+            await allowed(connection, access, of, lock=True)
+            resolved = await policies.resolve(connection, of, list(body.asked(trees)), body)
+            warnings = resolved.warnings
+            return await policies.setting(
+                connection, of, resolved.policy, expected=if_match, reason=body.reason
+            )
+
+        await ledger.write("policy_set", said, actor=access.who, note=_noted)
+        async with engine.connect() as connection:
+            return await _answer(connection, of, warnings=warnings)
+
+    @_route(
+        place,
+        "DELETE",
+        "remove",
+        right=Right.ADMIN,
+        status_code=204,
+        response_class=Response,
+        responses=refusals(404, 412),
+        summary=f"Remove {place.words}",
+    )
+    async def delete_policy(
+        ledger: LedgerOf,
+        if_match: IfMatch,
+        access: Asking,
+        of: Annotated[Of, Depends(place.of)],
+    ) -> Response:
+        """From now on the next wider policy applies, or everything is kept."""
+
+        async def said(connection: AsyncConnection) -> Body:
+            await allowed(connection, access, of, lock=True)
+            return await policies.setting(connection, of, None, expected=if_match)
+
+        await ledger.write("policy_removed", said, actor=access.who, note=_noted)
+        return Response(status_code=204)
+
+
+for _each in _PLACES:
+    _add(_each)
 
 
 @router.post(
-    f"{_POLICY}/run",
+    "/models/{model_id}/retention-policy/run",
     status_code=202,
     response_model=ShownRun,
     responses=refusals(404),
@@ -103,7 +200,7 @@ async def delete_policy(
     summary="Run retention now",
 )
 async def run_policy(model_id: ModelId, connection: Writing, access: Asking) -> Answer:
-    """Ask the retention service to apply the model's policy now."""
+    """Ask the retention service to apply what is in force for the model now."""
     registration = await access.model(connection, model_id)
     run = await runs.request(connection, registration.model)
     await access.note(connection, Action.RETENTION_REQUESTED, registration, run=str(run.id))
@@ -111,21 +208,19 @@ async def run_policy(model_id: ModelId, connection: Writing, access: Asking) -> 
     return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
 
 
-def _refuse_unstorable(policy: RetentionPolicy) -> None:
-    faults = [
-        Fault(f"rules[{number}].name", "it holds NUL or a lone surrogate: leave that out")
-        for number, rule in enumerate(policy.rules)
-        if rule.name is not None and not storable(rule.name)
-    ]
-    if faults:
-        raise Invalid("A rule has a name that cannot be stored.", faults=faults)
+async def _answer(connection: AsyncConnection, of: Of, *, warnings: tuple[str, ...] = ()) -> Answer:
+    body = await shown(connection, of, warnings=warnings)
+    standing = await policies.standing(connection, of)
+    return answer(body, standing.revision)
 
 
-def _policy(model_id: str, found: StoredPolicy) -> Answer:
-    body = {
-        "model_id": model_id,
-        "rules": [rule.model_dump() for rule in found.policy.rules],
-        "revision": found.revision,
-        "updated_at": found.updated_at,
-    }
-    return Answer(body, headers={"ETag": f'"{found.revision}"'})
+def _noted(found: Version) -> Note:
+    """What the audit says of it."""
+    of, policy = found.of, found.policy
+    action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
+    rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)
+    began = found.effective_at.isoformat()
+    told = {"level": of.level, "revision": found.revision, "effective_at": began}
+    whose = {"project_id": of.subject} if of.level == "project" else {}
+    why = {} if found.reason is None else {"reason": found.reason}
+    return Note(action, of.subject if of.level == "model" else None, told | whose | why | rules)

@@ -20,6 +20,7 @@ class ShownRun(Shown):
     started_at: datetime | None
     finished_at: datetime | None
     inputs_deleted: int
+    responses_deleted: int
     inferences_deleted: int
     partitions_dropped: int
     error: str | None

@@ -45,13 +45,13 @@ async def refuse_erased(
         raise ErasedMeanwhile
 
 
-async def expire_inputs(
+async def expire_parts(
     connection: AsyncConnection, arrivals: Arrivals, written: frozenset[Any]
 ) -> None:
-    """Inputs that have outlived their policy on arrival: stored without, the object deleted."""
+    """Inputs and responses that have outlived their policy on arrival: the object is deleted."""
     late = [
-        (*item.identity, "input", *item.storage_keys)
-        for item in arrivals.input_expired
+        (*item.identity, part, *item.storage_keys)
+        for item, part in arrivals.part_expired
         if item.identity in written
     ]
     if late:

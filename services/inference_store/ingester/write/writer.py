@@ -40,7 +40,7 @@ from inference_store.store.metrics import STAGE_SECONDS
 from inference_store.store.sidecars import CONTENT_TYPE, Sidecar
 from inference_store.store.stages import stage
 
-from .guards import ErasedMeanwhile, expire_inputs, keep_registrations, refuse_erased
+from .guards import ErasedMeanwhile, expire_parts, keep_registrations, refuse_erased
 from .results import item_of, settled_of, sidecars_of, unindexable, waits
 
 Outcomes = Mapping[Place, Counter[Outcome]]
@@ -205,7 +205,7 @@ class Writer:
         ]
         fresh = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
         await indexing.write_deltas(connection, indexing.deltas(fresh, self._dictionary))
-        await expire_inputs(connection, arrivals, written)
+        await expire_parts(connection, arrivals, written)
         return stored
 
     def _rows(self, item: Any, now: datetime) -> Rows:

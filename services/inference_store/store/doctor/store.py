@@ -9,7 +9,6 @@ from inference_store.store import figures
 from inference_store.store.books import Outcome
 from inference_store.store.partitions import AHEAD, Span, Spans, spans
 from inference_store.store.retention import policies
-from inference_store.store.retention.policies import RetentionPolicy
 
 from .finding import Finding, Subject, failed, ok, warning
 
@@ -120,9 +119,6 @@ async def _shortest(connection: AsyncConnection) -> timedelta | None:
     """For how long the input is kept that is kept least; None: all are kept for ever."""
     now = datetime.now(UTC)
 
-    def kept(policy: RetentionPolicy) -> timedelta | None:
-        cutoff = policies.cutoffs(policy, now).input
-        return None if cutoff is None else now - cutoff
-
-    ages = map(kept, (await policies.by_model(connection)).values())
-    return min((age for age in ages if age is not None), default=None)
+    chains = (await policies.by_model(connection)).values()
+    cutoffs = [rule.cutoffs(now).input for chain in chains for rule in chain.rules]
+    return min((now - cutoff for cutoff in cutoffs if cutoff is not None), default=None)

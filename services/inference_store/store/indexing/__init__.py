@@ -1,8 +1,9 @@
 """From a read event to its rows, and the writing of a batch of them."""
 
+from .facts import facts_of
 from .indexable import Indexable
 from .rows import Rows, rows_of
 from .seen import deltas
 from .write import Written, write, write_deltas
 
-__all__ = ["Indexable", "Rows", "Written", "deltas", "rows_of", "write", "write_deltas"]
+__all__ = ["Indexable", "Rows", "Written", "deltas", "facts_of", "rows_of", "write", "write_deltas"]

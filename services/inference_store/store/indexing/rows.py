@@ -26,7 +26,7 @@ from .indexable import Indexable
 
 Row = tuple[Any, ...]
 # The database sets these by itself.
-_DEFAULTED = ("revision", "data_deleted_at")
+_DEFAULTED = ("revision", "data_deleted_at", "response_deleted_at", "stored_bytes")
 PARENT_COLUMNS = tuple(c.name for c in inference.columns if c.name not in _DEFAULTED)
 CHILD_COLUMNS = {
     table.name: tuple(column.name for column in table.columns)

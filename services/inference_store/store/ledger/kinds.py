@@ -36,5 +36,6 @@ async def _nothing(_: AsyncConnection, body: Body, at: datetime, actor: str) -> 
 KINDS: Sequence[Kind] = (
     Kind("begun_anew", "The ledger goes on in a new bucket or under a new prefix.", _nothing),
     Kind("policy_set", "A retention policy was set.", policies.apply_set),
-    Kind("policy_removed", "A retention policy was removed.", policies.apply_removed),
+    Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
+    Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),
 )

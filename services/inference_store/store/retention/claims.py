@@ -46,7 +46,7 @@ async def _referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[s
     going = select(erasing.c.uid).where(
         erasing.c.model == blob_reference.c.model,
         erasing.c.uid == blob_reference.c.uid,
-        or_(erasing.c.scope == "inference", _input_alone()),
+        or_(erasing.c.scope == "inference", *_of_a_part_alone()),
     )
     query = select(blob_reference.c.storage_key).distinct()
     listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
@@ -54,14 +54,21 @@ async def _referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[s
     return set((await connection.execute(query)).scalars())
 
 
-def _input_alone() -> ColumnElement[bool]:
-    """The reference is to the input that is being erased, which is no other blob as well."""
-    key = blob_reference.c.storage_key
-    return and_(
-        erasing.c.data_storage_key == key,
-        erasing.c.response_storage_key.is_distinct_from(key),
-        erasing.c.metadata_storage_key.is_distinct_from(key),
-    )
+def _of_a_part_alone() -> Iterable[ColumnElement[bool]]:
+    """The reference is to the part that is being erased, which is no other blob as well."""
+    key, here = blob_reference.c.storage_key, erasing.c
+    keys = {
+        "input": here.data_storage_key,
+        "response": here.response_storage_key,
+        "metadata": here.metadata_storage_key,
+    }
+    for part in ("input", "response"):
+        others = [column for name, column in keys.items() if name != part]
+        yield and_(
+            here.scope == part,
+            keys[part] == key,
+            *(column.is_distinct_from(key) for column in others),
+        )
 
 
 def _foreign(mark: Mark) -> Iterable[tuple[str, _Owner]]:

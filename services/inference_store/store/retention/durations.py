@@ -40,6 +40,18 @@ class Duration:
         except OverflowError:
             return LOWEST
 
+    def after(self, at: datetime) -> datetime | None:
+        """The first instant at which `at` was so long ago; None: beyond the calendar."""
+        years, month = divmod(at.year * 12 + at.month - 1 + self.months, 12)
+        try:
+            first = at.replace(year=years, month=month + 1, day=1) + self.exact
+            found = first + timedelta(days=at.day - 1)
+            # the day may not exist there: months end on other days, by three at most
+            days = (found + timedelta(days=n) for n in range(-4, 5))
+            return next((day for day in days if self.before(day) >= at), None)
+        except (OverflowError, ValueError):
+            return None
+
 
 @lru_cache(maxsize=1024)
 def parse_duration(text: str) -> Duration | None:

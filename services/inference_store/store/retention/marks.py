@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Text, any_, func, literal, select, tuple_, union
+from sqlalchemy import ARRAY, Text, any_, func, literal, or_, select, tuple_, union
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -77,6 +77,8 @@ class Mark:
         if self.scope == "input":
             # an object that is the answer as well as the datum stays with the answer
             keys = [] if self.data in keys[1:] else keys[:1]
+        elif self.scope == "response":
+            keys = [] if self.response in (self.data, self.metadata) else [self.response]
         else:
             keys += [self.sidecar, *self.references]
         return tuple(dict.fromkeys(key for key in keys if key is not None))
@@ -102,13 +104,13 @@ async def claimed(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
     listed_references = any_(literal(wanted, ARRAY(Text(collation="C"))))
     whole = erasing.c.scope == "inference"
     found = union(
-        select(erasing.c.data_storage_key).where(erasing.c.data_storage_key == listed),
         *(
-            select(column).where(whole, column == listed)
-            for column in (
-                erasing.c.response_storage_key,
-                erasing.c.metadata_storage_key,
-                erasing.c.sidecar_storage_key,
+            select(column).where(or_(whole, erasing.c.scope == part), column == listed)
+            for part, column in (
+                ("input", erasing.c.data_storage_key),
+                ("response", erasing.c.response_storage_key),
+                ("inference", erasing.c.metadata_storage_key),
+                ("inference", erasing.c.sidecar_storage_key),
             )
         ),
         select(blob_reference.c.storage_key)

@@ -1,9 +1,10 @@
 """Deleting the rows of what has been erased: all of a batch in one transaction."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -39,12 +40,14 @@ async def forget(
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
         if one.scope == "input":
             await _forget_inputs(connection, model, uids)
+        elif one.scope == "response":
+            await _forget_responses(connection, model, uids)
         else:
             await _forget_inferences(connection, one, model, uids, whole_span=whole_span)
         erased += await marks.remove(connection, one.id, model, uids)
     await erasures.count(connection, one.id, inferences=erased, objects=objects)
     if one.run is not None:
-        column = retention_run.c["inputs_deleted" if one.scope == "input" else "inferences_deleted"]
+        column = retention_run.c[f"{one.scope}s_deleted"]
         counted = retention_run.update().where(retention_run.c.id == one.run)
         await connection.execute(counted.values({column: column + erased}))
     return erased
@@ -67,22 +70,43 @@ async def _forget_inferences(
 
 async def _forget_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
     """The datum is gone: said on the row, and its prompts with it. The rest stays."""
-    keys = select(inference.c.data_storage_key).where(
+    here = inference.c
+    others = (here.response_storage_key, here.metadata_storage_key)
+    await _forget_reference(connection, model, uids, here.data_storage_key, others)
+    asked = prediction.update().where(
+        among(prediction, model, uids), prediction.c.prompt.is_not(None)
+    )
+    await connection.execute(asked.values(prompt=None))
+    gone = inference.update().where(among(inference, model, uids), here.data_deleted_at.is_(None))
+    await connection.execute(gone.values(data_deleted_at=func.now()))
+
+
+async def _forget_responses(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
+    """The response's blob is gone: said on the row. What was read from it stays."""
+    here = inference.c
+    others = (here.data_storage_key, here.metadata_storage_key)
+    await _forget_reference(connection, model, uids, here.response_storage_key, others)
+    gone = inference.update().where(
+        among(inference, model, uids), here.response_deleted_at.is_(None)
+    )
+    await connection.execute(gone.values(response_deleted_at=func.now()))
+
+
+async def _forget_reference(
+    connection: AsyncConnection,
+    model: int,
+    uids: Sequence[UUID],
+    key: ColumnElement[Any],
+    others: Iterable[ColumnElement[Any]],
+) -> None:
+    """What they point to by this key, and by no other."""
+    keys = select(key).where(
         among(inference, model, uids),
         inference.c.uid == blob_reference.c.uid,
-        inference.c.data_storage_key.is_distinct_from(inference.c.response_storage_key),
-        inference.c.data_storage_key.is_distinct_from(inference.c.metadata_storage_key),
+        *(key.is_distinct_from(other) for other in others),
     )
     await connection.execute(
         blob_reference.delete().where(
             among(blob_reference, model, uids), blob_reference.c.storage_key.in_(keys)
         )
     )
-    asked = prediction.update().where(
-        among(prediction, model, uids), prediction.c.prompt.is_not(None)
-    )
-    await connection.execute(asked.values(prompt=None))
-    gone = inference.update().where(
-        among(inference, model, uids), inference.c.data_deleted_at.is_(None)
-    )
-    await connection.execute(gone.values(data_deleted_at=func.now()))

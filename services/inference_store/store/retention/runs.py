@@ -32,6 +32,7 @@ class Run:
     inferences_deleted: int
     partitions_dropped: int
     error: str | None
+    responses_deleted: int
 
 
 async def request(
@@ -125,7 +126,8 @@ async def forget_idle(connection: AsyncConnection) -> int:
         here.cause == "schedule",
         here.state == "done",
         here.requested_at < func.now() - func.make_interval(0, 0, 0, _KEPT_IDLE_DAYS),
-        here.inputs_deleted + here.inferences_deleted + here.partitions_dropped == 0,
+        here.inputs_deleted + here.responses_deleted + here.inferences_deleted == 0,
+        here.partitions_dropped == 0,
     )
     return (await connection.execute(retention_run.delete().where(*where))).rowcount
 

@@ -1,18 +1,73 @@
 """What of a model has expired: marked in batches, in the order of its uids."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Select, literal, or_, select
+from sqlalchemy import ColumnElement, Select, case, literal, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events import uid_floor
+from inference_store.store.filters.saved import load
+from inference_store.store.queries import scope as queries
+from inference_store.store.queries.conditions import Condition, condition_of, names_of
 from inference_store.store.tables import erasing, inference
 
 from . import marks
-from .policies import Scope
+from .policies import Chain, Scope
+
+UNDECIDED = -1
+"""No rule is of the inference, and it is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A chain's filters in SQL: one condition a rule, None where it is of everything."""
+
+    conditions: tuple[Condition | None, ...]
+
+    def rule(self, scope: queries.Scope) -> ColumnElement[int]:
+        """The place in the chain of the rule that decides about a row of `inference`."""
+        whens: list[tuple[ColumnElement[bool], int]] = []
+        for number, each in enumerate(self.conditions):
+            if each is None:
+                return case(*whens, else_=number) if whens else literal(number)
+            whens.append((each.holds(scope, inference.c.uid), number))
+        return case(*whens, else_=UNDECIDED) if whens else literal(UNDECIDED)
+
+    def of_everything(self, number: int) -> bool:
+        """Whether this rule decides whatever is known of an inference."""
+        return number == 0 and self.conditions[0] is None
+
+    def is_by(self, number: int, scope: queries.Scope) -> list[ColumnElement[bool]]:
+        """That this rule decides."""
+        if self.of_everything(number):
+            return []
+        first = self.conditions[: number + 1]
+        return [Decided(first).rule(scope) == number]
+
+
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """How many were marked, and the last of them; None: there are none left."""
+
+    count: int
+    last: UUID | None
+
+
+async def decided(connection: AsyncConnection, chain: Chain) -> Decided:
+    """A chain's filters, for this moment's integers of keys and labels. Raises Invalid where one
+    cannot be read: nothing may be deleted by it."""
+    found: list[Condition | None] = []
+    for each in chain.rules:
+        if each.rule.saved is None:
+            found.append(None)
+            continue
+        truth = await load(connection, each.rule.saved)
+        found.append(condition_of(truth, await names_of(connection, truth)))
+    return Decided(tuple(found))
 
 
 async def mark_expired(
@@ -24,34 +79,46 @@ async def mark_expired(
     lo: datetime,
     hi: datetime,
     limit: int,
-) -> int:
-    """Mark inferences received in [lo, hi); how many. 0: there are none left.
+    by: tuple[Decided, int] | None = None,
+    after: UUID | None = None,
+) -> Marked:
+    """Mark inferences received in [lo, hi), behind `after`; with `by` those that this rule decides.
 
     Those that an edit holds are left out, for the next run.
     """
-    query = _unmarked(model, scope, uid_floor(lo), uid_floor(hi), erasure)
-    query = query.order_by(inference.c.uid).limit(limit).with_for_update(skip_locked=True)
+    first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
+    where = queries.Scope(model, first, uid_floor(hi))
+    query = unmarked(where, scope, columns(scope, erasure))
+    if by is not None:
+        rules, number = by
+        query = query.where(*rules.is_by(number, where))
+    query = query.order_by(inference.c.uid).limit(limit)
+    query = query.with_for_update(skip_locked=True, of=inference)
     made = insert(erasing).from_select(marks.COLUMNS, query).on_conflict_do_nothing()
-    return (await connection.execute(made)).rowcount
+    uids = list((await connection.execute(made.returning(erasing.c.uid))).scalars())
+    return Marked(len(uids), max(uids, default=None))
 
 
-def _unmarked(model: int, scope: Scope, lo: UUID, hi: UUID, erasure: UUID) -> Select[Any]:
+def unmarked(where: queries.Scope, scope: Scope, wanted: list[Any]) -> Select[Any]:
+    """Columns of what may still lose this part, and is not losing it already."""
     here = inference.c
     mark = select(erasing.c.uid).where(
-        erasing.c.model == model,
+        erasing.c.model == here.model,
         erasing.c.uid == here.uid,
         or_(erasing.c.scope == "inference", erasing.c.scope == scope),
     )
-    query = select(*_marks(scope, erasure)).where(
-        here.model == model, here.uid >= lo, here.uid < hi, ~mark.exists()
-    )
-    if scope == "inference":
-        return query
-    # the condition of the index that has only what is still to be looked at
-    return query.where(here.data_deleted_at.is_(None))
+    query = select(*wanted).where(where.of(inference), ~mark.exists())
+    if scope == "input":
+        # the condition of the index that has only what is still to be looked at
+        query = query.where(here.data_deleted_at.is_(None))
+    elif scope == "response":
+        query = query.where(
+            here.response_deleted_at.is_(None), here.response_storage_key.is_not(None)
+        )
+    return query
 
 
-def _marks(scope: Scope, erasure: UUID) -> list[Any]:
+def columns(scope: Scope, erasure: UUID) -> list[Any]:
     """The columns of `erasing`, in its order."""
     here = inference.c
     keys = [here.data_storage_key, here.response_storage_key, here.metadata_storage_key]

@@ -22,6 +22,7 @@ def _now(name: str) -> Column[Any]:
     return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
 
 
+# Of the version before: its rows are versions of policies now, and nothing reads it.
 retention_policy = Table(
     "retention_policy",
     METADATA,
@@ -29,6 +30,58 @@ retention_policy = Table(
     Column("rules", JSONB, nullable=False),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     _now("updated_at"),
+)
+
+# Whose policy: 'model' and 'project' by their ids, 'default' by none. The lock of whoever sets it.
+_OF = (("level", CODE_POINTS), ("subject", CODE_POINTS))
+
+policy = Table(
+    "policy",
+    METADATA,
+    *(Column(name, kind, primary_key=True) for name, kind in _OF),
+    Column("revision", Integer, nullable=False),
+)
+
+policy_version = Table(
+    "policy_version",
+    METADATA,
+    *(Column(name, kind, primary_key=True) for name, kind in _OF),
+    Column("revision", Integer, primary_key=True, autoincrement=False),
+    # JSON; NULL: it was removed
+    Column("document", CODE_POINTS),
+    Column("set_by", CODE_POINTS, nullable=False),
+    _now("set_at"),
+    _now("effective_at"),
+    # before it began
+    Column("revoked_at", DateTime(timezone=True)),
+    Column("revoked_by", CODE_POINTS),
+    Column("reason", CODE_POINTS),
+)
+
+# How far the last sweep of a filtered rule came: what it looked at is not looked at again.
+policy_sweep = Table(
+    "policy_sweep",
+    METADATA,
+    Column("model", Integer, primary_key=True, autoincrement=False),
+    Column("rule", Integer, primary_key=True, autoincrement=False),
+    Column("scope", CODE_POINTS, primary_key=True),
+    # of everything that decides which inferences it is of
+    Column("chain", CODE_POINTS, nullable=False),
+    Column("until", DateTime(timezone=True), nullable=False),
+    # when it last looked at everything
+    Column("whole_at", DateTime(timezone=True), nullable=False),
+)
+
+# Previews that were shown: who has one may let the same policy begin at once.
+policy_preview = Table(
+    "policy_preview",
+    METADATA,
+    Column("token", UUID(as_uuid=True), primary_key=True),
+    *(Column(name, kind, nullable=False) for name, kind in _OF),
+    Column("revision", Integer, nullable=False),
+    # SHA-256 of the document
+    Column("policy", CODE_POINTS, nullable=False),
+    _now("made_at"),
 )
 
 retention_run = Table(
@@ -48,6 +101,7 @@ retention_run = Table(
     Column("inferences_deleted", BigInteger, nullable=False, server_default=text("0")),
     Column("partitions_dropped", Integer, nullable=False, server_default=text("0")),
     Column("error", CODE_POINTS),
+    Column("responses_deleted", BigInteger, nullable=False, server_default=text("0")),
     Index("retention_run_requested_at_idx", "requested_at"),
 )
 
@@ -59,7 +113,8 @@ erasure = Table(
     Column("model", Integer),
     # 'policy', 'request', 'expired_arrival', 'erased_again'
     Column("cause", CODE_POINTS, nullable=False),
-    # 'input' (the datum and what else of the request is kept) or 'inference' (everything)
+    # 'input' (the datum and what else of the request is kept), 'response' (its blob),
+    # or 'inference' (all of it)
     Column("scope", CODE_POINTS, nullable=False),
     Column("state", CODE_POINTS, nullable=False),
     Column("run", UUID(as_uuid=True)),

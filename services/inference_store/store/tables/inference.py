@@ -74,6 +74,10 @@ inference = Table(
     _time("data_deleted_at"),
     # the event as it came, where the ingester keeps it; NULL: there is none
     Column("sidecar_storage_key", CODE_POINTS),
+    # when the response's blob was deleted; its predictions stay
+    _time("response_deleted_at"),
+    # of its objects together; NULL: not asked yet
+    Column("stored_bytes", BigInteger),
     Index("inference_model_inference_id_idx", "model", "inference_id", "uid"),
     Index(
         "inference_model_data_hash_idx",

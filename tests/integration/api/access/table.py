@@ -24,6 +24,7 @@ class Row:
 
 
 _M = "/v1/models/{model_id}"
+_P = "/v1/projects/{project_id}"
 _I = f"{_M}/inferences/{{inference_id}}"
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
@@ -56,6 +57,15 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_M}/retention-policy"): Row(Right.READ, Over.MODEL, 200),
     ("PUT", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 200, _RULES),
     ("DELETE", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 204),
+    ("GET", f"{_M}/retention-policy/history"): Row(Right.READ, Over.MODEL, 200),
+    ("GET", f"{_P}/retention-policy"): Row(Right.READ, Over.PROJECT, 200),
+    ("PUT", f"{_P}/retention-policy"): Row(Right.ADMIN, Over.PROJECT, 200, _RULES),
+    ("DELETE", f"{_P}/retention-policy"): Row(Right.ADMIN, Over.PROJECT, 204),
+    ("GET", f"{_P}/retention-policy/history"): Row(Right.READ, Over.PROJECT, 200),
+    ("GET", "/v1/retention-policy"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
+    ("PUT", "/v1/retention-policy"): Row(Right.ADMIN, Over.EVERYTHING, 200, _RULES),
+    ("DELETE", "/v1/retention-policy"): Row(Right.ADMIN, Over.EVERYTHING, 204),
+    ("GET", "/v1/retention-policy/history"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
     ("POST", f"{_M}/retention-policy/run"): Row(Right.ADMIN, Over.MODEL, 202),
     ("GET", "/v1/retention/runs"): Row(Right.READ, Over.SOME, 200),
     ("GET", "/v1/retention/runs/{run_id}"): Row(Right.READ, Over.SOME, 200),

@@ -17,6 +17,7 @@ from inference_store.store.books import Place, begin
 from inference_store.store.cql2 import parse
 from inference_store.store.records import Record, Trouble
 from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention.policies import DEFAULT, Of
 from inference_store.store.rights import Grant, Right
 from tests.builders import NOW
 from tests.integration.api.conftest import MakeApp
@@ -65,11 +66,17 @@ async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Id
     [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
     policy = policies.RetentionPolicy.model_validate(_RULES)
     await policies.put(connection, model, policy)
+    at = await policies.now(connection)
+    for of in (Of("project", f"{model_id}-project"), DEFAULT):
+        await policies.apply_set(
+            connection, await policies.setting(connection, of, policy), at, "test"
+        )
     grant = Grant(rights=(Right.READ,), model_id=model_id)
     key, _ = await keys.create(connection, f"{model_id}'s", [grant], by="test")
     await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
     return {
         "model_id": model_id,
+        "project_id": f"{model_id}-project",
         "inference_id": "one",
         "run_id": str((await runs.request(connection, model)).id),
         "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
@@ -109,10 +116,10 @@ async def test_a_route(place: tuple[str, str], a_key: Keys, ids: dict[str, Ids])
 
 async def _refused(row: Row, right: Right, a_key: Keys, ask: Ask) -> None:
     """A right that is not the one, with and without `read`; and the one without `read`."""
-    over = {} if row.over is Over.EVERYTHING else {"model_id": SECRET}
+    over = _narrowest(row)
     if right is not Right.READ:
         alone = await a_key.make({"rights": [right], **over})
-        assert (await ask(alone)).status_code == (404 if row.over is Over.MODEL else 403), right
+        assert (await ask(alone)).status_code == (403 if row.over in _WIDE else 404), right
     if right is not row.right and row.right is not Right.READ:
         both = await a_key.make({"rights": ["read", right], **over})
         answer = await ask(both)
@@ -127,7 +134,7 @@ async def _hidden(place: tuple[str, str], row: Row, a_key: Keys, ids: dict[str, 
         answer = await a_key.ask(other, method, path, _filled(row.body, SECRET))
         if row.over is Over.EVERYTHING:
             assert answer.status_code == 403
-        elif row.over is Over.MODEL or "{" in place[1]:
+        elif row.over not in _WIDE or "{" in place[1]:
             assert answer.status_code == 404, answer.text
             await _is_as_if_it_were_not(place, row, a_key, other, ids, answer)
         elif row.names_model:
@@ -145,7 +152,13 @@ async def _is_as_if_it_were_not(
     """The same refusal as of what does not exist at all, to the letter."""
     uuid = "00000000-0000-4000-8000-000000000000"
     nothing = {"model_id": "nobody", "inference_id": "one", "run_id": uuid, "erasure_id": uuid}
-    absent = {**nothing, "id": "999999", "key_id": "nobody", "hold_id": uuid}
+    absent = {
+        **nothing,
+        "project_id": "nobody",
+        "id": "999999",
+        "key_id": "nobody",
+        "hold_id": uuid,
+    }
     path = place[1].format(**absent) + row.query
     answer = await a_key.ask(key, place[0], path, _filled(row.body, "nobody"))
     named = next(name for name in absent if f"{{{name}}}" in place[1])
@@ -167,6 +180,9 @@ async def _allowed(row: Row, a_key: Keys, ask: Ask) -> None:
             assert (await ask(await a_key.make({"role": "owner", **over}))).status_code == 403
         scopes = scopes[2:]
     rights = [Right.READ, row.right]
+    if row.over is Over.PROJECT:
+        assert (await ask(await a_key.make({"rights": rights, **scopes[0]}))).status_code == 403
+        scopes = scopes[1:]
     statuses = []
     for over in scopes:
         answer = await ask(await a_key.make({"rights": rights, **over}))
@@ -176,6 +192,15 @@ async def _allowed(row: Row, a_key: Keys, ask: Ask) -> None:
     assert statuses[0] == row.status, statuses
     assert set(statuses[1:]) <= {row.status, owners}
     assert not {401, 403} & set(statuses)
+
+
+_WIDE = (Over.SOME, Over.EVERYTHING)
+
+
+def _narrowest(row: Row) -> dict[str, str]:
+    """The least that a right may be given over."""
+    project = {"project_id": f"{SECRET}-project"}
+    return {Over.EVERYTHING: {}, Over.PROJECT: project}.get(row.over, {"model_id": SECRET})
 
 
 def _filled(body: Any, model_id: str) -> Any:

@@ -20,7 +20,7 @@ from minio.versioningconfig import SUSPENDED, VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli import doctor
-from inference_store.store import partitions
+from inference_store.store import partitions, registrations
 from inference_store.store.doctor import DoctorSettings, Subject, store
 from inference_store.store.partitions import Span, lock_catalogue
 from inference_store.store.retention import policies
@@ -320,7 +320,8 @@ async def test_a_link_that_outlives_its_input_is_found(engine: AsyncEngine) -> N
     assert [each.state for each in await store.links(subject)] == ["ok"]
     rule = {"keep_input": "PT5M", "keep_inference": "P1D"}
     async with engine.begin() as connection:
-        await policies.put(connection, 1, RetentionPolicy.model_validate({"rules": [rule]}))
+        model = await registrations.ensure(connection, "model")
+        await policies.put(connection, model, RetentionPolicy.model_validate({"rules": [rule]}))
     (finding,) = await store.links(subject)
     assert (finding.state, "keeps inputs for 300 s" in finding.seen) == ("warning", True)
     assert "a run has ended well never" in (await store.retention(subject))[0].seen

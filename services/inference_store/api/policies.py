@@ -1,0 +1,95 @@
+"""Retention policies as answers, and who may see and set them."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.api.answer import Answer
+from inference_store.store.errors import NotFound
+from inference_store.store.registrations import Registration
+from inference_store.store.retention import policies
+from inference_store.store.retention.policies import Of, Standing, Version
+
+from .access import Access
+
+
+async def allowed(
+    connection: AsyncConnection, access: Access, of: Of, *, lock: bool = False
+) -> Registration | None:
+    """Raise NotFound or Forbidden unless the caller may do this with whose policy it is; the
+    model, where it is a model's."""
+    if of.level == "model":
+        return await access.model(connection, of.subject, lock=lock)
+    if of.level == "project":
+        await access.project(connection, of.subject)
+    return None
+
+
+async def shown(
+    connection: AsyncConnection, of: Of, *, warnings: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A policy as it stands. Raises NotFound where there is none."""
+    standing = await policies.standing(connection, of)
+    found = standing.in_force or standing.pending
+    if found is None:
+        raise NotFound(f"There is no retention policy of {of}: {_else(of)}.")
+    named = {f"{level}_id": of.subject if of.level == level else None for level in _NAMED}
+    pending = None if standing.pending is None else version(standing.pending, standing)
+    of_whom = {"level": of.level, **named}
+    more = {"pending": pending, "warnings": list(warnings)}
+    return of_whom | version(found, standing) | more
+
+
+def answer(body: dict[str, Any], revision: int) -> Answer:
+    """With the revision that If-Match names."""
+    return Answer(body, headers={"ETag": f'"{revision}"'})
+
+
+def version(found: Version, standing: Standing) -> dict[str, Any]:
+    """One version."""
+    policy = found.policy
+    rules = () if policy is None else policy.rules
+    bounds = policies.Bounds() if policy is None else policy
+    return {
+        "revision": found.revision,
+        "state": _state(found, standing),
+        "removed": policy is None,
+        "rules": [
+            {
+                "name": rule.name,
+                "filter": rule.filter,
+                "keep_input": rule.keep_input,
+                "keep_response": rule.response,
+                "keep_inference": rule.keep_inference,
+            }
+            for rule in rules
+        ],
+        **{name: getattr(bounds, name) for name in policies.Bounds.model_fields},
+        "set_by": found.set_by,
+        "updated_at": found.set_at,
+        "effective_at": found.effective_at,
+        "revoked_at": found.revoked_at,
+        "revoked_by": found.revoked_by,
+        "reason": found.reason,
+    }
+
+
+_NAMED = ("model", "project")
+
+
+def _state(found: Version, standing: Standing) -> str:
+    if found.revoked_at is not None:
+        return "revoked"
+    if found.effective_at > datetime.now(UTC) and found == standing.pending:
+        return "pending"
+    begun = standing.in_force is not None and found.revision == standing.in_force.revision
+    return "in_force" if begun else "past"
+
+
+def _else(of: Of) -> str:
+    return {
+        "model": "its project's and the default one apply, where there are any",
+        "project": "the default one applies, where there is any",
+        "default": "what no other policy says is kept for ever",
+    }[of.level]

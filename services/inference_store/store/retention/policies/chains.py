@@ -1,0 +1,53 @@
+"""Which policies apply to which models, now."""
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.tables import registration
+
+from . import stored
+from .chain import DEFAULT, Chain, Of, chain_of
+from .stored import Version
+
+
+def wider(model_id: str, project_id: str | None) -> tuple[Of, ...]:
+    """Whose policies apply to a model, the nearest first."""
+    project = () if project_id is None else (Of("project", project_id),)
+    return (Of("model", model_id), *project, DEFAULT)
+
+
+async def by_model(
+    connection: AsyncConnection, models: Collection[int] | None = None
+) -> dict[int, Chain]:
+    """What applies to these models, or to all; one of which everything is kept is not there."""
+    here = registration.c
+    query = select(here.model, here.model_id, here.project_id)
+    if models is not None:
+        query = query.where(here.model.in_(sorted(models)))
+    rows = (await connection.execute(query)).all()
+    chosen = None if models is None else _owners(rows)
+    versions = await stored.in_force(connection, chosen)
+    found = {row.model: chain(wider(row.model_id, row.project_id), versions) for row in rows}
+    return {model: each for model, each in found.items() if each is not None}
+
+
+def chain(owners: Iterable[Of], versions: dict[Of, Version]) -> Chain | None:
+    """The chain of these owners' policies; None: none of them has one."""
+    found = [versions[of] for of in owners if of in versions]
+    if not found:
+        return None
+    texts = [stored.write_document(each.policy) for each in found if each.policy is not None]
+    return _chain(tuple((e.of, e.revision, text) for e, text in zip(found, texts, strict=True)))
+
+
+@lru_cache(maxsize=4096)
+def _chain(policies: tuple[tuple[Of, int, str], ...]) -> Chain:
+    return chain_of([(of, revision, stored.read_document(t)) for of, revision, t in policies])
+
+
+def _owners(rows: Iterable[Any]) -> set[Of]:
+    return {of for row in rows for of in wider(row.model_id, row.project_id)}
