@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Select, case, literal, or_, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import holds
 from inference_store.store.events import uid_floor
 from inference_store.store.filters.saved import load
 from inference_store.store.queries import scope as queries
@@ -84,7 +85,8 @@ async def mark_expired(
 ) -> Marked:
     """Mark inferences received in [lo, hi), behind `after`; with `by` those that this rule decides.
 
-    Those that an edit holds are left out, for the next run.
+    Those that a hold keeps are left out, and those that an edit has locked, for the next run.
+    Raises HoldUnreadable.
     """
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
     where = queries.Scope(model, first, uid_floor(hi))
@@ -92,6 +94,9 @@ async def mark_expired(
     if by is not None:
         rules, number = by
         query = query.where(*rules.is_by(number, where))
+    held = await holds.predicate(connection, model, lo=where.lo, hi=where.hi)
+    if held is not None:
+        query = query.where(~held)
     query = query.order_by(inference.c.uid).limit(limit)
     query = query.with_for_update(skip_locked=True, of=inference)
     made = insert(erasing).from_select(marks.COLUMNS, query).on_conflict_do_nothing()
