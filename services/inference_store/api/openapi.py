@@ -15,6 +15,7 @@ from .schemas.inferences import LINES
 _REF = "#/components/schemas/{model}"
 _OVER = {
     Over.MODEL: "the model",
+    Over.PROJECT: "the whole project, also the models to come",
     Over.SOME: "some model; the answer is narrowed to what it was given over",
     Over.EVERYTHING: "everything",
 }
