@@ -65,7 +65,7 @@ LINES = (
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
     | {"aggregates", "counting", "holds"},
     {"ledger"},
-    {"figures"},
+    {"figures", "reconciling"},
     {"doctor"},
 )
 

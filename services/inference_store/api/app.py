@@ -37,6 +37,7 @@ from .routes import (
     models,
     policies,
     queries,
+    reconciliations,
     runs,
 )
 from .security_headers import HeaderLimit, SecurityHeaders
@@ -87,6 +88,7 @@ def create_app(
         runs,
         erasures,
         holds,
+        reconciliations,
         dead_letters,
         books,
         keys,

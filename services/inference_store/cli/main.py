@@ -17,6 +17,7 @@ COMMANDS = {
     "api": "Answer questions over HTTP.",
     "proxy": "Stand before a model server, and capture what goes through.",
     "retention": "Delete by policy, on a schedule.",
+    "reconcile": "Compare the bucket with the index; index again from the bucket alone.",
     "doctor": "Say what is wrong with what the services need, and what to do.",
     "ledger": "Show what was decided about deletion, and replay it after a restore.",
     "keys": "Make, list, rotate and revoke API keys.",

@@ -4,9 +4,10 @@ import argparse
 import asyncio
 
 import uvloop
+from pydantic import ValidationError
 
 from inference_store.retention.run import run as retain
-from inference_store.store.settings import RetentionSettings
+from inference_store.store.settings import KafkaSettings, RetentionSettings, WrongSetting
 
 from .start import started
 
@@ -19,5 +20,13 @@ def run(_: argparse.Namespace) -> int:
     """Delete by policy until stopped."""
     settings = started(RetentionSettings, "retention")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(retain(settings))
+        runner.run(retain(settings, kafka=_kafka()))
     return 0
+
+
+def _kafka() -> KafkaSettings | None:
+    """Where events may be unread. Deletion needs no Kafka: it is no reason not to start."""
+    try:
+        return KafkaSettings()
+    except (ValidationError, WrongSetting):
+        return None

@@ -20,12 +20,13 @@ from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
-from inference_store.store.settings import RetentionSettings
+from inference_store.store.settings import KafkaSettings, RetentionSettings
 
 from .eraser import Eraser
 from .marker import Marker
 from .pace import Pace
 from .pruning import prune
+from .reconciling import Reconciling
 from .sweep import Sweep
 
 _PRODUCERS_BATCH = 500
@@ -47,6 +48,8 @@ class Leader:
         blobs: Blobs,
         pace: Pace,
         due: asyncio.Event,
+        *,
+        kafka: KafkaSettings | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
@@ -57,6 +60,7 @@ class Leader:
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch)
         self._marker = Marker(engine, pace)
         self._uncounted = False
+        self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
 
     async def begin(self) -> None:
         """Runs that a dead process left begin anew."""
@@ -83,6 +87,7 @@ class Leader:
             self._uncounted = True
         if self._uncounted:
             await self._count()
+        await self._reconciling.turn()
 
     async def _resume(self, *, failed: bool) -> None:
         """What was asked for and what was begun: each is given its share of time, over and over,

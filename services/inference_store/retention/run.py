@@ -18,7 +18,7 @@ from inference_store.store.metrics import LAST_RUN, RUN_INTERVAL
 from inference_store.store.retention.failures import failed
 from inference_store.store.retention.leadership import Leadership, candidacy
 from inference_store.store.schema import require_schema
-from inference_store.store.settings import RetentionSettings
+from inference_store.store.settings import KafkaSettings, RetentionSettings
 
 from .leader import Leader
 from .linking import linking
@@ -35,9 +35,13 @@ async def run(
     settings: RetentionSettings,
     stop: asyncio.Event | None = None,
     *,
+    kafka: KafkaSettings | None = None,
     live_seconds: float = _LIVE_SECONDS,
 ) -> None:
-    """Delete by policy until SIGTERM, SIGINT or `stop`; not live once it stood so long."""
+    """Delete by policy until SIGTERM, SIGINT or `stop`; not live once it stood so long.
+
+    `kafka`: where a reconciliation looks for unread events; without it no object is an orphan.
+    """
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
@@ -50,7 +54,7 @@ async def run(
     blobs = Blobs(settings)
     try:
         heartbeat = Heartbeat(limit_seconds=live_seconds)
-        await _Retention(settings, engine, blobs, heartbeat, stop).run()
+        await _Retention(settings, engine, blobs, heartbeat, stop, kafka=kafka).run()
     finally:
         blobs.close()
         await engine.dispose()
@@ -66,8 +70,11 @@ class _Retention:
         blobs: Blobs,
         heartbeat: Heartbeat,
         stop: asyncio.Event,
+        *,
+        kafka: KafkaSettings | None,
     ) -> None:
         self._settings = settings
+        self._kafka_settings = kafka
         self._engine = engine
         self._blobs = blobs
         self._stop = stop
@@ -132,7 +139,8 @@ class _Retention:
 
     async def _lead(self, leadership: Leadership) -> None:
         pace = Pace(leadership, self._heartbeat, self._stop)
-        leader = Leader(self._settings, self._engine, self._blobs, pace, self._schedule.due)
+        due, kafka = self._schedule.due, self._kafka_settings
+        leader = Leader(self._settings, self._engine, self._blobs, pace, due, kafka=kafka)
         _log.info("retention leads", action="leading")
         async with watching(self._engine, self._settings), linking(self._engine):
             await leader.begin()

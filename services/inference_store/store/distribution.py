@@ -61,6 +61,9 @@ LOCAL = (
     "policy_version",
     "producer_report",
     "producer_sequence",
+    "reconciliation",
+    "reconciliation_finding",
+    "reconciliation_named",
     "retention_policy",
     "retention_run",
 )

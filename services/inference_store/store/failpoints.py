@@ -34,6 +34,7 @@ FAILPOINTS = (
     "metadata_edit.blob.after",
     "partitions.create.before",
     "partitions.create.after",
+    "reconcile.window.after",
     "retention.mark.before",
     "retention.mark.after",
     "retention.object_delete.before",

@@ -16,6 +16,9 @@ from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
 _KINDS = frozenset({"data", "metadata", "response"})
+# Beneath these lies what the store itself adds, by model.
+SIDECARS = "sidecars"
+EDITED = "metadata"
 # Servers that keep objects as files allow 255 bytes between two slashes.
 _LONGEST_SEGMENT = 200
 
@@ -43,14 +46,25 @@ def belongs_to(key: str, model_id: str | None, capture_id: UUID | None) -> bool:
     )
 
 
+def capture_of(key: str) -> tuple[str, datetime, UUID] | None:
+    """The model's segment, the hour and the capture that a key of this layout names; else None."""
+    *_, model, year, month, day, hour, capture, kind = [""] * 7 + key.rsplit("/", 7)
+    try:
+        at = datetime.strptime(f"{year}/{month}/{day}/{hour}", "%Y/%m/%d/%H").replace(tzinfo=UTC)
+        found = UUID(capture)
+    except ValueError:
+        return None
+    return (model, at, found) if kind in _KINDS and capture == str(found) else None
+
+
 def sidecar_key(model_id: str, at: datetime, uid: UUID) -> str:
     """The key of an inference's sidecar."""
-    return f"sidecars/{segment_of(model_id)}/{at.astimezone(UTC):%Y/%m/%d/%H}/{uid}"
+    return f"{SIDECARS}/{segment_of(model_id)}/{at.astimezone(UTC):%Y/%m/%d/%H}/{uid}"
 
 
 def edited_key(model_id: str, uid: UUID) -> str:
     """The key of the metadata blob that an edit makes."""
-    return f"metadata/{segment_of(model_id)}/{uid}"
+    return f"{EDITED}/{segment_of(model_id)}/{uid}"
 
 
 def segment_of(model_id: str) -> str:

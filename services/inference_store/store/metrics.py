@@ -255,6 +255,17 @@ AUDIT_UNLINKED = _gauge(
     "retention_audit_unlinked_seconds",
     "Age of the oldest entry of the audit that is not in its chain yet.",
 )
+RECONCILIATIONS = _counter(
+    "retention_reconciliations_total",
+    "Comparisons of bucket and index, by how they ended.",
+    "state",
+)
+RECONCILED = _gauge(
+    "retention_reconciliation_found", "What the last comparison of bucket and index found.", "what"
+)
+LAST_RECONCILIATION = _gauge(
+    "retention_last_reconciliation_timestamp_seconds", "When the last comparison ended well."
+)
 LAST_RUN = _gauge(
     "retention_last_run_timestamp_seconds",
     "When the last run ended well; where none ever has: when the service started.",

@@ -31,6 +31,7 @@ class Action(StrEnum):
     HOLD_PLACED = "hold_placed"
     HOLD_CHANGED = "hold_changed"
     HOLD_RELEASED = "hold_released"
+    RECONCILIATION_REQUESTED = "reconciliation_requested"
     METADATA_CHANGED = "metadata_changed"
     INFERENCE_ERASED = "inference_erased"
     ERASURE_REQUESTED = "erasure_requested"
@@ -58,6 +59,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.HOLD_PLACED: "A legal hold was placed; `detail` names it.",
     Action.HOLD_CHANGED: "Another legal hold was put in the place of one, under its id.",
     Action.HOLD_RELEASED: "A legal hold was released; `detail` says why.",
+    Action.RECONCILIATION_REQUESTED: "A comparison of bucket and index was asked for, or a repair.",
     Action.METADATA_CHANGED: "Metadata of an inference were added or changed.",
     Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
     Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was asked for.",

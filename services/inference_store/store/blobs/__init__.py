@@ -2,6 +2,7 @@
 
 from .blobs import NOT_ALLOWED, Blobs
 from .deletion import DeleteFault
+from .pages import Found
 from .reading import OVER_BUDGET, Fetched, OverBudget
 from .streaming import BlobStream
 
@@ -12,5 +13,6 @@ __all__ = [
     "Blobs",
     "DeleteFault",
     "Fetched",
+    "Found",
     "OverBudget",
 ]

@@ -28,6 +28,7 @@ from .deletion import DeleteFault, Deletion
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .listing import first_after
+from .pages import Found, page
 from .reading import Fetched, get_many, get_plain, refuse_size
 from .streaming import BlobStream, stream_plain, stream_whole
 from .writing import put_many, put_plain
@@ -191,6 +192,15 @@ class Blobs:
         """Those of `keys` that are listed still, in any version. Raises BlobsAway."""
         ours, strange = self._sorted_out(keys)
         return strange + self._deletion.still_there(ours)
+
+    def page(self, bucket: str, prefix: str, *, after: str, limit: int) -> list[Found]:
+        """The first objects under a prefix behind the key `after`, in the order of their keys.
+
+        Fewer than `limit`: there are no more. Raises BlobsAway.
+        """
+        self._refuse_strange(bucket)
+        with away():
+            return page(self._minio, bucket, prefix, after, limit)
 
     def check(self) -> None:
         """Raise BlobsAway, saying why, unless the default bucket answers."""

@@ -5,13 +5,14 @@ from .encode import encode
 from .event import Extras, InferenceEvent
 from .instants import parse_instant
 from .reasons import DEAD_LETTER_REASONS
-from .storage_key import Buckets, StorageKey, parse_stored
+from .storage_key import SCHEME, Buckets, StorageKey, parse_stored
 from .uid import received_at_of, uid_floor, uid_of
 from .wire import FIELDS
 
 __all__ = [
     "DEAD_LETTER_REASONS",
     "FIELDS",
+    "SCHEME",
     "Buckets",
     "Extras",
     "InferenceEvent",

@@ -1,21 +1,26 @@
 """What an operator would look up in Kafka: its version, the topic's settings, where logs end."""
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from inference_store.store.settings import KafkaSettings
 
 from .connection import client_arguments, why_away
 
+AWAY = (KafkaError, OSError, ssl.SSLError, ValueError)
 _TIMEOUT_MILLISECONDS = 8000
 _FETCH = 1
+_READS = 8
+_READ_MILLISECONDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +103,53 @@ async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:
     finally:
         await consumer.stop()
     return {place.partition: (first[place], last[place]) for place in places}
+
+
+async def oldest_unread(settings: KafkaSettings, read: Mapping[int, int]) -> datetime | None:
+    """The time of the oldest event that is not read yet; None: every one is. `read`: by partition,
+    the offset that is read next. Raises KafkaError, OSError.
+
+    Of each partition the first unread record is asked for, for it was the first to come.
+    """
+    consumer = AIOKafkaConsumer(
+        **client_arguments(settings),
+        request_timeout_ms=_TIMEOUT_MILLISECONDS,
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    found: list[int] = []
+    try:
+        await _started(consumer, settings)
+        # of a topic that is not subscribed to, the brokers are asked
+        await consumer.topics()
+        numbers = sorted(consumer.partitions_for_topic(settings.kafka_topic) or ())
+        places = [TopicPartition(settings.kafka_topic, number) for number in numbers]
+        consumer.assign(places)
+        first = await consumer.beginning_offsets(places)
+        last = await consumer.end_offsets(places)
+        for place in places:
+            start = max(first[place], read.get(place.partition, first[place]))
+            if start < last[place]:
+                consumer.seek(place, start)
+                found += await _first_time(consumer, place, last[place])
+    finally:
+        await consumer.stop()
+    return datetime.fromtimestamp(min(found) / 1000, UTC) if found else None
+
+
+async def _first_time(consumer: Any, place: TopicPartition, end: int) -> list[int]:
+    """When the next record of a partition was written, milliseconds; none: only markers are left.
+
+    Raises KafkaTimeoutError where it does not come.
+    """
+    for _ in range(_READS):
+        answer = await consumer.getmany(place, timeout_ms=_READ_MILLISECONDS, max_records=1)
+        for record in answer.get(place, ()):
+            return [int(record.timestamp)]
+        if await consumer.position(place) >= end:
+            return []
+    raise KafkaTimeoutError(f"partition {place.partition} has unread events, and gives none")
 
 
 async def _started(client: Any, settings: KafkaSettings) -> None:

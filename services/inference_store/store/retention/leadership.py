@@ -2,22 +2,25 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Final
 
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 _LOCK = 7_302_004
+RECONCILING: Final = 7_302_021
 
 
 class Leadership:
     """A lock of a session of its own: it ends with the connection, so with the process."""
 
-    def __init__(self, connection: AsyncConnection) -> None:
+    def __init__(self, connection: AsyncConnection, lock: int = _LOCK) -> None:
         self._connection = connection
+        self._lock = lock
 
     async def take(self) -> bool:
         """Whether nobody else has it; then it is ours until the connection ends."""
-        return bool(await self._connection.scalar(select(func.pg_try_advisory_lock(_LOCK))))
+        return bool(await self._connection.scalar(select(func.pg_try_advisory_lock(self._lock))))
 
     async def confirm(self) -> None:
         """Raise the driver's error when the connection, and so the lock, is gone."""
@@ -25,12 +28,12 @@ class Leadership:
 
 
 @asynccontextmanager
-async def candidacy(engine: AsyncEngine) -> AsyncIterator[Leadership]:
-    """A connection that leadership can be taken on."""
+async def candidacy(engine: AsyncEngine, lock: int = _LOCK) -> AsyncIterator[Leadership]:
+    """A connection that leadership, or another lock, can be taken on."""
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
     async with autocommit.connect() as connection:
         try:
-            yield Leadership(connection)
+            yield Leadership(connection, lock)
         finally:
             # back in the pool its session would go on holding the lock
             await connection.invalidate()

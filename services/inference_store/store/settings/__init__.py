@@ -15,6 +15,7 @@ from .logs import LogSettings
 from .names import GROUPS, UnknownSetting, names, refuse_unknown
 from .postgres import PostgresSettings
 from .proxy import CaptureSettings, ProxySettings
+from .reconcile import ReconcileSettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, secrets_of
 from .tls_files import presenting, trusting
@@ -34,6 +35,7 @@ __all__ = [
     "LogSettings",
     "PostgresSettings",
     "ProxySettings",
+    "ReconcileSettings",
     "RetentionSettings",
     "UnknownSetting",
     "WrongSetting",

@@ -6,9 +6,17 @@ from .blobs import BlobSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
+from .reconcile import ReconcileSettings
 
 
-class RetentionSettings(LogSettings, AdminSettings, PostgresSettings, BlobSettings, AuditSettings):
+class RetentionSettings(
+    LogSettings,
+    AdminSettings,
+    PostgresSettings,
+    BlobSettings,
+    AuditSettings,
+    ReconcileSettings,
+):
     """Deletes by policy, on a schedule."""
 
     retention_admin_host: str = "127.0.0.1"

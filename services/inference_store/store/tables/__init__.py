@@ -53,6 +53,7 @@ from .inference import (
 )
 from .ledger import ledger_head, ledger_intent
 from .metadata import METADATA
+from .reconciling import reconciliation, reconciliation_finding, reconciliation_named
 
 __all__ = [
     "METADATA",
@@ -103,6 +104,9 @@ __all__ = [
     "prediction",
     "producer_report",
     "producer_sequence",
+    "reconciliation",
+    "reconciliation_finding",
+    "reconciliation_named",
     "registration",
     "retention_policy",
     "retention_run",

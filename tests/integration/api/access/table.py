@@ -87,6 +87,12 @@ TABLE: dict[tuple[str, str], Row] = {
     ("POST", "/v1/dead-letters/redrive"): Row(Right.ADMIN, Over.SOME, 202, {}),
     ("POST", "/v1/dead-letters/{id}/redrive"): Row(Right.ADMIN, Over.SOME, 202),
     ("POST", "/v1/dead-letters/{id}/discard"): Row(Right.ADMIN, Over.SOME, 200, {"reason": "x"}),
+    ("GET", "/v1/reconciliations"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("POST", "/v1/reconciliations"): Row(Right.ADMIN, Over.EVERYTHING, 202, {}),
+    ("GET", "/v1/reconciliations/{reconciliation_id}"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("GET", "/v1/reconciliations/{reconciliation_id}/findings"): Row(
+        Right.ADMIN, Over.EVERYTHING, 200
+    ),
     ("GET", "/v1/accounting"): Row(Right.READ, Over.EVERYTHING, 200),
     ("POST", "/v1/keys"): Row(Right.ADMIN, Over.EVERYTHING, 201, _KEY),
     ("GET", "/v1/keys"): Row(Right.ADMIN, Over.EVERYTHING, 200),

@@ -15,6 +15,7 @@ from inference_store.store import dead_letters, holds, registrations
 from inference_store.store.access import Action, Who, keys, note
 from inference_store.store.books import Place, begin
 from inference_store.store.cql2 import parse
+from inference_store.store.reconciling import reconciliations
 from inference_store.store.records import Record, Trouble
 from inference_store.store.retention import erasures, policies, runs
 from inference_store.store.retention.policies import DEFAULT, Of
@@ -74,6 +75,7 @@ async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Id
     grant = Grant(rights=(Right.READ,), model_id=model_id)
     key, _ = await keys.create(connection, f"{model_id}'s", [grant], by="test")
     await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
+    asked = await reconciliations.request(connection, model_id=model_id, cause="request")
     return {
         "model_id": model_id,
         "project_id": f"{model_id}-project",
@@ -81,6 +83,7 @@ async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Id
         "run_id": str((await runs.request(connection, model)).id),
         "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
         "hold_id": str(await a_hold(connection, model_id)),
+        "reconciliation_id": str(asked.id),
         "id": str(dead.id),
         "key_id": key.id,
     }

@@ -1,0 +1,151 @@
+"""`inference-store reconcile`: compare the bucket with the index, and repair what is asked for."""
+
+import argparse
+import asyncio
+import getpass
+import sys
+import time
+from typing import Any
+
+import orjson
+
+from inference_store.store.access import Action, Who, note
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import engine_of
+from inference_store.store.errors import BlobsAway
+from inference_store.store.reconciling import reconciliations
+from inference_store.store.reconciling.reconciler import Reconciler
+from inference_store.store.reconciling.reconciliations import FINAL, REPAIRS, Reconciliation
+from inference_store.store.retention.leadership import RECONCILING, candidacy
+from inference_store.store.schema import require_schema
+from inference_store.store.settings import IngesterSettings, ReconcileSettings
+
+from .start import started
+
+_TOLD_SECONDS = 5.0
+_SHOWN = 20
+
+
+class _Settings(IngesterSettings, ReconcileSettings):
+    """What comparing needs, and indexing again."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Of which model, and what to do with what is found."""
+    parser.add_argument("--model", help="one model alone")
+    parser.add_argument(
+        "--repair",
+        choices=[each for each in REPAIRS if each != "none"],
+        default="none",
+        help="rebuild: index again from the bucket; erase-orphans: erase objects without rows",
+    )
+    parser.add_argument("--json", action="store_true", help="the report as one JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare, tell, and answer 0 (all well), 1 (something was found) or 2 (it failed)."""
+    settings = started(_Settings, "reconcile")
+    try:
+        return asyncio.run(_Command(settings, arguments).run())
+    except BlobsAway as away:
+        print(f"The object store is away; the same command goes on: {away}", file=sys.stderr)
+    except OSError as away:
+        print(f"Postgres is away; the same command goes on: {away}", file=sys.stderr)
+    return 2
+
+
+class _Command:
+    """One call of the command."""
+
+    def __init__(self, settings: _Settings, arguments: argparse.Namespace) -> None:
+        self._settings = settings
+        self._model: str | None = arguments.model
+        self._repair: reconciliations.Repair = arguments.repair
+        self._json: bool = arguments.json
+        self._told = 0.0
+
+    async def run(self) -> int:
+        engine = engine_of(self._settings, application="inference-store-reconcile")
+        with Blobs(self._settings, threads=self._settings.ingester_fetch_threads) as blobs:
+            try:
+                async with engine.connect() as connection:
+                    await require_schema(connection)
+                async with candidacy(engine, RECONCILING) as lock:
+                    while not await lock.take():
+                        self._tell("another process reconciles; waiting for it")
+                        await asyncio.sleep(1)
+                    ended = await self._work(engine, blobs)
+                async with engine.connect() as connection:
+                    found = await reconciliations.findings(connection, ended.id, limit=_SHOWN)
+            finally:
+                await engine.dispose()
+        print(as_json(ended, found) if self._json else as_text(ended, found))
+        return 2 if ended.state == "failed" else int(_is_amiss(ended))
+
+    async def _work(self, engine: Any, blobs: Blobs) -> Reconciliation:
+        one = await self._begun(engine)
+        worker = Reconciler(self._settings, engine, blobs, kafka=self._settings)
+        while one.state not in FINAL:
+            one = await worker.step(one)
+            self._tell(f"{one.state}: place {one.place + 1} of {len(one.places)}, {_counts(one)}")
+        return one
+
+    async def _begun(self, engine: Any) -> Reconciliation:
+        """The same that was begun and not ended; else a new one."""
+        async with engine.begin() as connection:
+            found = await reconciliations.unfinished(
+                connection, repairs=(self._repair,), cause="command", model_id=self._model
+            )
+            if found is not None:
+                return found
+            made = await reconciliations.request(
+                connection, model_id=self._model, cause="command", repair=self._repair
+            )
+            asked: dict[str, Any] = {"asked_model_id": self._model, "repair": self._repair}
+            action = Action.RECONCILIATION_REQUESTED
+            who = Who(f"cli:{_user()}", None)
+            await note(connection, who, action, reconciliation=str(made.id), **asked)
+            return made
+
+    def _tell(self, said: str) -> None:
+        if time.monotonic() - self._told >= _TOLD_SECONDS:
+            self._told = time.monotonic()
+            print(said, file=sys.stderr, flush=True)
+
+
+def as_text(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
+    """The report for people."""
+    lines = [
+        f"{one.state}: {_counts(one)}",
+        f"Judged are objects before {one.orphans_before or 'nothing'}: {one.because}.",
+    ]
+    if one.books:
+        lines.append("Books: " + ", ".join(f"{name} {n}" for name, n in one.books.items()))
+    lines += [f"{each.kind:<10} {each.state:<8} {each.storage_key}" for each in found]
+    if len(found) == _SHOWN:
+        lines.append(f"… all of them: GET /v1/reconciliations/{one.id}/findings")
+    if one.error:
+        lines.append(f"FAILED: {one.error}")
+    return "\n".join(lines)
+
+
+def as_json(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
+    """The report for programs; the first findings alone."""
+    report = {name: getattr(one, name) for name in Reconciliation.__slots__}
+    return orjson.dumps({**report, "findings": found}, option=orjson.OPT_INDENT_2).decode()
+
+
+def _counts(one: Reconciliation) -> str:
+    return ", ".join(f"{name} {count}" for name, count in one.counts.items()) or "nothing yet"
+
+
+def _is_amiss(one: Reconciliation) -> bool:
+    found = any(one.count(name) for name in ("missing", "orphans", "unreadable"))
+    return found or bool((one.books or {}).get("difference"))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a user id without a name, as in a container
+        return "unknown"

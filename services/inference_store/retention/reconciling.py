@@ -1,0 +1,75 @@
+"""Comparing the bucket with the index beside the deletions: a few seconds of each turn."""
+
+import time
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.errors import BlobsAway
+from inference_store.store.metrics import (
+    LAST_RECONCILIATION,
+    RECONCILED,
+    RECONCILIATIONS,
+)
+from inference_store.store.reconciling.reconciler import Reconciler
+from inference_store.store.reconciling.reconciliations import FINAL, Reconciliation
+from inference_store.store.retention import failures
+from inference_store.store.retention.leadership import RECONCILING, candidacy
+from inference_store.store.settings import KafkaSettings, RetentionSettings
+
+from .pace import Pace
+
+_SECONDS = 5.0
+_FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
+_log = structlog.get_logger()
+
+
+class Reconciling:
+    """Works off what was asked for, and one a day where that is set."""
+
+    def __init__(
+        self,
+        settings: RetentionSettings,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        pace: Pace,
+        kafka: KafkaSettings | None,
+    ) -> None:
+        self._engine = engine
+        self._pace = pace
+        self._scheduled = settings.reconcile_schedule == "daily"
+        self._reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
+
+    async def turn(self) -> None:
+        """Work for a few seconds, unless a command does. An object store that is away, or lets us
+        not list, is no reason not to delete: the next turn tries again."""
+        one = await self._reconciler.due(scheduled=self._scheduled)
+        if one is None:
+            return
+        async with candidacy(self._engine, RECONCILING) as lock:
+            if not await lock.take():
+                return
+            try:
+                await self._work(one)
+            except BlobsAway as away:
+                failures.failed("object_store")
+                _log.warning("away", action="reconcile_waits", error=str(away)[:500])
+
+    async def _work(self, one: Reconciliation) -> None:
+        until = time.monotonic() + _SECONDS
+        while one.state not in FINAL and time.monotonic() < until:
+            await self._pace.next_step()
+            one = await self._pace.unless_stopped(self._reconciler.step(one))
+        if one.state in FINAL:
+            show(one)
+
+
+def show(one: Reconciliation) -> None:
+    """Set the gauges to what the last one found."""
+    RECONCILIATIONS.labels(one.state).inc()
+    if one.state == "done":
+        LAST_RECONCILIATION.set_to_current_time()
+        for name in _FOUND:
+            RECONCILED.labels(name).set(one.count(name))
+        RECONCILED.labels("difference").set((one.books or {}).get("difference", 0))

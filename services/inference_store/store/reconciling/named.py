@@ -1,0 +1,78 @@
+"""Objects that events name which are not stored: dead letters, whatever was decided of them, and
+parked events. No such object is an orphan."""
+
+import re
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+import orjson
+from sqlalchemy import Table, delete, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.events import Buckets
+from inference_store.store.tables import dead_letter, parked_event, reconciliation_named
+
+_PAGE = 500
+# Of a message that is no JSON: whatever stands in quotes may be a key.
+_QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
+
+
+async def gather(connection: AsyncConnection, id: UUID, buckets: Buckets) -> int:
+    """Note what dead letters and parked events name; how many objects. Repeatable.
+
+    In one transaction, with a page of events in memory.
+    """
+    names = 0
+    for table in (dead_letter, parked_event):
+        after = 0
+        while rows := await _page(connection, table, after):
+            after = rows[-1][0]
+            keys = sorted({key for _, payload in rows for key in named_in(payload, buckets)})
+            names += len(keys)
+            for start in range(0, len(keys), _PAGE):
+                values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
+                made = insert(reconciliation_named).values(values).on_conflict_do_nothing()
+                await connection.execute(made)
+    return names
+
+
+async def forget(connection: AsyncConnection, id: UUID) -> None:
+    """It is over: what was named is looked for anew the next time."""
+    await connection.execute(
+        delete(reconciliation_named).where(reconciliation_named.c.reconciliation == id)
+    )
+
+
+async def among(connection: AsyncConnection, id: UUID, keys: Sequence[str]) -> set[str]:
+    """Those of the keys that are named."""
+    here = reconciliation_named.c
+    query = select(here.storage_key).where(here.reconciliation == id, here.storage_key.in_(keys))
+    return set((await connection.execute(query)).scalars())
+
+
+def named_in(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
+    """Every storage key that a message may name, whatever its fields are called."""
+    for text in _texts(payload or b""):
+        try:
+            yield str(buckets.resolve(text))
+        except ValueError:
+            continue
+
+
+def _texts(payload: bytes) -> Iterator[str]:
+    try:
+        found = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        yield from (each.decode("utf-8", "replace") for each in _QUOTED.findall(payload))
+        return
+    if isinstance(found, dict):
+        yield from (each for each in found.values() if isinstance(each, str) and "/" in each)
+
+
+async def _page(
+    connection: AsyncConnection, table: Table, after: int
+) -> Sequence[tuple[int, bytes | None]]:
+    query = select(table.c.id, table.c.payload).where(table.c.id > after)
+    rows = await connection.execute(query.order_by(table.c.id).limit(_PAGE))
+    return [(row.id, row.payload) for row in rows]

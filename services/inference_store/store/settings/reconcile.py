@@ -1,0 +1,18 @@
+"""Comparing the bucket with the index."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from .group import Group
+
+
+class ReconcileSettings(Group):
+    """Where inferences' objects lie, and when they are compared with the index."""
+
+    reconcile_schedule: Literal["off", "daily"] = "off"
+    """`daily`: the retention service compares the bucket with the index once a day."""
+    reconcile_prefixes: str = "captures"
+    """Where nothing lies but inferences' blobs: prefixes, or `s3://bucket/prefix`, by commas."""
+    reconcile_grace_seconds: Annotated[float, Field(ge=0)] = 24 * 3600.0
+    """How much older than the oldest unread event an object must be to count as an orphan."""
