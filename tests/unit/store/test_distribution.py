@@ -38,6 +38,7 @@ SELECT create_distributed_table('metadata_timestamp', 'model', colocate_with => 
 SELECT create_distributed_table('metadata_presence', 'model', colocate_with => 'inference')
 SELECT create_distributed_table('prediction', 'model', colocate_with => 'inference')
 SELECT create_distributed_table('erasing', 'model', colocate_with => 'inference')
+SELECT create_distributed_table('erasure_held', 'model', colocate_with => 'inference')
 SELECT create_distributed_table('tombstone', 'model', colocate_with => 'inference')
 SELECT create_distributed_table('blob_reference', 'model', colocate_with => 'inference')
 """  # noqa: E501  (a line a statement)
