@@ -10,7 +10,8 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import figures, metrics
-from inference_store.store.retention import overdue
+from inference_store.store.errors import StoreError
+from inference_store.store.retention.overdue import Overdue
 from inference_store.store.retention.own_records import RECORDS
 from inference_store.store.settings import RetentionSettings
 
@@ -42,15 +43,15 @@ async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIte
 
 
 async def _watch(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
-    look = 0
+    look, overdue = 0, Overdue(keep)
     while True:
         try:
             async with engine.connect() as connection:
                 _show(await figures.of_retention(connection))
                 if look % _OVERDUE_EVERY == 0:
-                    metrics.OVERDUE.set(await overdue.seconds(connection, keep))
+                    metrics.OVERDUE.set(await overdue.seconds(connection))
                 look += 1
-        except (DBAPIError, PoolTimeout, OSError) as error:
+        except (DBAPIError, PoolTimeout, OSError, StoreError) as error:
             _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
         await asyncio.sleep(_EVERY_SECONDS)
 

@@ -4,7 +4,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import figures
-from inference_store.store.retention import overdue
+from inference_store.store.retention.overdue import Overdue
 
 _HOLDS = (
     ("NULL", "NULL"),
@@ -44,4 +44,4 @@ async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
         keep = dict.fromkeys(
             ("dead_letter_keep_seconds", "run_keep_seconds", "audit_keep_seconds"), 1e9
         )
-        assert await overdue.seconds(connection, keep) == 0
+        assert await Overdue(keep).seconds(connection) == 0

@@ -12,8 +12,8 @@ from inference_store.store.admin import Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import accounts
 from inference_store.store.metrics import PRUNED
-from inference_store.store.retention import overdue
 from inference_store.store.retention.leadership import candidacy
+from inference_store.store.retention.overdue import Overdue
 from inference_store.store.retention.own_records import RECORDS
 from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import dead_letter, erasure, retention_run
@@ -81,7 +81,7 @@ async def test_what_is_old_and_settled_goes(
 ) -> None:
     async with engine.begin() as connection:
         await _make(connection)
-        before = await overdue.seconds(connection, _KEEP)
+        before = await Overdue(_KEEP).seconds(connection)
     assert 7.9 * _DAY < before < 8.1 * _DAY
     counted = {each.name: PRUNED.labels(each.name)._value.get() for each in RECORDS}
     await _turn(settings.model_copy(update=_KEEP), engine, blobs)
@@ -96,7 +96,7 @@ async def test_what_is_old_and_settled_goes(
              for each in RECORDS}  # fmt: skip
     assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0}
     async with engine.connect() as connection:
-        assert await overdue.seconds(connection, _KEEP) == 0
+        assert await Overdue(_KEEP).seconds(connection) == 0
 
 
 async def test_a_discarded_letter_stays_discarded_in_the_books(
