@@ -1,13 +1,13 @@
 """Legal holds as answers show them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
-from inference_store.store.holds import Hold, Made
+from inference_store.store.holds import Hold
 from inference_store.store.holds.making import spelt
 from inference_store.store.holds.placing import Placed
 from inference_store.store.holds.stored import Change
@@ -32,14 +32,16 @@ def shown(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-async def placed(connection: AsyncConnection, found: Placed, made: Made) -> dict[str, Any]:
+async def placed(
+    connection: AsyncConnection, found: Placed, warnings: Sequence[str]
+) -> dict[str, Any]:
     """A hold that has just been placed, with what had been claimed before."""
     claims = found.claimed[:_CLAIMS]
     ids = await names(connection, [found.hold.model, *(claim.model for claim in claims)])
     return shown(found.hold, ids) | {
         "claimed": len(found.claimed),
         "claims": [named(claim, "model") | {"model_id": ids.get(claim.model)} for claim in claims],
-        "warnings": list(made.warnings),
+        "warnings": list(warnings),
     }
 
 

@@ -10,6 +10,7 @@ StoreError
 ├── MethodNotAllowed   405
 ├── Conflict           409  someone was faster, or it is still in use
 ├── Gone               410
+│   ├── HeldByHold, HoldUnreadable
 ├── PreconditionFailed 412
 ├── TooLarge           413
 ├── TooManyRequests    429
@@ -174,6 +175,20 @@ class Conflict(StoreError):
     status = 409
     type = "conflict"
     title = "The present state does not allow this"
+
+
+class HeldByHold(Conflict):
+    """A legal hold keeps it as it is; the detail names it. Release or change the hold first."""
+
+    type = "held"
+    title = "A legal hold keeps it"
+
+
+class HoldUnreadable(Conflict):
+    """A hold's filter cannot be evaluated, so nothing that it may keep is deleted: change it."""
+
+    type = "hold-unreadable"
+    title = "A legal hold cannot be evaluated"
 
 
 class PreconditionFailed(StoreError):

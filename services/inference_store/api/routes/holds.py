@@ -1,16 +1,19 @@
 """Legal holds: placed, read, changed, released."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import cursors, moments
 from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.dependencies import IfMatch, Reading, Writing
+from inference_store.api.dependencies import IfMatch, LedgerOf, Reading
 from inference_store.api.filters import read_filter
 from inference_store.api.held import document, names, placed, shown
 from inference_store.api.problems import refusals
@@ -34,8 +37,9 @@ from inference_store.store.errors import (
     NotFound,
     PreconditionFailed,
 )
-from inference_store.store.holds import Hold, Made
-from inference_store.store.registrations import Registration
+from inference_store.store.holds import Hold
+from inference_store.store.holds.placing import Placed
+from inference_store.store.ledger import Body, Note
 from inference_store.store.rights import Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["legal holds"])
@@ -47,18 +51,21 @@ _ONE = "/holds/{hold_id}"
     "/holds",
     status_code=201,
     response_model=PlacedHold,
-    responses=refusals(400, 404, 413),
+    responses=refusals(400, 404, 409, 413),
     openapi_extra=_NEEDED,
     summary="Place a hold",
 )
-async def place_hold(body: HoldBody, connection: Writing, access: Asking) -> Answer:
+async def place_hold(body: HoldBody, ledger: LedgerOf, access: Asking, request: Request) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
-    model, made = await _made(connection, access, body)
-    entry = _entry(body, made, uuid4(), revision=1)
-    found = await holds.apply_placed(connection, entry, datetime.now(UTC), access.caller.name)
-    await _note(connection, access, Action.HOLD_PLACED, model, found.hold)
-    answer = await placed(connection, found, made)
+    saying = _Saying(access, body, await _asked(body))
+
+    async def said(connection: AsyncConnection) -> Body:
+        return await saying.entry(connection, uuid4(), revision=1)
+
+    note = partial(_note_of, Action.HOLD_PLACED, body.model_id)
+    found = await ledger.write("hold_placed", said, actor=access.who, note=note)
+    answer = await _placed(request, found, saying.warnings)
     location = {"Location": f"/v1/holds/{found.hold.id}", **_tag(found.hold)}
     return Answer(answer, status_code=201, headers=location)
 
@@ -112,16 +119,24 @@ async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer
     openapi_extra=_NEEDED,
     summary="Change a hold",
 )
-async def change_hold(
-    hold_id: UUID, body: HoldBody, connection: Writing, if_match: IfMatch, access: Asking
+async def change_hold(  # noqa: PLR0917  (FastAPI calls it by name)
+    hold_id: UUID,
+    body: HoldBody,
+    ledger: LedgerOf,
+    if_match: IfMatch,
+    access: Asking,
+    request: Request,
 ) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
-    before = await _unreleased(connection, access, hold_id, if_match)
-    model, made = await _made(connection, access, body)
-    entry = _entry(body, made, hold_id, revision=before.revision + 1)
-    found = await holds.apply_changed(connection, entry, datetime.now(UTC), access.caller.name)
-    await _note(connection, access, Action.HOLD_CHANGED, model, found.hold)
-    answer = await placed(connection, found, made)
+    saying = _Saying(access, body, await _asked(body))
+
+    async def said(connection: AsyncConnection) -> Body:
+        before = await _unreleased(connection, access, hold_id, if_match)
+        return await saying.entry(connection, hold_id, revision=before.revision + 1)
+
+    note = partial(_note_of, Action.HOLD_CHANGED, body.model_id)
+    found = await ledger.write("hold_changed", said, actor=access.who, note=note)
+    answer = await _placed(request, found, saying.warnings)
     return Answer(answer, headers=_tag(found.hold))
 
 
@@ -132,24 +147,31 @@ async def change_hold(
     openapi_extra=_NEEDED,
     summary="Release a hold",
 )
-async def release_hold(
+async def release_hold(  # noqa: PLR0917  (FastAPI calls it by name)
     hold_id: UUID,
     why: Annotated[ReleaseParameters, Query()],
-    connection: Writing,
+    ledger: LedgerOf,
     if_match: IfMatch,
     access: Asking,
+    request: Request,
 ) -> Answer:
     """Let go what it kept: policies apply again, and erasures that it held up go on. It stays
     listed, with its history."""
-    before = await _unreleased(connection, access, hold_id, if_match)
-    entry = {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
-    found = await holds.apply_released(connection, entry, datetime.now(UTC), access.caller.name)
-    ids = await names(connection, [found.model])
-    model = None
-    if found.model is not None and found.model in ids:
-        model = await access.model(connection, ids[found.model])
-    await _note(connection, access, Action.HOLD_RELEASED, model, found, reason=why.reason)
-    return await _answer(connection, found)
+    model_id: str | None = None
+
+    async def said(connection: AsyncConnection) -> Body:
+        nonlocal model_id
+        before = await _unreleased(connection, access, hold_id, if_match)
+        ids = await names(connection, [before.model])
+        model_id = None if before.model is None else ids.get(before.model)
+        return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
+
+    def noted(found: Hold) -> Note:
+        return _note(Action.HOLD_RELEASED, model_id, found, reason=why.reason)
+
+    found = await ledger.write("hold_released", said, actor=access.who, note=noted)
+    async with request.app.state.engine.connect() as connection:
+        return await _answer(connection, found)
 
 
 @router.get(
@@ -191,54 +213,60 @@ async def _unreleased(
     return found
 
 
-async def _made(
-    connection: AsyncConnection, access: Access, body: HoldBody
-) -> tuple[Registration | None, Made]:
-    """The model, and the filter as it is kept. Raises what `holds.make` does, and Forbidden."""
+async def _asked(body: HoldBody) -> holds.Asked:
+    """What is kept, as the store takes it. Raises InvalidFilter; Invalid where it would keep
+    nothing."""
     if body.until is not None and body.until <= datetime.now(UTC):
         fault = Fault("until", "it has passed: leave it out, or say a time to come")
         raise Invalid("The hold would keep nothing.", faults=[fault])
-    model = None
-    if body.model_id is not None:
-        model = await access.model(connection, body.model_id, lock=True)
-    elif not access.reach.is_everything:
-        raise Forbidden("A hold of every model needs the rights `read` and `hold` over everything.")
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
-    asked = holds.Asked(
+    return holds.Asked(
         filter=await read_filter(body.filter, body.filter_lang),
         filter_text=body.filter if is_text else None,
         inference_ids=body.inference_ids,
         types=body.types,
     )
-    number = None if model is None else model.model
-    return model, await holds.make(connection, number, asked)
 
 
-def _entry(body: HoldBody, made: Made, id: UUID, *, revision: int) -> dict[str, Any]:
-    """What is written of it."""
-    until = body.until
-    return {
-        "id": str(id),
-        "name": body.name,
-        "reason": body.reason,
-        "model_id": body.model_id,
-        "filter": made.text,
-        "inference_ids": body.inference_ids,
-        "until": None if until is None else until.astimezone(UTC).isoformat(),
-        "revision": revision,
-    }
+@dataclass(slots=True)
+class _Saying:
+    """What is written of a hold, once its model and its keys are looked up."""
+
+    access: Access
+    body: HoldBody
+    asked: holds.Asked
+    warnings: Sequence[str] = ()
+
+    async def entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
+        """Raises what `holds.make` does; Forbidden, NotFound as the model does."""
+        body = self.body
+        made = await holds.make(connection, await self._model(connection), self.asked)
+        self.warnings = made.warnings
+        until = None if body.until is None else body.until.astimezone(UTC).isoformat()
+        values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
+        return values | {"id": str(id), "filter": made.text, "until": until, "revision": revision}
+
+    async def _model(self, connection: AsyncConnection) -> int | None:
+        if self.body.model_id is not None:
+            return (await self.access.model(connection, self.body.model_id, lock=True)).model
+        if not self.access.reach.is_everything:
+            detail = "A hold of every model needs the rights `read` and `hold` over everything."
+            raise Forbidden(detail)
+        return None
 
 
-async def _note(
-    connection: AsyncConnection,
-    access: Access,
-    action: Action,
-    model: Registration | None,
-    found: Hold,
-    **detail: Any,
-) -> None:
+def _note_of(action: Action, model_id: str | None, found: Placed) -> Note:
+    return _note(action, model_id, found.hold)
+
+
+def _note(action: Action, model_id: str | None, found: Hold, **detail: Any) -> Note:
     noted = {"hold": str(found.id), "name": found.name, "revision": found.revision, **detail}
-    await access.note(connection, action, model, **noted)
+    return Note(action, model_id, noted)
+
+
+async def _placed(request: Request, found: Placed, warnings: Sequence[str]) -> dict[str, Any]:
+    async with request.app.state.engine.connect() as connection:
+        return await placed(connection, found, warnings)
 
 
 async def _answer(connection: AsyncConnection, found: Hold) -> Answer:

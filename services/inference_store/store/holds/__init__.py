@@ -1,6 +1,6 @@
 """Legal holds: filters whose inferences nothing may delete. NULL protects, a doubt too."""
 
-from .force import HoldUnreadable, holding, in_force, predicate
+from .force import holding, in_force, predicate
 from .hold import Hold
 from .making import Asked, Made, make
 from .meaning import held
@@ -10,7 +10,6 @@ from .stored import find, history, listed
 __all__ = [
     "Asked",
     "Hold",
-    "HoldUnreadable",
     "Made",
     "apply_changed",
     "apply_placed",

@@ -1,5 +1,6 @@
 """What an erasure had claimed before a hold was placed: some of its objects may be gone."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -8,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.errors import HoldUnreadable
 from inference_store.store.retention.identities import by_model
 from inference_store.store.tables import erasing
 
@@ -32,7 +34,7 @@ class Claim:
 async def claimed(connection: AsyncConnection, one: Hold) -> list[Claim]:
     """What the hold came too late for, the oldest claim first. In the gate, as it is placed.
 
-    Raises HoldUnreadable.
+    Where its filter cannot be evaluated: every claim that it may be about.
     """
     here = erasing.c
     query = select(here.model, here.uid, here.scope, here.erasure, here.claimed_at)
@@ -42,5 +44,15 @@ async def claimed(connection: AsyncConnection, one: Hold) -> list[Claim]:
     claims = [Claim(*row) for row in await connection.execute(query.limit(MOST))]
     kept: set[tuple[int, UUID]] = set()
     for model, uids in by_model((claim.model, claim.uid) for claim in claims):
-        kept |= {(model, uid) for uid in await holding(connection, [one], model, uids)}
+        kept |= {(model, uid) for uid in await _kept(connection, one, model, uids)}
     return [claim for claim in claims if (claim.model, claim.uid) in kept]
+
+
+async def _kept(
+    connection: AsyncConnection, one: Hold, model: int, uids: Sequence[UUID]
+) -> Collection[UUID]:
+    try:
+        async with connection.begin_nested():
+            return await holding(connection, [one], model, uids)
+    except HoldUnreadable:
+        return uids

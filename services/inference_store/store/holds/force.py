@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.database import is_rows_fault
-from inference_store.store.errors import StoreError
+from inference_store.store.errors import HoldUnreadable, StoreError
 from inference_store.store.filters import saved
 from inference_store.store.queries.conditions import condition_of, names_of
 from inference_store.store.queries.scope import HIGHEST, LOWEST, Scope
@@ -23,14 +23,12 @@ from .hold import Hold, hold_of, is_in_force
 from .meaning import DOUBTFUL, speaks_of_indexed
 
 
-class HoldUnreadable(Exception):
-    """The filter of a hold cannot be evaluated, so nothing that it may touch is deleted."""
-
-    def __init__(self, hold: Hold, cause: BaseException) -> None:
-        super().__init__(
-            f"the filter of the hold {hold.name!r} ({hold.id}) cannot be evaluated, so nothing is"
-            f" deleted that it may keep; change or release the hold: {cause}"
-        )
+def unreadable(one: Hold, cause: BaseException) -> HoldUnreadable:
+    """What is raised of a hold whose filter cannot be evaluated."""
+    return HoldUnreadable(
+        f"The filter of the hold {one.name!r} ({one.id}) cannot be evaluated, so nothing is deleted"
+        f" that it may keep; change or release the hold. {cause}"
+    )
 
 
 async def in_force(connection: AsyncConnection, models: Iterable[int] | None = None) -> list[Hold]:
@@ -72,7 +70,7 @@ async def keeps(
         truth = await saved.load(connection, one.filter)
         false = condition_of(truth, await names_of(connection, truth), when=False)
     except (StoreError, ValueError, KeyError, TypeError) as error:
-        raise HoldUnreadable(one, error) from error
+        raise unreadable(one, error) from error
     # one by one: as a join its other side would be read whole
     kept = case((false.holds(Scope(model, lo, hi), row.c.uid), False), else_=True).is_(True)
     if not speaks_of_indexed(truth):
@@ -101,5 +99,5 @@ async def holding(
         except DBAPIError as error:
             if not is_rows_fault(error):
                 raise
-            raise HoldUnreadable(one, error) from error
+            raise unreadable(one, error) from error
     return found

@@ -19,7 +19,6 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
-from inference_store.store.errors import NotFound
 from inference_store.store.retention.marks import gate_exclusive
 from inference_store.store.tables import hold, hold_change
 
@@ -49,7 +48,7 @@ async def edits_wait(connection: AsyncConnection) -> None:
 async def apply_placed(
     connection: AsyncConnection, body: _Document, at: datetime, actor: str
 ) -> Placed:
-    """Place a hold; it wins over everything that is not claimed yet. Raises HoldUnreadable."""
+    """Place a hold; it wins over everything that is not claimed yet."""
     await _gate(connection)
     values = await _values(connection, body)
     values |= {"placed_by": actor, "placed_at": at, "revision": body["revision"]}
@@ -62,7 +61,7 @@ async def apply_placed(
 async def apply_changed(
     connection: AsyncConnection, body: _Document, at: datetime, actor: str
 ) -> Placed:
-    """Put another hold in its place, under the same id. Raises NotFound, HoldUnreadable."""
+    """Put another hold in its place, under the same id."""
     await _gate(connection)
     values = await _values(connection, body) | {"in_force_at": func.clock_timestamp()}
     await _set(connection, body, values)
@@ -73,7 +72,7 @@ async def apply_changed(
 async def apply_released(
     connection: AsyncConnection, body: _Document, at: datetime, actor: str
 ) -> Hold:
-    """Let go what a hold kept: pending erasures go on. Raises NotFound."""
+    """Let go what a hold kept: pending erasures go on."""
     await _gate(connection)
     values = {"released_by": actor, "released_at": at, "release_reason": body["reason"]}
     await _set(connection, body, values)
@@ -88,7 +87,7 @@ async def _gate(connection: AsyncConnection) -> None:
 
 async def _values(connection: AsyncConnection, body: _Document) -> dict[str, Any]:
     model_id, until = body["model_id"], body["until"]
-    model = None if model_id is None else await _model(connection, model_id)
+    model = None if model_id is None else await registrations.ensure(connection, model_id)
     return {
         "id": UUID(body["id"]),
         "name": body["name"],
@@ -98,13 +97,6 @@ async def _values(connection: AsyncConnection, body: _Document) -> dict[str, Any
         "inference_ids": body["inference_ids"],
         "until": None if until is None else datetime.fromisoformat(until),
     }
-
-
-async def _model(connection: AsyncConnection, model_id: str) -> int:
-    found = (await registrations.known(connection, [model_id])).get(model_id)
-    if found is None:
-        raise NotFound(f"There is no model {model_id!r}.")
-    return found.model
 
 
 async def _set(connection: AsyncConnection, body: _Document, values: dict[str, Any]) -> None:
@@ -132,7 +124,5 @@ async def _placed(connection: AsyncConnection, body: _Document) -> Placed:
 
 
 async def _read(connection: AsyncConnection, body: _Document) -> Hold:
-    row = (await connection.execute(select(hold).where(hold.c.id == UUID(body["id"])))).first()
-    if row is None:
-        raise NotFound(f"There is no hold {body['id']}.")
-    return hold_of(row)
+    query = select(hold).where(hold.c.id == UUID(body["id"]))
+    return hold_of((await connection.execute(query)).one())

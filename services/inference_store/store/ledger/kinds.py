@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import holds
 from inference_store.store.retention import policies
 
 from .entry import Body
@@ -38,4 +39,7 @@ KINDS: Sequence[Kind] = (
     Kind("policy_set", "A retention policy was set.", policies.apply_set),
     Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
     Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),
+    Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
+    Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
+    Kind("hold_released", "A legal hold was released.", holds.apply_released),
 )
