@@ -10,8 +10,10 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import inferences
+from inference_store.store import holds, inferences
 from inference_store.store.books import Outcome
+from inference_store.store.errors import StoreError
+from inference_store.store.holds import Hold
 from inference_store.store.indexing import Indexable, facts_of
 from inference_store.store.records import Trouble
 from inference_store.store.retention import erasures, marks, policies, spans, tombstones
@@ -67,6 +69,7 @@ async def _sort_candidates(
     found.spans_gone = bool(closed)
     models = {item.registration.model for _, item in candidates}
     chains = await policies.by_model(connection, models)
+    in_force = await holds.in_force(connection, models) if chains or erased else []
     now = datetime.now(UTC)
     waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
     stored = await inferences.stored(connection, waiting) if waiting else set()
@@ -75,10 +78,14 @@ async def _sort_candidates(
     seen = set()
     for read, item in candidates:
         gone = _expired(chains.get(item.registration.model), read, item, now)
+        if gone and _held(in_force, read, item, now):
+            gone = ()
         if item.identity in seen:
             found.settled.append((read, Outcome.DUPLICATE))
         elif item.identity in erased:
-            again.append(item)
+            # what was erased stays so; but its objects, should there be any again, are evidence
+            if not _held(in_force, read, item, now):
+                again.append(item)
             found.settled.append((read, Outcome.ERASED_AGAIN))
         elif claimed.intersection(item.shared_keys):
             found.missing.append((read, _being_deleted(item, claimed)))
@@ -110,6 +117,23 @@ def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) ->
     else:
         cutoffs = chain.decide(facts_of(item, indexed_at=now), now)
     return cutoffs.expired(item.event.received_at)
+
+
+def _held(in_force: Sequence[Hold], read: Read, item: Indexable, now: datetime) -> bool:
+    """Whether a hold keeps it. NULL protects: also while a blob is missing, and where a filter
+    cannot be evaluated."""
+    for one in in_force:
+        if one.model not in (None, item.registration.model):
+            continue
+        if isinstance(read.result, MissingBlob):
+            return True
+        flags = (*item.event.flags, *item.flags, *item.metadata.flags, *item.predictions.flags)
+        try:
+            if holds.held(one, facts_of(item, indexed_at=now), flags):
+                return True
+        except (StoreError, ValueError, KeyError, TypeError):
+            return True
+    return False
 
 
 def _has(item: Indexable, part: Scope) -> bool:

@@ -1,6 +1,7 @@
 """Erases what is marked, batch by batch. The order makes every crash harmless:
 
-1. claim    which objects nobody else points to; in the gate, in one short transaction
+1. claim    what no legal hold keeps, and which objects nobody else points to; in the gate, in
+            one short transaction
 2. delete   the objects, in every version (scope input: also the request in metadata and sidecar)
 3. verify   by listing again that they are gone
 4. forget   rows, marks, tombstones and counts, in one transaction
@@ -23,8 +24,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import traces
 from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import StorageKey, parse_stored
 from inference_store.store.failpoints import failpoint
+from inference_store.store.holds import kept
 from inference_store.store.metrics import (
     ERASED,
     OBJECTS_DELETED,
@@ -51,6 +54,8 @@ class Eraser:
         self._blobs = blobs
         self._pace = pace
         self._batch = batch
+        # whether the last step left something because of a hold
+        self.spared = False
         # where those that were given no more time go on, and what went wrong so far
         self._places: dict[UUID, tuple[Identity | None, str | None]] = {}
 
@@ -87,30 +92,49 @@ class Eraser:
     ) -> tuple[Identity | None, str | None]:
         """Erase the marks behind `after`, at most a batch: the last one and what went wrong.
 
-        (None, None) when there are none, or it was cancelled.
+        (None, None) when there are none, or it was cancelled; (None, why) where nothing may go.
         """
         await self._pace.next_step()
-        with stage(STEP_SECONDS, "claim"):
-            page, doomed = await self._claim(one, after)
+        self.spared = False
+        try:
+            with stage(STEP_SECONDS, "claim"):
+                page, doomed, last = await self._claim(one, after)
+        except HoldUnreadable as error:
+            failed("hold_unreadable")
+            return None, error.detail
         if not page:
-            return None, None
+            return last, None
         faults = await self._delete(one, page, doomed)
         left = {fault.key for fault in faults}
         done = [mark for mark in page if left.isdisjoint(_objects(mark))]
         objects = len(doomed) - len(left.intersection(map(parse_stored, doomed)))
+        # those that follow one that stays are remembered one by one
+        whole_span = whole_span and len(done) == len(page) and not self.spared
         with stage(STEP_SECONDS, "forget"):
             await self._forget(one, done, objects=objects, whole_span=whole_span)
-        return (page[-1].model, page[-1].uid), _sentence(faults)
+        return last, _sentence(faults)
 
     async def _claim(
         self, one: Erasure, after: Identity | None
-    ) -> tuple[Sequence[Mark], frozenset[str]]:
-        """The next marks and the objects that may go; from the commit on nothing is cancelled."""
+    ) -> tuple[Sequence[Mark], frozenset[str], Identity | None]:
+        """The next marks, the objects that may go, and the last mark that was looked at.
+
+        A hold that is placed before the gate is given back keeps its own; one that comes later
+        lists what is claimed here. From the commit on nothing is cancelled.
+        """
         async with self._engine.begin() as connection:
             page = await marks.page(connection, one.id, after=after, limit=self._batch)
-            if not page or not await erasures.begin_deleting(connection, one.id):
-                return (), frozenset()
-            return page, await claims.claim(connection, page)
+            if not page or not await erasures.advance(connection, one.id, "marking"):
+                return (), frozenset(), None
+            await marks.gate_exclusive(connection)
+            left = await kept.spare(connection, page, since=one.requested_at)
+            self.spared = len(left) < len(page)
+            last = page[-1].model, page[-1].uid
+            if not left:
+                return (), frozenset(), last
+            await erasures.begin_deleting(connection, one.id)
+            await claims.mark_claimed(connection, one.id, left)
+            return left, await claims.claim(connection, left), last
 
     async def _delete(
         self, one: Erasure, page: Sequence[Mark], doomed: Iterable[str]

@@ -15,6 +15,7 @@ from inference_store.store import (
     traces,
 )
 from inference_store.store.blobs import Blobs
+from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
 from inference_store.store.retention import erasures, runs, tombstones
@@ -92,6 +93,7 @@ class Leader:
     async def _resume(self, *, failed: bool) -> None:
         """What was asked for and what was begun: each is given its share of time, over and over,
         so that none waits for the longest of them."""
+        await self._take_up()
         async with self._engine.connect() as connection:
             begun = await erasures.unfinished(connection, failed=failed)
         while begun:
@@ -100,6 +102,14 @@ class Leader:
                 fresh = await erasures.unfinished(connection, failed=False)
             ids = {one.id for one in begun}
             begun += [one for one in fresh if one.id not in ids]
+
+    async def _take_up(self) -> None:
+        """What a hold kept that has been let go since is marked again."""
+        taken = 1
+        while taken:
+            await self._pace.next_step()
+            async with self._engine.begin() as connection:
+                taken = await kept.take_up(connection, limit=self._batch)
 
     async def _work(self, one: Erasure) -> bool:
         """Whether it is over, or nothing more can be done now."""

@@ -7,9 +7,17 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store.errors import HoldUnreadable
 from inference_store.store.failpoints import failpoint
 from inference_store.store.partitions import Span
-from inference_store.store.retention import erasures, frontiers, policies, selection, spans
+from inference_store.store.retention import (
+    erasures,
+    failures,
+    frontiers,
+    policies,
+    selection,
+    spans,
+)
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.frontiers import Frontier
 from inference_store.store.retention.identities import Identity
@@ -67,14 +75,23 @@ class Sweep:
         self._begun: dict[Frontier, datetime] = {}
         self._erasures: dict[tuple[int, Scope], Erasure] = {}
         self._after: dict[Frontier, Identity | None] = {}
+        # whether a hold keeps something in the span that is being emptied
+        self._spared = False
 
     async def carry_out(self) -> str | None:
         """Erase all that has expired; what could not be erased, in one sentence."""
         found = await self._prepare()
-        for span, is_closed in found:
-            await self._span(span, is_closed=is_closed)
-        await self._remember()
+        unreadable = None
+        try:
+            for span, is_closed in found:
+                await self._span(span, is_closed=is_closed)
+            await self._remember()
+        except HoldUnreadable as error:
+            failures.failed("hold_unreadable")
+            unreadable = error.detail
         states = [await self._eraser.finish(one) for one in self._erasures.values()]
+        if unreadable is not None:
+            return unreadable
         failed = states.count("failed")
         return f"{failed} erasures have something left over; they say what" if failed else None
 
@@ -118,21 +135,33 @@ class Sweep:
         ends = {model: chain.ends(self._now) for model, chain in self._chains.items()}
         if not is_closed and not any(end is not None and end >= span.hi for end in ends.values()):
             return False
+        async with self._engine.connect() as connection:
+            held = await spans.has_held(connection, span)
+        if held and not is_closed:
+            return False
         async with self._engine.begin() as connection:
             if not is_closed:
                 return await spans.close(connection, span, ends)
-            if await spans.has_ended(connection, span, ends):
+            if not held and await spans.has_ended(connection, span, ends):
                 return True
             await spans.reopen(connection, span)
             return False
 
     async def _drop(self, span: Span) -> None:
-        """Objects first, then the partitions; a partition whose objects are not all gone stays."""
+        """Objects first, then the partitions; a partition whose objects are not all gone stays.
+
+        One with something that a hold keeps is open again at once: queries are to show it.
+        """
         async with self._engine.connect() as connection:
             models = await spans.models_in(connection, span)
         for model in models:
             work = _Work(model, "inference", span.hi, _WHOLE_SPAN, None)
             await self._erase(work, span, whole_span=True)
+        if self._spared:
+            self._spared = False
+            async with self._engine.begin() as connection:
+                await spans.reopen(connection, span)
+            return
         failpoint("retention.partition_drop.before")
         await drop(self._engine, span, self._run.id)
         failpoint("retention.partition_drop.after")
@@ -142,14 +171,19 @@ class Sweep:
         begun = self._begun.get(work.place, span.lo) if work.looks_again else span.lo
         lo, hi = max(begun, span.lo), min(work.cutoff, span.hi)
         last: UUID | None = None
-        while lo < hi and (last := await self._mark(work, lo, hi, last)) is not None:
+        while (
+            lo < hi
+            and (last := await self._mark(work, lo, hi, last, whole_span=whole_span)) is not None
+        ):
             one = self._erasures[work.model, work.scope]
             after = self._after.get(work.place)
             after, _ = await self._eraser.step(one, after, whole_span=whole_span)
             self._after[work.place] = after or self._after.get(work.place)
+            if whole_span and self._eraser.spared:
+                self._spared, whole_span = True, False
 
     async def _mark(
-        self, work: _Work, lo: datetime, hi: datetime, after: UUID | None
+        self, work: _Work, lo: datetime, hi: datetime, after: UUID | None, *, whole_span: bool
     ) -> UUID | None:
         """Mark one batch, and answer its last: from the commit on no query shows them."""
         failpoint("retention.mark.before")
@@ -177,6 +211,7 @@ class Sweep:
                 limit=self._batch,
                 by=work.by,
                 after=after,
+                whole_span=whole_span,
             )
             if not marked.count:
                 # nothing to do: an erasure that marks nothing is not worth a row

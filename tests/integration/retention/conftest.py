@@ -64,13 +64,13 @@ Retain = Callable[..., Awaitable[Run]]
 def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Retain:
     """One requested run, carried out by a leader in this process; resumes what was begun."""
 
-    async def carry_out(model: int | None = None) -> Run:
+    async def carry_out(model: int | None = None, *, using: Blobs = blobs) -> Run:
         async with engine.begin() as connection:
             asked = await runs.request(connection, model)
         async with candidacy(engine) as leadership:
             assert await leadership.take()
             pace = Pace(leadership, Heartbeat(), asyncio.Event())
-            leader = Leader(settings, engine, blobs, pace, asyncio.Event())
+            leader = Leader(settings, engine, using, pace, asyncio.Event())
             await leader.begin()
             await leader.turn()
         async with engine.connect() as connection:

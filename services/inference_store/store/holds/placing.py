@@ -19,6 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
+from inference_store.store.retention import frontiers
 from inference_store.store.retention.marks import gate_exclusive
 from inference_store.store.tables import hold, hold_change
 
@@ -65,6 +66,7 @@ async def apply_changed(
     await _gate(connection)
     values = await _values(connection, body) | {"in_force_at": func.clock_timestamp()}
     await _set(connection, body, values)
+    await frontiers.forget(connection)
     await _remember(connection, body, "changed", at, actor)
     return await _placed(connection, body)
 
@@ -72,10 +74,11 @@ async def apply_changed(
 async def apply_released(
     connection: AsyncConnection, body: _Document, at: datetime, actor: str
 ) -> Hold:
-    """Let go what a hold kept: pending erasures go on."""
+    """Let go what a hold kept: pending erasures go on, and sweeps look again at everything."""
     await _gate(connection)
     values = {"released_by": actor, "released_at": at, "release_reason": body["reason"]}
     await _set(connection, body, values)
+    await frontiers.forget(connection)
     await _remember(connection, body, "released", at, actor)
     return await _read(connection, body)
 

@@ -5,15 +5,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
-from sqlalchemy import ARRAY, ColumnElement, Text, and_, any_, literal, or_, select
+from sqlalchemy import ARRAY, ColumnElement, Select, Text, and_, any_, func, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events import StorageKey, parse_stored, uid_floor
 from inference_store.store.tables import blob_reference, erasing, inference, registration
 
+from .identities import Identity, among, by_model
 from .marks import Mark, gate_exclusive
 
 _OWNED = re.compile(
@@ -39,6 +41,30 @@ async def claim(connection: AsyncConnection, marks: Sequence[Mark]) -> frozenset
     foreign = {key: owner for mark in marks for key, owner in _foreign(mark)}
     owned = await _owned(connection, set(foreign.values())) if foreign else set()
     return frozenset(key for key in wanted if key not in shared and foreign.get(key) not in owned)
+
+
+async def sharing(connection: AsyncConnection, page: Sequence[Mark]) -> set[Identity]:
+    """Those that are marked too, and point to an object of these marks: if a hold keeps one of
+    them, the object stays."""
+    wanted = {key for mark in page for key in mark.doomed}
+    listed = any_(literal(sorted(wanted), ARRAY(Text(collation="C"))))
+    here = blob_reference.c
+    marked = select(erasing.c.uid).where(erasing.c.model == here.model, erasing.c.uid == here.uid)
+    query = select(here.model, here.uid).distinct()
+    query = query.where(here.storage_key == listed, marked.exists())
+    found = {(row.model, row.uid) for row in await connection.execute(query)}
+    owners = {owner for mark in page for _, owner in _foreign(mark)}
+    if owners:
+        found |= {each for _, each in await _captured(connection, owners, going=True)}
+    return found - {(mark.model, mark.uid) for mark in page}
+
+
+async def mark_claimed(connection: AsyncConnection, erasure: UUID, page: Sequence[Mark]) -> None:
+    """Say that objects of these marks may be gone from now on: a hold that comes later tells so."""
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        where = (erasing.c.erasure == erasure, among(erasing, model, uids))
+        fresh = erasing.update().where(*where, erasing.c.claimed_at.is_(None))
+        await connection.execute(fresh.values(claimed_at=func.now()))
 
 
 async def _referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
@@ -96,32 +122,37 @@ def _owner_of(key: StorageKey) -> _Owner | None:
 
 async def _owned(connection: AsyncConnection, owners: set[_Owner]) -> set[_Owner | None]:
     """Those captures that are stored, and not being erased."""
+    return {owner for owner, _ in await _captured(connection, owners, going=False)}
+
+
+async def _captured(
+    connection: AsyncConnection, owners: set[_Owner], *, going: bool
+) -> list[tuple[_Owner, Identity]]:
+    """Those captures that are stored, and being erased or not."""
     hours: dict[tuple[str, datetime], dict[UUID, _Owner]] = defaultdict(dict)
     for owner in owners:
         hours[owner.model_id, owner.hour][owner.capture_id] = owner
     query = select(registration.c.model_id, registration.c.model)
     query = query.where(registration.c.model_id.in_({owner.model_id for owner in owners}))
     models = {row.model_id: row.model for row in await connection.execute(query)}
-    found: set[_Owner | None] = set()
+    found: list[tuple[_Owner, Identity]] = []
     for (model_id, hour), captures in sorted(hours.items()):
         if model_id in models:
-            stored = await _stored(connection, models[model_id], hour, list(captures))
-            found |= {captures[capture] for capture in stored}
+            rows = _stored(models[model_id], hour, list(captures), going=going)
+            for row in await connection.execute(rows):
+                found.append((captures[row.capture_id], (row.model, row.uid)))
     return found
 
 
-async def _stored(
-    connection: AsyncConnection, model: int, hour: datetime, captures: list[UUID]
-) -> set[UUID]:
+def _stored(model: int, hour: datetime, captures: list[UUID], *, going: bool) -> Select[Any]:
     here = inference.c
-    going = select(erasing.c.uid).where(
+    mark = select(erasing.c.uid).where(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
     )
-    query = select(here.capture_id).where(
+    return select(here.capture_id, here.model, here.uid).where(
         here.model == model,
         here.uid >= uid_floor(hour - _HOUR),
         here.uid < uid_floor(hour + 2 * _HOUR),
         here.capture_id.in_(captures),
-        ~going.exists(),
+        mark.exists() if going else ~mark.exists(),
     )
-    return set((await connection.execute(query)).scalars())

@@ -82,10 +82,12 @@ async def mark_expired(
     limit: int,
     by: tuple[Decided, int] | None = None,
     after: UUID | None = None,
+    whole_span: bool = False,
 ) -> Marked:
     """Mark inferences received in [lo, hi), behind `after`; with `by` those that this rule decides.
 
-    Those that a hold keeps are left out, and those that an edit has locked, for the next run.
+    Those that a hold keeps are left out, and those that an edit has locked, for the next run. Of a
+    whole span the claim has to find what is held, for what follows that is remembered one by one.
     Raises HoldUnreadable.
     """
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
@@ -95,7 +97,7 @@ async def mark_expired(
         rules, number = by
         query = query.where(*rules.is_by(number, where))
     held = await holds.predicate(connection, model, lo=where.lo, hi=where.hi)
-    if held is not None:
+    if held is not None and not whole_span:
         query = query.where(~held)
     query = query.order_by(inference.c.uid).limit(limit)
     query = query.with_for_update(skip_locked=True, of=inference)

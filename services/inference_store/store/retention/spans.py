@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Table, and_, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import holds
 from inference_store.store.events import received_at_of, uid_floor
 from inference_store.store.partitions import Span, Spans
 from inference_store.store.tables import (
@@ -105,8 +106,25 @@ async def has_ended(
     return all(end is not None and end >= span.hi for end in ends)
 
 
+async def has_held(connection: AsyncConnection, span: Span) -> bool:
+    """Whether a legal hold keeps anything in a span. Asked without the gate, for it may take long:
+    what is held a moment later is found by the claims. Raises HoldUnreadable."""
+    if not await holds.in_force(connection):
+        return False
+    lo, hi = uid_floor(span.lo), uid_floor(span.hi)
+    for model in await models_in(connection, span):
+        held = await holds.predicate(connection, model, lo=lo, hi=hi)
+        if held is None:
+            continue
+        some = select(inference.c.uid).where(inference.c.model == model, _in(inference, span), held)
+        if (await connection.execute(some.limit(1))).first() is not None:
+            return True
+    return False
+
+
 async def reopen(connection: AsyncConnection, span: Span) -> None:
-    """Open a closed span again: a policy has changed, and what is left of it is to be kept."""
+    """Open a closed span again: what is left of it is to be kept, by a policy that has changed or
+    by a legal hold."""
     await gate_exclusive(connection)
     for model in await models_in(connection, span):
         await _remember_less(connection, model, span)

@@ -51,6 +51,8 @@ erasure_held = Table(
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Column("scope", CODE_POINTS, primary_key=True),
     Column("hold", UUID(as_uuid=True), nullable=False),
+    # as it was then; one that has changed since is asked again
+    Column("hold_revision", Integer, nullable=False),
     Column("data_storage_key", CODE_POINTS),
     Column("response_storage_key", CODE_POINTS),
     Column("metadata_storage_key", CODE_POINTS),

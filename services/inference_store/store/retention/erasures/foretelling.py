@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, case, func, literal, select
+from sqlalchemy import ColumnElement, Select, case, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import holds
 from inference_store.store.queries.ask import query_of
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
 from inference_store.store.queries.matching import Query, led
@@ -51,15 +52,16 @@ async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadlin
     if query.nothing or query.scope.empty:
         return total
     for part in await pieces(connection, query.scope, newest_first=True):
+        held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
         try:
-            rows = await fetch(connection, _counted(query, part), deadline, large=query.large)
+            rows = await fetch(connection, _counted(query, part, held), deadline, large=query.large)
         except OutOfTime:
             return replace(total, partial=True)
         total = _added(total, rows[0])
     return total
 
 
-def _counted(query: Query, scope: Scope) -> Select[Any]:
+def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Select[Any]:
     here = inference.c
     matches, _ = led(query, scope)
     uids = matches.subquery()
@@ -69,7 +71,7 @@ def _counted(query: Query, scope: Scope) -> Select[Any]:
         func.coalesce(func.sum(sum(named[1:], named[0])), 0).label("objects"),
         func.coalesce(func.sum(here.data_size), 0).label("bytes"),
         func.count().filter(here.data_size.is_(None)).label("unknown_sizes"),
-        literal(0).label("held"),
+        (literal(0) if held is None else func.count().filter(held)).label("held"),
         func.min(here.received_at).label("oldest"),
         func.max(here.received_at).label("newest"),
     ).where(scope.of(inference), here.uid.in_(select(uids.c.uid)))

@@ -14,6 +14,7 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.holds import kept
 from inference_store.store.queries.ask import query_of
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.page import find as find_page
@@ -130,7 +131,7 @@ async def _mark(
         for uid in (await connection.execute(gone)).scalars():
             keys.pop(uid, None)
     arrivals = [(model, uid, scope, *each) for uid, each in sorted((keys | now).items())]
-    return await marks.add(connection, number, arrivals)
+    return await marks.add(connection, number, await kept.refused(connection, number, arrivals))
 
 
 async def _exists(connection: AsyncConnection, batch: Mapping[str, Any], model: int) -> None:

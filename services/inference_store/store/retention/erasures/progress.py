@@ -1,8 +1,9 @@
 """How far an erasure is.
 
 pending → marking → deleting_objects → verifying → deleting_rows → deleted, or `failed`, with the
-reason; a failed one is tried again with every run. A state says what is being done with the
-present batch; `deleted` is said when no mark is left, `certified` when that is signed.
+reason; a failed one is tried again with every run; or `partly_held`, which goes on when holds let
+go. A state says what is being done with the present batch;
+`deleted` is said when no mark is left, `certified` when that is signed.
 `cancelling`: marks are being taken away, which ends as `cancelled`.
 """
 
@@ -15,6 +16,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
+from inference_store.store.holds import kept
 from inference_store.store.tables import erasing, erasure
 
 from .erasure import Erasure, State, models_of
@@ -81,7 +83,8 @@ async def count(
 
 
 async def finish(connection: AsyncConnection, one: Erasure, *, error: str | None) -> State:
-    """`deleted` when no mark is left, else `failed` with the reason.
+    """`deleted` when no mark is left, else `failed` with the reason; `partly_held` where a hold
+    keeps some of it: it goes on when that is released.
 
     With the inferences go the examples that the key registry shows of their values. Once, in the
     transaction that says so: what crashed before is finished again. None can come after, for a
@@ -93,9 +96,11 @@ async def finish(connection: AsyncConnection, one: Erasure, *, error: str | None
             await key_registry.forget_examples(connection, model)
     marks = select(erasing).where(erasing.c.erasure == one.id)
     left = await connection.scalar(select(marks.exists()))
-    state: State = "failed" if left else "deleted"
+    held = await kept.count(connection, one.id)
+    state: State = "failed" if left else "partly_held" if held else "deleted"
     reason = (error or "something was left over")[:_ERROR_CHARACTERS] if left else None
-    values = {"state": state, "error": reason, "finished_at": None if left else func.now()}
+    ended_at = func.now() if state == "deleted" else None
+    values = {"state": state, "error": reason, "held": held, "finished_at": ended_at}
     where = (erasure.c.id == one.id, erasure.c.state.not_in(_STOPPED))
     ended = await connection.execute(erasure.update().where(*where).values(values))
     return state if ended.rowcount else "cancelling"

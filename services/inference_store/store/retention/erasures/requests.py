@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.holds import kept
 from inference_store.store.retention import marks
 from inference_store.store.retention.identities import among
 from inference_store.store.retention.marks import Arrival
@@ -37,7 +38,9 @@ async def request(
         rows = select(inference).where(among(inference, model, uids)).order_by(inference.c.uid)
         # An edit of the same inference holds its row: it is waited for, and seen.
         locked = await connection.execute(rows.with_for_update())
-        added = await marks.add(connection, made.id, [_arrival(row, scope) for row in locked])
+        found = [_arrival(row, scope) for row in locked]
+        left = await kept.refused(connection, made.id, found)
+        added = await marks.add(connection, made.id, left)
         await marked(connection, made.id, added)
     return made
 

@@ -1,0 +1,156 @@
+"""What an erasure leaves because of a hold: its mark is taken away, so that queries show it
+again, and remembered, so that the erasure goes on where the hold is released or changed."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import and_, func, literal, or_, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store.retention import claims, marks
+from inference_store.store.retention.identities import Identity, among, by_model
+from inference_store.store.retention.marks import Arrival, Mark
+from inference_store.store.tables import erasing, erasure, erasure_held, hold, inference
+
+from .force import holding, in_force
+from .hold import Hold, is_in_force
+
+_KEYS: Final = tuple(name for name in marks.COLUMNS if name.endswith("_storage_key"))
+_STOPPED: Final = ("cancelling", "cancelled")
+_Row = Any
+
+
+async def spare(
+    connection: AsyncConnection, page: Sequence[Mark], *, since: datetime
+) -> list[Mark]:
+    """The marks that no hold keeps, of those that an erasure is about to claim. After the gate.
+
+    `since`: when the erasure was asked for. What it marked that was never stored is known by its
+    keys alone: a hold of its model that is younger keeps it. Others that share an object with
+    these, and are marked too, are spared here as well: else their object would go before their
+    turn came. Raises HoldUnreadable.
+    """
+    found = await in_force(connection)
+    if not found:
+        return list(page)
+    kept: dict[Identity, Hold] = {}
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        of_model = await holding(connection, found, model, uids)
+        of_model |= await _never_stored(connection, found, model, uids, since)
+        kept |= {(model, uid): one for uid, one in of_model.items()}
+    left = [mark for mark in page if (mark.model, mark.uid) not in kept]
+    for model, uids in by_model(await claims.sharing(connection, left)):
+        sharers = await holding(connection, found, model, uids)
+        kept |= {(model, uid): one for uid, one in sharers.items()}
+    await _set_apart(connection, kept)
+    return left
+
+
+async def refused(
+    connection: AsyncConnection, number: UUID, arrivals: Sequence[Arrival]
+) -> list[Arrival]:
+    """Those that no hold keeps, of what an erasure is about to mark; the others are remembered.
+
+    A hold that comes later is found by `spare`. Raises HoldUnreadable.
+    """
+    found = await in_force(connection, {arrival[0] for arrival in arrivals}) if arrivals else []
+    if not found:
+        return list(arrivals)
+    kept: dict[Identity, Hold] = {}
+    for model, uids in by_model((arrival[0], arrival[1]) for arrival in arrivals):
+        of_model = await holding(connection, found, model, uids)
+        kept |= {(model, uid): one for uid, one in of_model.items()}
+    rows = []
+    for model, uid, scope, *keys in arrivals:
+        if (one := kept.get((model, uid))) is not None:
+            who = {"erasure": number, "model": model, "uid": uid, "scope": scope}
+            held = {"hold": one.id, "hold_revision": one.revision}
+            rows.append(who | held | dict(zip(_KEYS, keys, strict=True)))
+    if rows:
+        await connection.execute(insert(erasure_held).on_conflict_do_nothing(), rows)
+    return [arrival for arrival in arrivals if (arrival[0], arrival[1]) not in kept]
+
+
+async def take_up(connection: AsyncConnection, *, limit: int) -> int:
+    """Mark again what a hold kept that has been released, has ended or has changed; how many.
+
+    A policy's erasure is not taken up: the policy may have changed, and its next run sees. What
+    another hold keeps is spared again when it is claimed.
+    """
+    here = erasure_held.c
+    same = and_(is_in_force(), hold.c.revision == here.hold_revision)
+    query = select(erasure_held, erasure.c.cause, erasure.c.state).select_from(
+        erasure_held.outerjoin(hold, hold.c.id == here.hold).outerjoin(
+            erasure, erasure.c.id == here.erasure
+        )
+    )
+    query = query.where(or_(hold.c.id.is_(None), ~same)).limit(limit)
+    rows = list(await connection.execute(query.order_by(here.model, here.uid)))
+    await _mark_again(connection, [row for row in rows if _goes_on(row)])
+    for row in rows:
+        which = (here.erasure == row.erasure, here.model == row.model, here.uid == row.uid)
+        await connection.execute(erasure_held.delete().where(*which, here.scope == row.scope))
+    ids = {row.erasure for row in rows}
+    waiting = (erasure.c.id.in_(ids), erasure.c.state == "partly_held")
+    await connection.execute(erasure.update().where(*waiting).values(state="pending"))
+    return len(rows)
+
+
+def _goes_on(row: _Row) -> bool:
+    return row.cause not in (None, "policy") and row.state not in _STOPPED
+
+
+async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None:
+    """With the keys that it has now, if it is stored: it may have been edited meanwhile."""
+    now: dict[Identity, tuple[str | None, ...]] = {}
+    for model, uids in by_model((row.model, row.uid) for row in rows):
+        columns = (inference.c.uid, *(inference.c[name] for name in _KEYS))
+        query = select(*columns).where(among(inference, model, uids)).order_by(inference.c.uid)
+        locked = await connection.execute(query.with_for_update())
+        now |= {(model, uid): tuple(keys) for uid, *keys in locked}
+    for row in rows:
+        keys = now.get((row.model, row.uid), tuple(getattr(row, name) for name in _KEYS))
+        values = {"model": row.model, "uid": row.uid, "scope": row.scope, "erasure": row.erasure}
+        values |= {**dict(zip(_KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
+        await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())
+
+
+async def _never_stored(
+    connection: AsyncConnection,
+    found: Sequence[Hold],
+    model: int,
+    uids: Sequence[UUID],
+    since: datetime,
+) -> dict[UUID, Hold]:
+    younger = [one for one in found if one.model in (None, model) and one.in_force_at > since]
+    if not younger:
+        return {}
+    query = select(inference.c.uid).where(among(inference, model, uids))
+    stored = set((await connection.execute(query)).scalars())
+    return {uid: younger[0] for uid in uids if uid not in stored}
+
+
+async def _set_apart(connection: AsyncConnection, kept: Mapping[Identity, Hold]) -> None:
+    """Every mark of what is held, whichever erasure made it."""
+    groups: dict[tuple[int, UUID], list[UUID]] = defaultdict(list)
+    holds = {one.id: one for one in kept.values()}
+    for (model, uid), one in sorted(kept.items(), key=lambda each: each[0]):
+        groups[model, one.id].append(uid)
+    names = ("erasure", "model", "uid", "scope", *_KEYS, "claimed_at")
+    for (model, id), uids in groups.items():
+        by = (literal(id).label("hold"), literal(holds[id].revision).label("hold_revision"))
+        marked = select(*(erasing.c[name] for name in names), *by)
+        some = marked.where(among(erasing, model, uids))
+        made = insert(erasure_held).from_select([*names, "hold", "hold_revision"], some)
+        await connection.execute(made.on_conflict_do_nothing())
+        await connection.execute(erasing.delete().where(among(erasing, model, uids)))
+
+
+async def count(connection: AsyncConnection, number: UUID) -> int:
+    """How many inferences and inputs an erasure has left because of holds."""
+    query = select(func.count()).select_from(erasure_held).where(erasure_held.c.erasure == number)
+    return int(await connection.scalar(query) or 0)

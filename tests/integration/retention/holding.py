@@ -1,0 +1,40 @@
+"""Holds for tests of retention, placed as the api places them but for the ledger."""
+
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import holds
+from inference_store.store.cql2 import parse
+from inference_store.store.holds.placing import Placed
+from inference_store.store.tables import registration
+
+
+async def place(
+    engine: AsyncEngine,
+    model: int | None,
+    filter: str | None = None,
+    *uids: UUID,
+    types: dict[str, str] | None = None,
+) -> Placed:
+    """A hold in force, by a filter or by uids."""
+    async with engine.begin() as connection:
+        ids = [f"uid:{uid}" for uid in uids] if filter is None else None
+        node = None if filter is None else parse(filter)
+        asked = holds.Asked(filter=node, inference_ids=ids, types=types or {})
+        made = await holds.make(connection, model, asked)
+        name = select(registration.c.model_id).where(registration.c.model == model)
+        body: dict[str, Any] = {"id": str(uuid4()), "name": "a hold", "reason": "a file"}
+        body |= {"model_id": await connection.scalar(name), "filter": made.text, "revision": 1}
+        body |= {"inference_ids": ids, "until": None}
+        return await holds.apply_placed(connection, body, datetime.now(UTC), "test")
+
+
+async def release(engine: AsyncEngine, placed: Placed) -> None:
+    """Let it go."""
+    body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}
+    async with engine.begin() as connection:
+        await holds.apply_released(connection, body, datetime.now(UTC), "test")

@@ -1,0 +1,280 @@
+"""A hold wins over every erasure, from the moment it is placed: nothing held is gone."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.eraser import Eraser
+from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.events import StorageKey
+from inference_store.store.holds import kept
+from inference_store.store.holds.placing import Placed
+from inference_store.store.retention import erasures, tombstones
+from inference_store.store.retention.erasures import Erasure
+from inference_store.store.settings import RetentionSettings
+from inference_store.store.tables import erased_span, erasing, erasure_held, hold, partition_span
+
+from .conftest import NoPace, Retain
+from .holding import place, release
+from .stored import NOW, Storing, ago
+from .test_erasures import found, request
+
+
+async def _left(engine: AsyncEngine) -> set[UUID]:
+    async with engine.connect() as connection:
+        return set((await connection.execute(select(erasure_held.c.uid))).scalars())
+
+
+async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    doomed = await storing.inferences(model, 25, ago(days=1))
+    asked = await request(engine, *doomed)
+    held = doomed[7:15]
+    placed = await place(engine, model, None, *(one.uid for one in held))
+    assert placed.claimed == []
+    assert await eraser.finish(asked) == "partly_held"
+    assert await storing.stored() == {one.uid for one in held}
+    assert storing.objects() == {key.key for one in held for key in one.objects}
+    ended = await found(engine, asked)
+    assert (ended.inferences, ended.held, ended.finished_at) == (17, 8, None)
+    async with engine.begin() as connection:
+        assert not (await connection.execute(select(erasing))).all()
+        assert await kept.take_up(connection, limit=100) == 0
+        assert await erasures.unfinished(connection, failed=True) in ([], [ended])
+    await release(engine, placed)
+    async with engine.begin() as connection:
+        assert await kept.take_up(connection, limit=5) == 5
+        assert await kept.take_up(connection, limit=5) == 3
+    assert await eraser.finish(asked) == "deleted"
+    assert (await storing.rows(), storing.objects()) == ({}, set())
+    ended = await found(engine, asked)
+    assert (ended.inferences, ended.held) == (25, 0)
+    assert ended.finished_at is not None
+
+
+async def test_what_is_held_when_it_is_asked_for_is_never_marked(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    doomed = await storing.inferences(model, 4, ago(days=1))
+    await place(engine, model, None, doomed[2].uid)
+    asked = await request(engine, *doomed)
+    async with engine.connect() as connection:
+        marked = set((await connection.execute(select(erasing.c.uid))).scalars())
+    assert marked == {one.uid for one in doomed} - {doomed[2].uid}
+    assert await eraser.finish(asked) == "partly_held"
+    assert await storing.stored() == await _left(engine) == {doomed[2].uid}
+
+
+class Watched(Blobs):
+    """Tells of each call that deletes or looks, before it."""
+
+    tell: Callable[[str], None] = staticmethod(lambda _: None)
+
+    def delete_objects(self, keys: Sequence[StorageKey]) -> list[DeleteFault]:
+        self.tell("claimed")
+        return super().delete_objects(keys)
+
+    def still_there(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
+        self.tell("deleted")
+        return super().still_there(keys)
+
+
+@pytest.mark.parametrize("step", ["claimed", "deleted"])
+@pytest.mark.parametrize("batch", [1, 2, 3])
+async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings, step: str, batch: int
+) -> None:
+    """At every step of each of three batches: what the answer does not list is all there."""
+    model = await storing.model()
+    doomed = await storing.inferences(model, 12, ago(days=1))
+    asked = await request(engine, *doomed)
+    uids = [one.uid for one in doomed[1::2]]
+    answers: list[Placed] = []
+    loop, calls = asyncio.get_running_loop(), 0
+
+    def tell(what: str) -> None:
+        nonlocal calls
+        calls += what == step
+        if what == step and calls == batch:
+            placing = place(engine, model, None, *uids)
+            answers.append(asyncio.run_coroutine_threadsafe(placing, loop).result(30))
+
+    with Watched(settings) as blobs:
+        blobs.tell = tell
+        state = await Eraser(engine, blobs, NoPace(), batch=4).finish(asked)
+    (placed,) = answers
+    claimed = {claim.uid for claim in placed.claimed}
+    before = {one.uid for one in doomed[: 4 * (batch - 1)]}
+    assert claimed == {one.uid for one in doomed[4 * (batch - 1) : 4 * batch]} & set(uids)
+    safe = set(uids) - claimed - before
+    assert state == ("partly_held" if safe else "deleted")
+    assert await storing.stored() == safe
+    left = [key.key for one in doomed if one.uid in safe for key in one.objects]
+    assert storing.objects() == set(left)
+
+
+async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs
+) -> None:
+    """Its mark is in a later batch: the claim of the first has to look at it all the same."""
+    model, other = await storing.model(), await storing.model("other")
+    first = await storing.foreign(model, ago(days=2), "shared", "answer-1", None)
+    second = await storing.foreign(other, ago(days=1), "shared", "answer-2", None)
+    one, two = await request(engine, first), await request(engine, second)
+    placed = await place(engine, other, "ok OR NOT ok")
+    eraser = Eraser(engine, blobs, NoPace(), batch=1)
+    assert await eraser.finish(one) == "deleted"
+    assert storing.objects() == {"shared", "answer-2"}
+    assert await eraser.finish(two) == "partly_held"
+    await release(engine, placed)
+    async with engine.begin() as connection:
+        await kept.take_up(connection, limit=10)
+    assert await eraser.finish(two) == "deleted"
+    assert storing.objects() == set()
+
+
+async def test_a_stranger_does_not_take_a_held_owners_capture(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    """The owner needs no reference to its own keys, and is marked."""
+    model = await storing.model()
+    (owner,) = await storing.inferences(model, 1, ago(hours=2))
+    names = [key.key for key in owner.objects]
+    stranger = await storing.foreign(model, ago(hours=1), *names)
+    one, _ = await request(engine, stranger), await request(engine, owner)
+    await place(engine, model, None, owner.uid)
+    assert await eraser.finish(one) == "deleted"
+    assert storing.objects() == set(names)
+
+
+async def test_a_policy_leaves_what_is_held_and_takes_it_after_the_release(
+    storing: Storing, engine: AsyncEngine, retain: Retain
+) -> None:
+    model = await storing.model()
+    old = await storing.inferences(model, 12, ago(days=40))
+    await storing.inferences(model, 1, NOW)
+    await storing.keep(model, inference="P30D")
+    placed = await place(engine, model, None, old[4].uid)
+    assert (await retain()).state == "done"
+    assert old[4].uid in await storing.stored()
+    assert len(await storing.stored()) == 2
+    await release(engine, placed)
+    assert (await retain()).state == "done"
+    assert len(await storing.stored()) == 1
+
+
+async def test_the_input_of_what_is_held_stays_too(
+    storing: Storing, engine: AsyncEngine, retain: Retain
+) -> None:
+    model = await storing.model()
+    old = await storing.inferences(model, 3, ago(days=40))
+    await storing.keep(model, input="P30D")
+    await place(engine, model, None, old[1].uid)
+    await retain()
+    assert {key.key for key in old[1].objects} <= storing.objects()
+    assert not {one.keys[0].key for one in (old[0], old[2]) if one.keys[0]} & storing.objects()
+
+
+async def test_a_hold_placed_while_a_whole_span_goes_opens_it_again(
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
+) -> None:
+    """What came after the held one in time is remembered one by one: nothing comes back."""
+    model = await storing.model()
+    at = ago(days=400)
+    old = await storing.inferences(model, 35, at)
+    await storing.inferences(model, 1, NOW)
+    await storing.keep(model, inference="P30D")
+    loop, calls = asyncio.get_running_loop(), 0
+
+    def tell(what: str) -> None:
+        nonlocal calls
+        calls += what == "claimed"
+        if what == "claimed" and calls == 1:
+            placing = place(engine, model, None, old[22].uid)
+            asyncio.run_coroutine_threadsafe(placing, loop).result(30)
+
+    with Watched(settings) as blobs:
+        blobs.tell = tell
+        await retain(using=blobs)
+    assert calls > 2
+    assert old[22].uid in await storing.stored()
+    assert len(await storing.stored()) == 2
+    assert {key.key for key in old[22].objects} <= storing.objects()
+    async with engine.connect() as connection:
+        states = set((await connection.execute(select(partition_span.c.state))).scalars())
+        spans = (await connection.execute(select(erased_span.c.hi))).scalars().all()
+        events = [(model, one.uid, at + timedelta(seconds=n)) for n, one in enumerate(old)]
+        erased = await tombstones.find(connection, events)
+    assert states == {"open"}
+    assert spans == [at + timedelta(seconds=22)]
+    assert {uid for _, uid in erased} == {one.uid for one in old} - {old[22].uid}
+
+
+async def test_a_hold_that_cannot_be_evaluated_stops_deletion(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser, retain: Retain
+) -> None:
+    model, other = await storing.model(), await storing.model("other")
+    doomed = await storing.inferences(model, 3, ago(days=40))
+    free = await storing.foreign(other, ago(days=40), "a", None, None)
+    one, two = await request(engine, *doomed), await request(engine, free)
+    placed = await place(engine, model, "ok")
+    async with engine.begin() as connection:
+        here = update(hold).where(hold.c.id == placed.hold.id)
+        broken = placed.hold.filter.replace('"version": 1', '"version": 9')
+        assert broken != placed.hold.filter
+        await connection.execute(here.values(filter=broken))
+    assert await eraser.finish(two) == "deleted"
+    assert await eraser.finish(one) == "failed"
+    assert "a hold" in str((await found(engine, one)).error)
+    assert len(await storing.stored()) == 3
+    await storing.keep(model, inference="P30D")
+    assert "a hold" in str((await retain()).error)
+    await release(engine, placed)
+    assert await eraser.finish(one) == "deleted"
+
+
+async def test_what_was_never_stored_is_kept_by_a_hold_that_is_younger(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    at = ago(days=40)
+    key = StorageKey(storing.bucket, "late")
+    storing.blobs.put(key, b"x", content_type="application/json")
+    arrival = (model, storing.uid(at), "inference", str(key), None, None, None)
+    async with engine.begin() as connection:
+        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        (queued,) = await erasures.unfinished(connection, failed=False)
+    placed = await place(engine, model, "ok")
+    assert await eraser.finish(queued) == "partly_held"
+    assert storing.objects() == {"late"}
+    await release(engine, placed)
+    async with engine.begin() as connection:
+        assert await kept.take_up(connection, limit=10) == 1
+    await _finished(engine, eraser, queued)
+    assert storing.objects() == set()
+
+
+async def test_one_that_was_asked_before_it_arrived_does_not_keep_it(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    """The ingester has asked it: what it keeps it would have stored."""
+    model = await storing.model()
+    await place(engine, model, "ok")
+    at = ago(days=40)
+    arrival = (model, storing.uid(at), "inference", None, None, None, None)
+    async with engine.begin() as connection:
+        await erasures.enqueue_arrivals(connection, [arrival], cause="expired_arrival")
+        (queued,) = await erasures.unfinished(connection, failed=False)
+    await _finished(engine, eraser, queued)
+
+
+async def _finished(engine: AsyncEngine, eraser: Eraser, one: Erasure) -> None:
+    assert await eraser.finish(await found(engine, one)) == "deleted"
