@@ -197,6 +197,28 @@ async def _allowed(row: Row, a_key: Keys, ask: Ask) -> None:
     assert not {401, 403} & set(statuses)
 
 
+# What a POST of these only asks.
+_ASKING = ("query", "count", "aggregate", "preview")
+_CHANGES = [
+    place for place in TABLE if place[0] != "GET" and place[1].rsplit("/", 1)[1] not in _ASKING
+]
+
+
+@pytest.mark.parametrize("place", _CHANGES, ids=" ".join)
+async def test_a_change_is_in_the_audit(
+    place: tuple[str, str], a_key: Keys, ids: dict[str, Ids]
+) -> None:
+    """Who, and from where; nothing is noted of what was refused."""
+    row, key = TABLE[place], await a_key.make({"role": "owner"})
+    path, body = place[1].format(**ids[SECRET]) + row.query, _filled(row.body, SECRET)
+    answer = await a_key.ask(key, place[0], path, body)
+    assert answer.status_code == row.status, answer.text
+    actor = f"key:{key.split('_')[1]}"
+    found = (await a_key.ask(TOKEN, "GET", f"/v1/audit?actor={actor}")).json()["items"]
+    assert bool(found) == (row.status < 400)
+    assert {each["client"] for each in found} <= {"127.0.0.1"}
+
+
 _WIDE = (Over.SOME, Over.EVERYTHING)
 
 
