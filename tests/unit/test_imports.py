@@ -33,9 +33,10 @@ HOMES = {
     "jwt": {"api/access"},
     "lark": {"store/cql2"},
     "asyncpg": {"store", "ingester/write"},
+    "cryptography": {"store/certificates"},
     "sqlalchemy": {
         *("store", "api", "ingester", "retention"),
-        *("cli/keys.py", "cli/audit.py", "cli/ledger.py"),
+        *("cli/keys.py", "cli/audit.py", "cli/ledger.py", "cli/certificates.py"),
     },
     "alembic": {"store/migration.py"},
     "obstore": {"store/blobs"},
@@ -63,7 +64,7 @@ LINES = (
     {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
     {"filters"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
-    | {"aggregates", "counting", "holds"},
+    | {"aggregates", "counting", "holds", "certificates"},
     {"ledger"},
     {"figures", "reconciling"},
     {"doctor"},

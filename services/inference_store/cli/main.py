@@ -20,6 +20,7 @@ COMMANDS = {
     "reconcile": "Compare the bucket with the index; index again from the bucket alone.",
     "doctor": "Say what is wrong with what the services need, and what to do.",
     "ledger": "Show what was decided about deletion, and replay it after a restore.",
+    "certificates": "Verify the certificates of erasures, and make keys that sign them.",
     "keys": "Make, list, rotate and revoke API keys.",
     "audit": "Verify the chain over the audit.",
     "smoke": "Send one inference the whole way, read it back, erase it.",

@@ -4,9 +4,9 @@
             one short transaction
 2. delete   the objects, in every version (scope input: also the request in metadata and sidecar)
 3. verify   by listing again that they are gone
-4. forget   rows, marks, tombstones and counts, in one transaction
+4. forget   rows, marks, tombstones and counts, and tell the certificate, in one transaction
 
-After the last batch the key registry's examples go, and the erasure says that it is over.
+After the last batch the key registry's examples go, and the erasure ends with its certificate.
 
 A crash before 4 leaves the marks, so no reader shows the inferences, and the next run begins at
 1 again: deleting what is gone is no fault. An object that is still there (a lock of S3, a right
@@ -15,7 +15,7 @@ that is missing) keeps its mark, so that its row, which names it, is not lost.
 
 import asyncio
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from math import inf
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import traces
 from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.certificates.batches import tell_batch
 from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import StorageKey, parse_stored
 from inference_store.store.failpoints import failpoint
@@ -32,6 +33,7 @@ from inference_store.store.metrics import (
     ERASED,
     OBJECTS_DELETED,
     STEP_SECONDS,
+    UNCERTIFIED,
 )
 from inference_store.store.retention import claims, erasures, marks, rows
 from inference_store.store.retention.erasures import Erasure, State
@@ -40,6 +42,7 @@ from inference_store.store.retention.identities import Identity
 from inference_store.store.retention.marks import Mark
 from inference_store.store.stages import stage
 
+from .certifier import Certifier
 from .pace import Pace
 from .requests import forget_requests
 
@@ -49,7 +52,15 @@ _log = structlog.get_logger()
 class Eraser:
     """Works erasures off. Raises BlobsAway and the database's trouble: try again later."""
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, pace: Pace, *, batch: int) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        pace: Pace,
+        *,
+        batch: int,
+        certifier: Certifier | None = None,
+    ) -> None:
         self._engine = engine
         self._blobs = blobs
         self._pace = pace
@@ -58,6 +69,7 @@ class Eraser:
         self.spared = False
         # where those that were given no more time go on, and what went wrong so far
         self._places: dict[UUID, tuple[Identity | None, str | None]] = {}
+        self._certifier = certifier
 
     async def finish(self, one: Erasure, *, seconds: float = inf) -> State | None:
         """Erase all that is marked, whoever marked it, and say how it ended.
@@ -83,7 +95,12 @@ class Eraser:
                 self._places[one.id] = after, error
                 return None
         async with self._engine.begin() as connection:
-            state = await erasures.finish(connection, one, error=error)
+            certifying = self._certifier is not None
+            state = await erasures.finish(connection, one, error=error, certifying=certifying)
+        if state == "certifying" and self._certifier is not None:
+            state = await self._certifier.certify(one)
+        elif state == "deleted":
+            UNCERTIFIED.labels("no_key").inc()
         _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)
         return state
 
@@ -111,7 +128,7 @@ class Eraser:
         # those that follow one that stays are remembered one by one
         whole_span = whole_span and len(done) == len(page) and not self.spared
         with stage(STEP_SECONDS, "forget"):
-            await self._forget(one, done, objects=objects, whole_span=whole_span)
+            await self._forget(one, done, doomed, objects=objects, whole_span=whole_span)
         return last, _sentence(faults)
 
     async def _claim(
@@ -156,7 +173,13 @@ class Eraser:
         return _proved(faults, keys, left)
 
     async def _forget(
-        self, one: Erasure, done: Sequence[Mark], *, objects: int, whole_span: bool
+        self,
+        one: Erasure,
+        done: Sequence[Mark],
+        doomed: Set[str],
+        *,
+        objects: int,
+        whole_span: bool,
     ) -> None:
         if not done:
             return
@@ -167,6 +190,9 @@ class Eraser:
             erased = await rows.forget(
                 connection, one, done, objects=objects, whole_span=whole_span
             )
+            if self._certifier is not None:
+                key = self._certifier.key
+                await tell_batch(connection, key, one, done, doomed, whole_span=whole_span)
         failpoint("retention.row_delete.after")
         ERASED.labels(one.scope).inc(erased)
         OBJECTS_DELETED.inc(objects)

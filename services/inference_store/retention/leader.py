@@ -15,6 +15,7 @@ from inference_store.store import (
     traces,
 )
 from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.keys import signing_keys
 from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
@@ -23,6 +24,7 @@ from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 
+from .certifier import Certifier, uncertified
 from .eraser import Eraser
 from .marker import Marker
 from .pace import Pace
@@ -58,7 +60,13 @@ class Leader:
         self._due = due
         self._batch = settings.retention_batch_inferences
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-        self._eraser = Eraser(engine, blobs, pace, batch=self._batch)
+        keys = signing_keys(settings)
+        self._certifier = (
+            Certifier(engine, blobs, keys, events_seconds=settings.tombstone_seconds)
+            if keys
+            else None
+        )
+        self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
         self._marker = Marker(engine, pace)
         self._uncounted = False
         self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
@@ -67,12 +75,15 @@ class Leader:
         """Runs that a dead process left begin anew."""
         async with self._engine.begin() as connection:
             await runs.interrupted(connection)
+        if self._certifier is not None:
+            await self._certifier.begin()
 
     async def turn(self) -> None:
         """Do all that is to be done now: what was begun first, then runs, then new requests."""
         await self._pace.next_step()
         scheduled = self._due.is_set()
         await self._resume(failed=scheduled)
+        await self._certify()
         if scheduled:
             async with self._engine.begin() as connection:
                 if not await runs.is_scheduled(connection):
@@ -117,6 +128,17 @@ class Leader:
         if marked == "all":
             return await self._eraser.finish(one, seconds=_SHARE_SECONDS) is not None
         return marked == "over"
+
+    async def _certify(self) -> None:
+        """Certificates that had to wait: for a partition to be dropped, or for the right key."""
+        async with self._engine.connect() as connection:
+            waiting = await erasures.certifying(connection)
+        for one in waiting:
+            await self._pace.next_step()
+            if self._certifier is not None:
+                await self._certifier.certify(one)
+            else:
+                await uncertified(self._engine, one, "no_key")
 
     async def _carry_out(self, run: Run) -> None:
         async with self._engine.begin() as connection:

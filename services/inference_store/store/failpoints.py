@@ -43,6 +43,12 @@ FAILPOINTS = (
     "retention.verify.after",
     "retention.row_delete.before",
     "retention.row_delete.after",
+    "retention.certify.before",
+    "retention.certify.leaves.after",
+    "retention.certify.put.before",
+    "retention.certify.put.after",
+    "retention.certify.commit.after",
+    "retention.certify.head.after",
     "retention.partition_drop.before",
     "retention.partition_drop.after",
 )

@@ -266,6 +266,16 @@ RECONCILED = _gauge(
 LAST_RECONCILIATION = _gauge(
     "retention_last_reconciliation_timestamp_seconds", "When the last comparison ended well."
 )
+CERTIFICATES = _counter("retention_certificates_total", "Certificates of erasures signed.")
+UNCERTIFIED = _counter(
+    "retention_uncertified_total",
+    "Erasures that ended without a certificate, by why: `no_key`, or `unlisted` (part of it was"
+    " erased without a key).",
+    "reason",
+)
+CERTIFICATE_TROUBLE = _counter(
+    "retention_certificate_trouble_total", "Certificates that could not be signed yet, and wait."
+)
 LAST_RUN = _gauge(
     "retention_last_run_timestamp_seconds",
     "When the last run ended well; where none ever has: when the service started.",

@@ -132,8 +132,8 @@ class ShownErasure(Shown):
     scope: str
     """`input` (the datum and what else of the request is kept) or `inference` (everything)."""
     state: str
-    """pending, marking, deleting_objects, verifying, deleting_rows, deleted, certified, failed,
-    partly_held, cancelling or cancelled."""
+    """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
+    failed, partly_held, cancelling or cancelled."""
     run: UUID | None
     asked: dict[str, Any] | None
     """`filter`, `inference_ids` or `subject`, as it was asked; null: it was marked as it was made.
@@ -164,6 +164,8 @@ class ShownErasure(Shown):
     message: str | None
     """What else is to be said, such as that nothing matched."""
     error: str | None
+    certificate: int | None
+    """Number of its newest certificate: `GET /v1/certificates/{number}`."""
 
 
 class ErasurePage(Shown):

@@ -8,6 +8,7 @@ from .admin import AdminSettings
 from .api import ApiSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
+from .certificates import CertificateSettings
 from .group import PREFIX
 from .ingester import IngesterSettings
 from .kafka import KafkaSettings
@@ -30,6 +31,7 @@ __all__ = [
     "BlobSettings",
     "CapSettings",
     "CaptureSettings",
+    "CertificateSettings",
     "IngesterSettings",
     "KafkaSettings",
     "LogSettings",

@@ -3,6 +3,7 @@
 from .access import AuditSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
+from .certificates import CertificateSettings
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
@@ -16,6 +17,7 @@ class RetentionSettings(
     BlobSettings,
     AuditSettings,
     ReconcileSettings,
+    CertificateSettings,
 ):
     """Deletes by policy, on a schedule."""
 

@@ -11,6 +11,7 @@ from .books import (
     producer_report,
     producer_sequence,
 )
+from .certifying import certificate, erased_leaves
 from .counting import outdated_count, partition_count
 from .deletion import (
     blob_reference,
@@ -65,7 +66,9 @@ __all__ = [
     "audit_head",
     "audit_link",
     "blob_reference",
+    "certificate",
     "dead_letter",
+    "erased_leaves",
     "erased_span",
     "erasing",
     "erasure",

@@ -139,6 +139,8 @@ erasure = Table(
     Column("table_rows", JSONB, nullable=False, server_default=text("'{}'")),
     Column("oldest", DateTime(timezone=True)),
     Column("newest", DateTime(timezone=True)),
+    # the newest of its certificates; NULL: none
+    Column("certificate", BigInteger),
     Index("erasure_state_idx", "state"),
     Index("erasure_model_requested_at_idx", "model", "requested_at"),
 )

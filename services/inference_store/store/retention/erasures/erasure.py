@@ -20,8 +20,9 @@ State: TypeAlias = Literal[
     "deleting_objects",
     "verifying",
     "deleting_rows",
-    "deleted",
+    "certifying",
     "certified",
+    "deleted",
     "failed",
     "partly_held",
     "cancelling",
@@ -40,7 +41,7 @@ class Erasure:
 
     `model` None: several (`models_of`). `asked`: what was asked for, None where it was marked as
     it was made. `table_rows`: rows that went, by table; `oldest`, `newest`: when what went was
-    received.
+    received. `certificate`: the number of its newest.
     """
 
     id: UUID
@@ -66,6 +67,7 @@ class Erasure:
     newest: datetime | None
     asked: dict[str, Any] | None
     error: str | None
+    certificate: int | None
 
 
 COLUMNS: Final = [erasure.c[each.name] for each in fields(Erasure)]
@@ -108,10 +110,20 @@ async def listed(
 
 
 async def unfinished(connection: AsyncConnection, *, failed: bool) -> list[Erasure]:
-    """What was begun or asked for, oldest first; with `failed`, also what is to be tried again."""
-    final = ENDED if failed else FINAL
+    """What was begun or asked for, oldest first; with `failed`, also what is to be tried again.
+
+    Not what only waits for its certificate.
+    """
+    final = (*(ENDED if failed else FINAL), "certifying")
     query = select(*COLUMNS).where(erasure.c.state.not_in(final)).order_by(erasure.c.requested_at)
     return [erasure_of(row) for row in await connection.execute(query)]
+
+
+async def certifying(connection: AsyncConnection) -> list[Erasure]:
+    """Those of which nothing is left, and whose certificate is not signed yet; oldest first."""
+    query = select(*COLUMNS).where(erasure.c.state == "certifying")
+    found = await connection.execute(query.order_by(erasure.c.requested_at))
+    return [erasure_of(row) for row in found]
 
 
 async def models_of(connection: AsyncConnection, one: Erasure) -> list[int]:

@@ -1,9 +1,9 @@
 """How far an erasure is.
 
-pending → marking → deleting_objects → verifying → deleting_rows → deleted, or `failed`, with the
-reason; a failed one is tried again with every run; or `partly_held`, which goes on when holds let
-go. A state says what is being done with the present batch;
-`deleted` is said when no mark is left, `certified` when that is signed.
+pending → marking → deleting_objects → verifying → deleting_rows → certifying → certified, or
+`failed`, with the reason; a failed one is tried again with every run; or `partly_held`, which goes
+on when holds let go. A state says what is being done with the present batch; `certifying` is said
+when no mark is left, and `deleted` instead of it where no key signs certificates.
 `cancelling`: marks are being taken away, which ends as `cancelled`.
 """
 
@@ -82,9 +82,11 @@ async def count(
     await connection.execute(erasure.update().where(here.id == id).values(values))
 
 
-async def finish(connection: AsyncConnection, one: Erasure, *, error: str | None) -> State:
-    """`deleted` when no mark is left, else `failed` with the reason; `partly_held` where a hold
-    keeps some of it: it goes on when that is released.
+async def finish(
+    connection: AsyncConnection, one: Erasure, *, error: str | None, certifying: bool = False
+) -> State:
+    """`deleted` when no mark is left (`certifying`: its certificate is next), else `failed` with
+    the reason; `partly_held` where a hold keeps some of it: it goes on when that is released.
 
     With the inferences go the examples that the key registry shows of their values. Once, in the
     transaction that says so: what crashed before is finished again. None can come after, for a
@@ -97,13 +99,14 @@ async def finish(connection: AsyncConnection, one: Erasure, *, error: str | None
     marks = select(erasing).where(erasing.c.erasure == one.id)
     left = await connection.scalar(select(marks.exists()))
     held = await kept.count(connection, one.id)
-    state: State = "failed" if left else "partly_held" if held else "deleted"
+    ended: State = "certifying" if certifying else "deleted"
+    state: State = "failed" if left else "partly_held" if held else ended
     reason = (error or "something was left over")[:_ERROR_CHARACTERS] if left else None
-    ended_at = func.now() if state == "deleted" else None
+    ended_at = func.now() if state == ended else None
     values = {"state": state, "error": reason, "held": held, "finished_at": ended_at}
     where = (erasure.c.id == one.id, erasure.c.state.not_in(_STOPPED))
-    ended = await connection.execute(erasure.update().where(*where).values(values))
-    return state if ended.rowcount else "cancelling"
+    changed = await connection.execute(erasure.update().where(*where).values(values))
+    return state if changed.rowcount else "cancelling"
 
 
 async def failed(connection: AsyncConnection, id: UUID, error: str) -> None:

@@ -1,0 +1,84 @@
+"""`inference-store certificates verify|keys`: what was erased, and whether it is as it was signed.
+
+What is wrong goes to standard output, a line each, and makes the exit code 1; all else to standard
+error.
+"""
+
+import argparse
+import asyncio
+import sys
+
+from sqlalchemy.exc import DBAPIError
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.archive import Archive
+from inference_store.store.certificates.keys import new_key, signing_keys
+from inference_store.store.certificates.verifying import Verification
+from inference_store.store.database import engine_of
+from inference_store.store.errors import BlobsAway
+from inference_store.store.settings import (
+    BlobSettings,
+    CertificateSettings,
+    LogSettings,
+    PostgresSettings,
+)
+
+from .start import started
+
+
+class _Settings(LogSettings, PostgresSettings, BlobSettings, CertificateSettings):
+    """What certificates need."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What is done."""
+    commands = parser.add_subparsers(dest="what", required=True)
+    verify = commands.add_parser("verify", help="check the chain, its signatures and its lists")
+    verify.add_argument(
+        "--trust",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="id of a key that the chain may begin with; may be repeated",
+    )
+    keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
+        dest="which", required=True
+    )
+    keys.add_parser("new", help="make a key and print it (PEM, secret)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it; 1 where something is not as it was signed."""
+    if arguments.what == "keys":
+        key = new_key()
+        print(f"The key {key.id}, for INFERENCE_STORE_CERTIFICATE_KEY:", file=sys.stderr)
+        print(key.pem, end="")
+        return 0
+    settings = started(_Settings, "certificates")
+    try:
+        return asyncio.run(_verify(settings, arguments))
+    except BlobsAway as away:
+        sys.exit(f"The object store is away: {away}"[:500])
+    except (DBAPIError, OSError) as away:
+        sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
+
+
+async def _verify(settings: _Settings, arguments: argparse.Namespace) -> int:
+    engine = engine_of(settings, application="inference-store-certificates", pool_size=2)
+    trusted = set(arguments.trust) | {key.id for key in signing_keys(settings)}
+    wrong = 0
+    try:
+        with Blobs(settings) as blobs:
+            verification = Verification(engine, Archive(blobs), trusted=trusted)
+            async for each in verification.wrongs():
+                wrong += 1
+                print(each)
+    finally:
+        await engine.dispose()
+    seen = verification.seen
+    print(
+        f"{seen.certificates} certificates over {seen.leaves} entries, head {seen.head.number}"
+        f" {seen.head.hash.hex()}: {f'{wrong} faults' if wrong else 'all as it was signed'}.",
+        file=sys.stderr,
+    )
+    return 1 if wrong else 0

@@ -1,0 +1,263 @@
+"""Ends an erasure with its certificate. The order makes every crash harmless:
+
+1. list     the pieces of the list go to the bucket, by a name made of what is in them
+2. sign     the document goes to the bucket under the chain's next number, where nothing is yet
+3. commit   the same in Postgres, with the batches that it names and the erasure's state
+
+A crash before 2 leaves what is written again. After 2 the bucket is one ahead of Postgres: what it
+has is taken over as it stands (`catch_up`) before anything else is signed, so that no erasure gets
+a second certificate for the same batches. The same brings back what an older backup of Postgres
+lacks.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store import registrations
+from inference_store.store.blobs import Blobs
+from inference_store.store.certificates import chain, documents, erased
+from inference_store.store.certificates.archive import PIECE_BYTES, Archive
+from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
+from inference_store.store.certificates.documents import Asked
+from inference_store.store.certificates.entries import entries_of
+from inference_store.store.certificates.erased import Erased
+from inference_store.store.certificates.keys import PublicKey, SigningKey
+from inference_store.store.certificates.merkle import Tree
+from inference_store.store.certificates.signed import NotSigned, Signed, read_signed, signed
+from inference_store.store.failpoints import failpoint
+from inference_store.store.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import Erasure, State
+
+_log = structlog.get_logger()
+_Document = Callable[[Link], dict[str, Any]]
+
+
+class ChainApart(Exception):
+    """The chain cannot be gone on with: of another key, or not as it was signed."""
+
+
+class Certifier:
+    """Signs what was erased. `keys`: the first signs, the others did before it.
+
+    Raises BlobsAway and the database's trouble; then nothing is lost, and it is tried again.
+    """
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        keys: Sequence[SigningKey],
+        *,
+        events_seconds: float,
+    ) -> None:
+        self._engine = engine
+        self._archive = Archive(blobs)
+        self._keys = keys
+        self._events = timedelta(seconds=events_seconds)
+
+    @property
+    def key(self) -> SigningKey:
+        """The key that signs and hashes now."""
+        return self._keys[0]
+
+    async def begin(self) -> None:
+        """Take over what the bucket has, before anything is erased."""
+        try:
+            await self.catch_up()
+        except ChainApart as apart:
+            CERTIFICATE_TROUBLE.inc()
+            _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
+
+    async def certify(self, one: Erasure) -> State:
+        """End an erasure of which no mark is left; `certifying` where that has to wait."""
+        try:
+            return await self._certify(one)
+        except ChainApart as apart:
+            CERTIFICATE_TROUBLE.inc()
+            _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
+            return "certifying"
+
+    async def _certify(self, one: Erasure) -> State:
+        failpoint("retention.certify.before")
+        await self.catch_up()
+        await self._introduce()
+        async with self._engine.connect() as connection:
+            found = await erased.of_erasure(connection, one.id)
+            told = await erased.told(connection, one.id)
+            now = await erasures.find(connection, one.id)
+            span = await erased.waits_for(connection, one.id)
+        if now is None or now.state != "certifying":
+            return one.state if now is None else now.state
+        if span is not None:
+            _log.info("partition is not dropped yet", action="certificate_waits", span=span)
+            return "certifying"
+        if told != now.inferences:
+            return await uncertified(self._engine, now, "unlisted")
+        if not found.batches and now.certificate is not None:
+            return await self._end(now, "certified")
+        return await self._sign(now, found)
+
+    async def _sign(self, one: Erasure, found: Erased) -> State:
+        root = await self._list(found.batches)
+        failpoint("retention.certify.leaves.after")
+        asked, counts = await self._asked(one)
+        clear_at = datetime.now(UTC) + self._events
+
+        def document(place: Link) -> dict[str, Any]:
+            about = (asked, found, counts, root)
+            return documents.certificate_of(*about, place=place, clear_at=clear_at)
+
+        if await self._append(CERTIFICATE, self.key, document) is None:
+            return await self._certify(one)  # another had signed: looked at again
+        return "certified"
+
+    async def _append(self, kind: str, key: SigningKey, document: _Document) -> Signed | None:
+        """Sign the chain's next document; None where the bucket had one, which is taken over."""
+        async with self._engine.connect() as connection:
+            place = await chain.head(connection)
+        one = signed(key, kind, document(place))
+        failpoint("retention.certify.put.before")
+        number = place.number + 1
+        if not await asyncio.to_thread(self._archive.put_new, number, one.text):
+            await self.catch_up()
+            return None
+        failpoint("retention.certify.put.after")
+        await self._take_over(one)
+        failpoint("retention.certify.commit.after")
+        return one
+
+    async def catch_up(self) -> None:
+        """Take over what the bucket has and Postgres has not. Raises ChainApart."""
+        while True:
+            async with self._engine.connect() as connection:
+                place = await chain.head(connection)
+                known = [chain.public_key(one) for one in await chain.keys(connection)]
+            text = await asyncio.to_thread(self._archive.get, place.number + 1)
+            if text is None:
+                return
+            await self._take_over(_checked(text, place, known))
+
+    async def _take_over(self, one: Signed) -> None:
+        """Postgres says the same as the bucket, in one transaction."""
+        about = one.document.get("erasure")
+        async with self._engine.begin() as connection:
+            await chain.add(connection, one, model=await _model(connection, about))
+            if about is None:
+                return
+            await self._take_over_list(connection, one, UUID(about["id"]))
+            again = await erasures.find(connection, UUID(about["id"]))
+            if again is not None and again.state == "certifying":
+                await erasures.advance(connection, again.id, "certified")
+        CERTIFICATES.inc()
+        _log.info("certificate", action="certificate", number=one.document["number"])
+
+    async def _take_over_list(
+        self, connection: AsyncConnection, one: Signed, erasure: UUID
+    ) -> None:
+        """Batches that are there are named; where an older backup lacks them, the bucket's are."""
+        number, leaves = one.document["number"], one.document["leaves"]
+        found = await erased.of_erasure(connection, erasure)
+        if found.inferences + found.objects == leaves["count"]:
+            await erased.certified(connection, found.batches, number)
+            return
+        for piece in await asyncio.to_thread(lambda: list(self._archive.leaves(leaves["root"]))):
+            hashed_by = leaves["hashed_by"][0]
+            await erased.restore(connection, number, erasure, hashed_by, piece)
+
+    async def _introduce(self) -> None:
+        """The chain's newest key is ours. Raises ChainApart where it is a stranger's."""
+        async with self._engine.connect() as connection:
+            known = await chain.keys(connection)
+        newest = chain.public_key(known[-1]).id if known else self.key.id
+        by = next((key for key in self._keys if key.id == newest), None)
+        if by is None:
+            raise ChainApart(
+                f"the newest certificates are signed by key {newest}, which is not in"
+                " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs"
+            )
+        if not known or newest != self.key.id:
+            await self._append(
+                KEY, by, lambda place: documents.key_of(self.key.public, place=place)
+            )
+
+    async def _list(self, batches: Sequence[int]) -> bytes:
+        """Write the list to the bucket, piece by piece; its root."""
+        tree = Tree()
+        async for chunk in erased.chunks(self._engine, batches):
+            for entry in entries_of(chunk):
+                tree.add(entry)
+        root, piece, waiting = tree.root(), 0, b""
+        async for chunk in erased.chunks(self._engine, batches):
+            waiting += chunk
+            while len(waiting) >= PIECE_BYTES:
+                piece += 1
+                await self._put(root, piece, waiting[:PIECE_BYTES])
+                waiting = waiting[PIECE_BYTES:]
+        if waiting:
+            await self._put(root, piece + 1, waiting)
+        return root
+
+    async def _put(self, root: bytes, piece: int, leaves: bytes) -> None:
+        await asyncio.to_thread(self._archive.put_leaves, root.hex(), piece, leaves)
+
+    async def _asked(self, one: Erasure) -> tuple[Asked, dict[str, Any]]:
+        async with self._engine.connect() as connection:
+            models = await erasures.models_of(connection, one)
+            names = await registrations.names(connection, models)
+            before = await chain.listed(connection, of=one.id)
+        asked = Asked(
+            id=one.id,
+            model_ids=sorted(names.values()),
+            cause=one.cause,
+            scope=one.scope,
+            requested_at=one.requested_at,
+            requested_by=one.requested_by,
+            run=one.run,
+        )
+        counted = {"versions": one.versions, "bytes": one.bytes, "rows": one.table_rows}
+        earlier = [read_signed(row.signed).document["erased"] for row in before]
+        return asked, documents.without(counted, earlier)
+
+    async def _end(self, one: Erasure, state: State) -> State:
+        async with self._engine.begin() as connection:
+            await erasures.advance(connection, one.id, state)
+        return state
+
+
+async def uncertified(engine: AsyncEngine, one: Erasure, reason: str) -> State:
+    """End an erasure without a certificate; `reason` as the metric has it."""
+    async with engine.begin() as connection:
+        await erasures.advance(connection, one.id, "deleted")
+    UNCERTIFIED.labels(reason).inc()
+    _log.warning("no certificate", action="uncertified", id=str(one.id), reason=reason)
+    return "deleted"
+
+
+def _checked(text: bytes, place: Link, known: Sequence[PublicKey]) -> Signed:
+    """What the bucket has next. Raises ChainApart."""
+    number = place.number + 1
+    try:
+        one = read_signed(text)
+        signers = known or [chain.public_key(one)]
+    except (NotSigned, KeyError, ValueError) as exc:
+        raise ChainApart(f"certificate {number} in the bucket: {exc}") from exc
+    wrong = list(chain.follows(one, place))
+    if not one.is_by(signers[-1]):
+        wrong.append("the chain's newest key has not signed it")
+    if wrong:
+        raise ChainApart(f"certificate {number} in the bucket: {'; '.join(wrong)}")
+    return one
+
+
+async def _model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
+    if about is None or len(about["model_ids"]) != 1:
+        return None
+    found = await registrations.known(connection, about["model_ids"])
+    return next((each.model for each in found.values()), None)

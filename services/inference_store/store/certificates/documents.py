@@ -1,0 +1,115 @@
+"""What a certificate says in words: the documents that are signed."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from uuid import UUID
+
+from .chain import Link
+from .erased import Erased
+from .keys import PublicKey
+
+METHOD: Final = (
+    "Every object was deleted in all its versions, then its key was listed again and not found."
+    " Then its rows were deleted, in the transaction that wrote the list."
+)
+LIST: Final = "RFC 6962 (SHA-256) over entries of 33 bytes: a letter and an HMAC-SHA-256"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which erasure is certified, and why it was made."""
+
+    id: UUID
+    model_ids: Sequence[str]
+    cause: str
+    scope: str
+    requested_at: datetime
+    requested_by: str | None
+    run: UUID | None
+
+
+def certificate_of(
+    asked: Asked,
+    erased: Erased,
+    counts: Mapping[str, Any],
+    root: bytes,
+    *,
+    place: Link,
+    clear_at: datetime,
+) -> dict[str, Any]:
+    """The document of an erasure's certificate. `counts`: versions, bytes, rows by table."""
+    return {
+        **_placed(place),
+        "erasure": {
+            "id": str(asked.id),
+            "model_ids": list(asked.model_ids),
+            "cause": asked.cause,
+            "scope": asked.scope,
+            "requested_at": instant(asked.requested_at),
+            "requested_by": asked.requested_by,
+            "run": None if asked.run is None else str(asked.run),
+        },
+        "erased": {
+            "inferences": erased.inferences,
+            "objects": erased.objects,
+            "oldest": instant(erased.oldest),
+            "newest": instant(erased.newest),
+            **counts,
+        },
+        "leaves": {
+            "method": LIST,
+            "count": erased.inferences + erased.objects,
+            "root": root.hex(),
+            "hashed_by": list(erased.hashed_by),
+        },
+        "verified": {
+            "method": METHOD,
+            "first_at": instant(erased.first_at),
+            "last_at": instant(erased.last_at),
+        },
+        "remains": remains(clear_at),
+    }
+
+
+def remains(clear_at: datetime) -> list[dict[str, Any]]:
+    """Where copies may be that no erasure reaches, and when the last of them is gone by itself."""
+    until = instant(clear_at)
+    return [
+        {"where": "Kafka, by the topic's retention", "clear_at": until},
+        {"where": "spools of proxies that are away", "clear_at": until},
+        {"where": "backups of Postgres and of the bucket", "clear_at": None},
+    ]
+
+
+def key_of(key: PublicKey, *, place: Link) -> dict[str, Any]:
+    """The document of a key, to be signed by the key before it (the first: by itself)."""
+    return {**_placed(place), "key": key.id, "public_key": key.text}
+
+
+def _placed(before: Link) -> dict[str, Any]:
+    return {
+        "number": before.number + 1,
+        "previous": before.hash.hex(),
+        "issued_at": instant(datetime.now(UTC)),
+    }
+
+
+def instant(at: datetime | None) -> str | None:
+    """RFC 3339, UTC, with microseconds."""
+    if at is None:
+        return None
+    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def without(counted: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Counts of an erasure without those that its earlier certificates have said."""
+    left = dict(counted)
+    for said in earlier:
+        for name, count in left.items():
+            if isinstance(count, Mapping):
+                left[name] = without(count, [said.get(name, {})])
+            else:
+                left[name] = count - said.get(name, 0)
+    return left
