@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.certificates.archive import Archive
+from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import new_key, signing_keys
 from inference_store.store.certificates.verifying import Verification
 from inference_store.store.database import engine_of
@@ -40,6 +41,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY",
         help="id of a key that the chain may begin with; may be repeated",
+    )
+    verify.add_argument(
+        "--head", action="store_true", help="also hold the chain's end against its locked head"
     )
     keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
         dest="which", required=True
@@ -73,6 +77,11 @@ async def _verify(settings: _Settings, arguments: argparse.Namespace) -> int:
             async for each in verification.wrongs():
                 wrong += 1
                 print(each)
+            if arguments.head:
+                head = Head(settings, lock_days=settings.certificate_head_lock_days)
+                async for each in verification.head(head):
+                    wrong += 1
+                    print(each)
     finally:
         await engine.dispose()
     seen = verification.seen
@@ -81,4 +90,6 @@ async def _verify(settings: _Settings, arguments: argparse.Namespace) -> int:
         f" {seen.head.hash.hex()}: {f'{wrong} faults' if wrong else 'all as it was signed'}.",
         file=sys.stderr,
     )
+    if seen.head_locked is False:
+        print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0

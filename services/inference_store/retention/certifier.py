@@ -27,6 +27,7 @@ from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
 from inference_store.store.certificates.documents import Asked
 from inference_store.store.certificates.entries import entries_of
 from inference_store.store.certificates.erased import Erased
+from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import PublicKey, SigningKey
 from inference_store.store.certificates.merkle import Tree
 from inference_store.store.certificates.signed import NotSigned, Signed, read_signed, signed
@@ -56,11 +57,14 @@ class Certifier:
         keys: Sequence[SigningKey],
         *,
         events_seconds: float,
+        head: Head | None = None,
     ) -> None:
         self._engine = engine
         self._archive = Archive(blobs)
         self._keys = keys
         self._events = timedelta(seconds=events_seconds)
+        self._head = head
+        self._head_number = 0
 
     @property
     def key(self) -> SigningKey:
@@ -74,6 +78,21 @@ class Certifier:
         except ChainApart as apart:
             CERTIFICATE_TROUBLE.inc()
             _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
+
+    async def write_head(self) -> None:
+        """Write the chain's end where it is locked, unless it is what was written last.
+
+        Once for many certificates: between two writes a crash leaves a head that lags, which says
+        nothing untrue, and the next one is written at the start.
+        """
+        async with self._engine.connect() as connection:
+            row = await chain.at(connection, (await chain.head(connection)).number)
+        if self._head is None or row is None or row.number == self._head_number:
+            return
+        locked = await asyncio.to_thread(self._head.put, row.signed)
+        failpoint("retention.certify.head.after")
+        self._head_number = row.number
+        _log.info("head of the chain", action="certificate_head", number=row.number, locked=locked)
 
     async def certify(self, one: Erasure) -> State:
         """End an erasure of which no mark is left; `certifying` where that has to wait."""

@@ -15,6 +15,7 @@ from inference_store.store import (
     traces,
 )
 from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import signing_keys
 from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
@@ -62,7 +63,13 @@ class Leader:
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         keys = signing_keys(settings)
         self._certifier = (
-            Certifier(engine, blobs, keys, events_seconds=settings.tombstone_seconds)
+            Certifier(
+                engine,
+                blobs,
+                keys,
+                events_seconds=settings.tombstone_seconds,
+                head=Head(settings, lock_days=settings.certificate_head_lock_days),
+            )
             if keys
             else None
         )
@@ -97,6 +104,8 @@ class Leader:
             # only now: what went wrong on the way is due again
             self._due.clear()
             self._uncounted = True
+        if self._certifier is not None:
+            await self._certifier.write_head()
         if self._uncounted:
             await self._count()
         await self._reconciling.turn()

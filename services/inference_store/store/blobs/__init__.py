@@ -3,6 +3,7 @@
 from .blobs import NOT_ALLOWED, Blobs
 from .deletion import DeleteFault
 from .pages import Found
+from .locking import LockedObject
 from .reading import OVER_BUDGET, Fetched, OverBudget
 from .streaming import BlobStream
 
@@ -14,5 +15,6 @@ __all__ = [
     "DeleteFault",
     "Fetched",
     "Found",
+    "LockedObject",
     "OverBudget",
 ]

@@ -14,6 +14,8 @@ from .archive import Archive
 from .chain import CERTIFICATE, KEY, Link, Row
 from .documents import instant
 from .entries import ENTRY_BYTES, OBJECT, entries_of
+from .head import KEY as HEAD
+from .head import Head
 from .keys import PublicKey
 from .merkle import Tree
 from .signed import NotSigned, Signed, read_signed
@@ -40,6 +42,8 @@ class Verified:
     leaves: int = 0
     head: Link = field(default_factory=lambda: Link(0, b""))
     keys: tuple[PublicKey, ...] = ()
+    # whether the bucket keeps the head from everyone; None: not looked at
+    head_locked: bool | None = None
 
 
 class Verification:
@@ -137,6 +141,23 @@ class Verification:
         for place, sum in ((POSTGRES, here), (BUCKET, there)):
             if sum.result() != wanted:
                 yield f"the list in {place} is not the one that was signed"
+
+    async def head(self, head: Head) -> AsyncIterator[Wrong]:
+        """What is wrong with the chain's end, held against what the bucket keeps of it."""
+        newest = await asyncio.to_thread(head.newest)
+        if newest is None:
+            yield Wrong(
+                None, f"{HEAD} is missing in the bucket: nothing tells whether a tail was cut"
+            )
+            return
+        number, end = newest.document["number"], self.seen.head
+        if number > end.number:
+            yield Wrong(
+                number, f"{HEAD} says that there is one, and the chain ends with {end.number}"
+            )
+        elif number == end.number and newest.hash != end.hash:
+            yield Wrong(number, f"{HEAD} has another one of this number")
+        self.seen.head_locked = await asyncio.to_thread(head.is_locked)
 
     async def _missing(self) -> AsyncIterator[Wrong]:
         """Erasures that name a certificate which is not there: the chain's tail was cut."""

@@ -1,0 +1,89 @@
+"""An object that nobody can take away for a while: every version of it is locked, where the bucket
+has object lock.
+"""
+
+from datetime import datetime
+from io import BytesIO
+
+from minio import Minio
+from minio.commonconfig import COMPLIANCE
+from minio.error import S3Error
+from minio.retention import Retention
+
+from inference_store.store.events import StorageKey
+from inference_store.store.settings import BlobSettings
+
+from .clients import away, minio_client
+from .encryption import minio_encryption
+from .listing import survivors
+
+# No object lock, or not the right to lock: what is then written is not locked.
+_NOT_LOCKED = {
+    "InvalidRequest",
+    "ObjectLockConfigurationNotFoundError",
+    "NotImplemented",
+    "AccessDenied",
+}
+
+
+class LockedObject:
+    """One key, written again and again; each version stays. All of it blocks; raises BlobsAway."""
+
+    def __init__(self, settings: BlobSettings, key: StorageKey) -> None:
+        self._client: Minio = minio_client(settings, settings.s3_endpoint)
+        self._encryption = minio_encryption(settings)
+        self._key = key
+
+    def put(self, data: bytes, *, content_type: str, until: datetime | None) -> bool:
+        """Write a version; whether it is locked. `until`: how long; None: not at all."""
+        with away():
+            if until is not None:
+                try:
+                    self._put(data, content_type, Retention(COMPLIANCE, until))
+                except S3Error as exc:
+                    if exc.code not in _NOT_LOCKED:
+                        raise
+                else:
+                    return True
+            self._put(data, content_type, None)
+        return False
+
+    def versions(self, *, limit: int) -> list[bytes]:
+        """Every version that there is, delete markers aside; at most `limit` bytes of each."""
+        bucket, name = self._key.bucket, self._key.key
+        with away():
+            try:
+                found = survivors(self._client, bucket, [name], True)
+            except S3Error as exc:
+                if exc.code not in {"NotImplemented", "MethodNotAllowed"}:
+                    raise
+                found = survivors(self._client, bucket, [name], False)
+            return [self._read(version.id, limit) for version in found if not version.marker]
+
+    def is_locked(self) -> bool:
+        """Whether the newest version is kept from everyone, and may still be for a while."""
+        with away():
+            try:
+                kept = self._client.get_object_retention(self._key.bucket, self._key.key)
+            except S3Error:
+                return False
+        return kept is not None and kept.mode == COMPLIANCE
+
+    def _put(self, data: bytes, content_type: str, retention: Retention | None) -> None:
+        self._client.put_object(
+            self._key.bucket,
+            self._key.key,
+            BytesIO(data),
+            len(data),
+            content_type,
+            sse=self._encryption,
+            retention=retention,
+        )
+
+    def _read(self, version: str | None, limit: int) -> bytes:
+        answer = self._client.get_object(self._key.bucket, self._key.key, version_id=version)
+        try:
+            return answer.read(limit)
+        finally:
+            answer.close()
+            answer.release_conn()

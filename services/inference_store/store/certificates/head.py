@@ -1,0 +1,50 @@
+"""The head of the chain, where a tail that was cut can be seen: the newest signed document once
+more, under one key whose versions nobody can delete while they are locked.
+"""
+
+from datetime import UTC, datetime, timedelta
+
+from inference_store.store.blobs import LockedObject
+from inference_store.store.events import StorageKey
+from inference_store.store.settings import BlobSettings
+
+from .archive import PREFIX
+from .signed import NotSigned, Signed, read_signed
+
+KEY = f"{PREFIX}head"
+_MOST_BYTES = 1024 * 1024
+
+
+class Head:
+    """The head in the bucket. All of it blocks, and raises BlobsAway."""
+
+    def __init__(self, settings: BlobSettings, *, lock_days: int) -> None:
+        self._object = LockedObject(settings, StorageKey(settings.s3_bucket, KEY))
+        self._lock_days = lock_days
+
+    def put(self, one: str) -> bool:
+        """Write a signed document as the newest; whether it is locked."""
+        until = datetime.now(UTC) + timedelta(days=self._lock_days)
+        return self._object.put(
+            one.encode(),
+            content_type="application/json",
+            until=until if self._lock_days else None,
+        )
+
+    def newest(self) -> Signed | None:
+        """The one of the greatest number among all versions: the latest may be a cut chain's."""
+        found = [_read(text) for text in self._object.versions(limit=_MOST_BYTES)]
+        there = [one for one in found if one is not None]
+        return max(there, key=lambda one: int(one.document["number"]), default=None)
+
+    def is_locked(self) -> bool:
+        """Whether the bucket keeps the newest version from everyone."""
+        return self._object.is_locked()
+
+
+def _read(text: bytes) -> Signed | None:
+    try:
+        one = read_signed(text)
+    except NotSigned:
+        return None
+    return one if isinstance(one.document.get("number"), int) else None
