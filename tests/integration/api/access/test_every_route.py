@@ -14,6 +14,9 @@ from inference_store.api.access.needs import Needs, needs_of
 from inference_store.store import dead_letters, holds, registrations
 from inference_store.store.access import Action, Who, keys, note
 from inference_store.store.books import Place, begin
+from inference_store.store.certificates import chain, documents, erased
+from inference_store.store.certificates.keys import new_key
+from inference_store.store.certificates.signed import signed
 from inference_store.store.cql2 import parse
 from inference_store.store.reconciling import reconciliations
 from inference_store.store.records import Record, Trouble
@@ -82,11 +85,33 @@ async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Id
         "inference_id": "one",
         "run_id": str((await runs.request(connection, model)).id),
         "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
+        "certificate": str(await a_certificate(connection, model, model_id)),
         "hold_id": str(await a_hold(connection, model_id)),
         "reconciliation_id": str(asked.id),
         "id": str(dead.id),
         "key_id": key.id,
     }
+
+
+async def a_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:
+    """A certificate of an erasure of a model, with a list."""
+    key, place = new_key(), await chain.head(connection)
+    one = await erasures.request(connection, model=model, uids=[])
+    await erased.tell(connection, key, one.id, scope="inference", uids=[uuid4()], objects=())
+    told = await erased.of_erasure(connection, one.id)
+    asked = documents.Asked(
+        id=one.id,
+        model_ids=[model_id],
+        cause=one.cause,
+        scope=one.scope,
+        requested_at=NOW,
+        requested_by=None,
+        run=None,
+    )
+    document = documents.certificate_of(asked, told, {}, b"", place=place, clear_at=NOW)
+    await chain.add(connection, signed(key, chain.CERTIFICATE, document), model=model)
+    await erased.certified(connection, told.batches, place.number + 1)
+    return place.number + 1
 
 
 async def a_hold(connection: AsyncConnection, model_id: str) -> UUID:
