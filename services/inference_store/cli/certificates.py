@@ -1,4 +1,5 @@
-"""`inference-store certificates verify|keys`: what was erased, and whether it is as it was signed.
+"""`inference-store certificates verify|prove|keys`: what was erased, and whether it is as it was
+signed.
 
 What is wrong goes to standard output, a line each, and makes the exit code 1; all else to standard
 error.
@@ -6,14 +7,21 @@ error.
 
 import argparse
 import asyncio
+import json
 import sys
+from collections.abc import AsyncIterator
+from uuid import UUID
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.blobs import Blobs
+from inference_store.store.blobs.inventory import inventory
 from inference_store.store.certificates.archive import Archive
 from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import new_key, signing_keys
+from inference_store.store.certificates.looking_again import LookingAgain
+from inference_store.store.certificates.proving import proofs
 from inference_store.store.certificates.verifying import Verification
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway
@@ -25,6 +33,8 @@ from inference_store.store.settings import (
 )
 
 from .start import started
+
+_NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
 
 
 class _Settings(LogSettings, PostgresSettings, BlobSettings, CertificateSettings):
@@ -45,6 +55,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify.add_argument(
         "--head", action="store_true", help="also hold the chain's end against its locked head"
     )
+    verify.add_argument(
+        "--objects",
+        action="store_true",
+        help="also look again for every row and object (needs the key)",
+    )
+    prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
+    prove.add_argument("uid", type=UUID, help="the inference's uid")
     keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
         dest="which", required=True
     )
@@ -60,30 +77,43 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     settings = started(_Settings, "certificates")
     try:
-        return asyncio.run(_verify(settings, arguments))
+        return asyncio.run(_run(settings, arguments))
     except BlobsAway as away:
         sys.exit(f"The object store is away: {away}"[:500])
     except (DBAPIError, OSError) as away:
         sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
 
 
-async def _verify(settings: _Settings, arguments: argparse.Namespace) -> int:
+async def _run(settings: _Settings, arguments: argparse.Namespace) -> int:
     engine = engine_of(settings, application="inference-store-certificates", pool_size=2)
-    trusted = set(arguments.trust) | {key.id for key in signing_keys(settings)}
-    wrong = 0
     try:
-        with Blobs(settings) as blobs:
-            verification = Verification(engine, Archive(blobs), trusted=trusted)
-            async for each in verification.wrongs():
-                wrong += 1
-                print(each)
-            if arguments.head:
-                head = Head(settings, lock_days=settings.certificate_head_lock_days)
-                async for each in verification.head(head):
-                    wrong += 1
-                    print(each)
+        if arguments.what == "prove":
+            return await _prove(settings, engine, arguments.uid)
+        return await _verify(settings, engine, arguments)
     finally:
         await engine.dispose()
+
+
+async def _prove(settings: _Settings, engine: AsyncEngine, uid: UUID) -> int:
+    keys = signing_keys(settings)
+    if not keys:
+        sys.exit(f"`prove` {_NEEDS_KEY}.")
+    found = [proof for key in keys for proof in await proofs(engine, key, uid)]
+    for proof in found:
+        print(json.dumps(proof.shown(uid)))
+    holding = [proof for proof in found if proof.holds]
+    print(f"{uid} is proved to be in {len(holding)} certificates.", file=sys.stderr)
+    return 0 if found and len(holding) == len(found) else 1
+
+
+async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.Namespace) -> int:
+    trusted = set(arguments.trust) | {key.id for key in signing_keys(settings)}
+    wrong = 0
+    with Blobs(settings) as blobs:
+        verification = Verification(engine, Archive(blobs), trusted=trusted)
+        async for each in _wrongs(settings, engine, verification, arguments):
+            wrong += 1
+            print(each)
     seen = verification.seen
     print(
         f"{seen.certificates} certificates over {seen.leaves} entries, head {seen.head.number}"
@@ -93,3 +123,26 @@ async def _verify(settings: _Settings, arguments: argparse.Namespace) -> int:
     if seen.head_locked is False:
         print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0
+
+
+async def _wrongs(
+    settings: _Settings,
+    engine: AsyncEngine,
+    verification: Verification,
+    arguments: argparse.Namespace,
+) -> AsyncIterator[str]:
+    async for each in verification.wrongs():
+        yield str(each)
+    if arguments.head:
+        head = Head(settings, lock_days=settings.certificate_head_lock_days)
+        async for each in verification.head(head):
+            yield str(each)
+    if arguments.objects:
+        keys = signing_keys(settings)
+        if not keys:
+            sys.exit(f"`--objects` {_NEEDS_KEY}.")
+        again = LookingAgain(engine, keys)
+        for unknown in sorted(await again.unknown_keys()):
+            yield f"lists are hashed by key {unknown}, which is not given: not looked for again"
+        async for there in again.there(inventory(settings)):
+            yield f"certificate {there.certificate}: {there.what}"

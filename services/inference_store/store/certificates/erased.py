@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, LargeBinary, and_, func, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.events import StorageKey, received_at_of
@@ -125,6 +125,32 @@ async def of_certificate(connection: AsyncConnection, number: int) -> Sequence[i
     """The batches that a certificate names, in their order."""
     query = select(_HERE.id).where(_HERE.certificate == number).order_by(_HERE.id)
     return list((await connection.execute(query)).scalars())
+
+
+async def certified_entries(connection: AsyncConnection) -> int:
+    """How many entries all certificates have."""
+    query = select(func.coalesce(func.sum(_HERE.inferences + _HERE.objects), 0))
+    return int(await connection.scalar(query.where(_HERE.certificate.is_not(None))) or 0)
+
+
+async def hashed_by(connection: AsyncConnection) -> set[str]:
+    """The keys that hashed what is certified."""
+    query = select(_HERE.hashed_by).distinct().where(_HERE.certificate.is_not(None))
+    return set((await connection.execute(query)).scalars())
+
+
+async def with_entry(connection: AsyncConnection, entry: bytes, at: datetime) -> list[int]:
+    """Certificates that may have the entry of an inference received at an instant."""
+    query = (
+        select(_HERE.certificate)
+        .distinct()
+        .where(
+            _HERE.certificate.is_not(None),
+            or_(_HERE.oldest.is_(None), and_(_HERE.oldest <= at, _HERE.newest >= at)),
+            func.pg_catalog.position(_HERE.leaves, literal(entry, LargeBinary)) > 0,
+        )
+    )
+    return sorted((await connection.execute(query)).scalars())
 
 
 async def certified(connection: AsyncConnection, batches: Sequence[int], number: int) -> None:
