@@ -2,8 +2,8 @@
 
 from .blobs import NOT_ALLOWED, Blobs
 from .deletion import DeleteFault
-from .pages import Found
 from .locking import LockedObject
+from .pages import Found
 from .reading import OVER_BUDGET, Fetched, OverBudget
 from .streaming import BlobStream
 
