@@ -32,6 +32,7 @@ from inference_store.store.certificates.keys import PublicKey, SigningKey
 from inference_store.store.certificates.merkle import Tree
 from inference_store.store.certificates.signed import NotSigned, Signed, read_signed, signed
 from inference_store.store.failpoints import failpoint
+from inference_store.store.holds import kept
 from inference_store.store.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
 from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure, State
@@ -94,14 +95,14 @@ class Certifier:
         self._head_number = row.number
         _log.info("head of the chain", action="certificate_head", number=row.number, locked=locked)
 
-    async def certify(self, one: Erasure) -> State:
-        """End an erasure of which no mark is left; `certifying` where that has to wait."""
+    async def certify(self, one: Erasure, ended: State = "certifying") -> State:
+        """Sign what an erasure erased, which has no mark left or holds keep the rest (`ended`)."""
         try:
             return await self._certify(one)
         except ChainApart as apart:
             CERTIFICATE_TROUBLE.inc()
             _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
-            return "certifying"
+            return ended
 
     async def _certify(self, one: Erasure) -> State:
         failpoint("retention.certify.before")
@@ -112,18 +113,21 @@ class Certifier:
             told = await erased.told(connection, one.id)
             now = await erasures.find(connection, one.id)
             span = await erased.waits_for(connection, one.id)
-        if now is None or now.state != "certifying":
+        if now is None or now.state not in {"certifying", "partly_held"}:
             return one.state if now is None else now.state
         if span is not None:
             _log.info("partition is not dropped yet", action="certificate_waits", span=span)
             return "certifying"
         if told != now.inferences:
             return await uncertified(self._engine, now, "unlisted")
+        if not found.batches and now.state == "partly_held":
+            return "partly_held"
         if not found.batches and now.certificate is not None:
             return await self._end(now, "certified")
-        return await self._sign(now, found)
+        await self._sign(now, found)
+        return "certified" if now.state == "certifying" else now.state
 
-    async def _sign(self, one: Erasure, found: Erased) -> State:
+    async def _sign(self, one: Erasure, found: Erased) -> None:
         root = await self._list(found.batches)
         failpoint("retention.certify.leaves.after")
         asked, counts = await self._asked(one)
@@ -134,8 +138,7 @@ class Certifier:
             return documents.certificate_of(*about, place=place, clear_at=clear_at)
 
         if await self._append(CERTIFICATE, self.key, document) is None:
-            return await self._certify(one)  # another had signed: looked at again
-        return "certified"
+            await self._certify(one)  # another had signed: looked at again
 
     async def _append(self, kind: str, key: SigningKey, document: _Document) -> Signed | None:
         """Sign the chain's next document; None where the bucket had one, which is taken over."""
@@ -231,6 +234,7 @@ class Certifier:
             models = await erasures.models_of(connection, one)
             names = await registrations.names(connection, models)
             before = await chain.listed(connection, of=one.id)
+            held = await kept.by_hold(connection, one.id)
         asked = Asked(
             id=one.id,
             model_ids=sorted(names.values()),
@@ -239,6 +243,7 @@ class Certifier:
             requested_at=one.requested_at,
             requested_by=one.requested_by,
             run=one.run,
+            held=held,
         )
         counted = {"versions": one.versions, "bytes": one.bytes, "rows": one.table_rows}
         earlier = [read_signed(row.signed).document["erased"] for row in before]

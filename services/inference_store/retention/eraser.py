@@ -97,8 +97,8 @@ class Eraser:
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
             state = await erasures.finish(connection, one, error=error, certifying=certifying)
-        if state == "certifying" and self._certifier is not None:
-            state = await self._certifier.certify(one)
+        if state in {"certifying", "partly_held"} and self._certifier is not None:
+            state = await self._certifier.certify(one, state)
         elif state == "deleted":
             UNCERTIFIED.labels("no_key").inc()
         _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)

@@ -145,8 +145,8 @@ class Leader:
         for one in waiting:
             await self._pace.next_step()
             if self._certifier is not None:
-                await self._certifier.certify(one)
-            else:
+                await self._certifier.certify(one, one.state)
+            elif one.state == "certifying":
                 await uncertified(self._engine, one, "no_key")
 
     async def _carry_out(self, run: Run) -> None:

@@ -1,7 +1,7 @@
 """What a certificate says in words: the documents that are signed."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
@@ -19,7 +19,7 @@ LIST: Final = "RFC 6962 (SHA-256) over entries of 33 bytes: a letter and an HMAC
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """Which erasure is certified, and why it was made."""
+    """Which erasure is certified, why it was made, and how many inferences each hold kept."""
 
     id: UUID
     model_ids: Sequence[str]
@@ -28,6 +28,7 @@ class Asked:
     requested_at: datetime
     requested_by: str | None
     run: UUID | None
+    held: Mapping[UUID, int] = field(default_factory=dict)
 
 
 def certificate_of(
@@ -58,6 +59,7 @@ def certificate_of(
             "newest": instant(erased.newest),
             **counts,
         },
+        "held": [{"hold": str(hold), "inferences": count} for hold, count in asked.held.items()],
         "leaves": {
             "method": LIST,
             "count": erased.inferences + erased.objects,

@@ -154,3 +154,10 @@ async def count(connection: AsyncConnection, number: UUID) -> int:
     """How many inferences and inputs an erasure has left because of holds."""
     query = select(func.count()).select_from(erasure_held).where(erasure_held.c.erasure == number)
     return int(await connection.scalar(query) or 0)
+
+
+async def by_hold(connection: AsyncConnection, number: UUID) -> dict[UUID, int]:
+    """The same by the hold that keeps them."""
+    here = erasure_held.c
+    query = select(here.hold, func.count()).where(here.erasure == number).group_by(here.hold)
+    return {row[0]: row[1] for row in await connection.execute(query.order_by(here.hold))}

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.retention.policies import Scope
-from inference_store.store.tables import erasure, erasure_model
+from inference_store.store.tables import erased_leaves, erasure, erasure_model
 
 Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again"]
 State: TypeAlias = Literal[
@@ -120,8 +120,12 @@ async def unfinished(connection: AsyncConnection, *, failed: bool) -> list[Erasu
 
 
 async def certifying(connection: AsyncConnection) -> list[Erasure]:
-    """Those of which nothing is left, and whose certificate is not signed yet; oldest first."""
-    query = select(*COLUMNS).where(erasure.c.state == "certifying")
+    """Those whose certificate is not signed yet, oldest first: nothing is left, or holds keep the
+    rest."""
+    here = erased_leaves.c
+    told = select(here.id).where(here.erasure == erasure.c.id, here.certificate.is_(None))
+    partly = and_(erasure.c.state == "partly_held", told.correlate(erasure).exists())
+    query = select(*COLUMNS).where(or_(erasure.c.state == "certifying", partly))
     found = await connection.execute(query.order_by(erasure.c.requested_at))
     return [erasure_of(row) for row in found]
 
