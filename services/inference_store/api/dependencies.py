@@ -72,11 +72,6 @@ async def ledger_agrees(request: Request) -> None:
     await watch.require()
 
 
-def _engine(request: Request) -> AsyncEngine:
-    engine: AsyncEngine = request.app.state.engine
-    return engine
-
-
 def _blobs(request: Request) -> Blobs:
     blobs: Blobs = request.app.state.blobs
     return blobs
@@ -111,8 +106,6 @@ Querying: TypeAlias = Annotated[AsyncConnection, Depends(_querying, scope="funct
 Writing: TypeAlias = Annotated[AsyncConnection, Depends(_writing, scope="function")]
 LedgerOf: TypeAlias = Annotated[Ledger, Depends(_ledger)]
 """For what is written to the ledger before it takes effect; beside it nothing that is `Writing`."""
-Database: TypeAlias = Annotated[AsyncEngine, Depends(_engine)]
-"""For a route whose transactions are not the request's."""
 BlobStore: TypeAlias = Annotated[Blobs, Depends(_blobs)]
 Settings: TypeAlias = Annotated[ApiSettings, Depends(_settings)]
 IfMatch: TypeAlias = Annotated[int | None, Depends(_if_match)]

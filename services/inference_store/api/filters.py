@@ -10,10 +10,10 @@ FilterLang = Literal["cql2-text", "cql2-json"]
 _SMALL_CHARACTERS = 1_000
 
 
-async def read_filter(asked: Any, lang: FilterLang | None) -> Node | None:
+async def read_filter(asked: Any, lang: FilterLang | None, *, path: str = "filter") -> Node | None:
     """The tree of a body's `filter`; None without one. Raises InvalidFilter, NotKept."""
     if asked is None:
         return None
     if isinstance(asked, str) and len(asked) <= _SMALL_CHARACTERS:
-        return parse(asked, lang=lang)
-    return await asyncio.to_thread(parse, asked, lang=lang)
+        return parse(asked, lang=lang, path=path)
+    return await asyncio.to_thread(parse, asked, lang=lang, path=path)

@@ -20,7 +20,7 @@ from inference_store.store.certificates.keys import signing_keys
 from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
-from inference_store.store.retention import erasures, runs, tombstones
+from inference_store.store.retention import erasures, previews, runs, tombstones
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import KafkaSettings, RetentionSettings
@@ -174,6 +174,7 @@ class Leader:
             limit = self._settings.tombstone_seconds
             await tombstones.forget(connection, older_than_seconds=limit)
             await runs.forget_idle(connection)
+            await previews.forget(connection)
         folded = 1
         while folded:
             await self._pace.next_step()

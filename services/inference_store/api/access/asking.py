@@ -98,6 +98,17 @@ class Access:
         right = self.needed.right.value
         raise Forbidden(f"This needs the rights `read` and `{right}` over the whole project.")
 
+    def demand_over(
+        self, right: Right, level: str, subject: str, found: Registration | None
+    ) -> None:
+        """Raise Forbidden unless the caller has a further right over a model, a project, or all."""
+        if found is not None:
+            self.demand(right, found)
+            return
+        reach = self._reach(right)
+        if not (reach.has_project(subject) if level == "project" else reach.is_everything):
+            raise Forbidden(f"This needs the right `{right.value}` as well.")
+
     async def models(
         self,
         connection: AsyncConnection,

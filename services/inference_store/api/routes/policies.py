@@ -1,28 +1,34 @@
 """Retention policies of a model, of a project, and of all: the same routes three times."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Query
-from sqlalchemy.ext.asyncio import AsyncConnection
+from fastapi import APIRouter, Depends, Query, Request
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
 from inference_store.api import cursors
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
-from inference_store.api.answer import Answer, named
-from inference_store.api.dependencies import Database, IfMatch, LedgerOf, Reading, Writing
-from inference_store.api.filters import read_filter
-from inference_store.api.paths import ModelId, ProjectId
+from inference_store.api.access import Asking, GuardedRoute, needs
+from inference_store.api.answer import Answer
+from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.policies import allowed, answer, shown, version
+from inference_store.api.policy_changes import asked_of, decided, looked_at, trees_of
+from inference_store.api.policy_changes import shown as shown_lost
+from inference_store.api.policy_places import PLACES, Place
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.links import PageParameters
-from inference_store.api.schemas.policies import PolicyBody, PolicyHistory, ShownPolicy
-from inference_store.api.schemas.runs import ShownRun
+from inference_store.api.schemas.policies import (
+    PolicyBody,
+    PolicyHistory,
+    PolicyPreview,
+    Reason,
+    ShownPolicy,
+)
 from inference_store.store.access import Action
 from inference_store.store.ledger import Body, Note
-from inference_store.store.retention import policies, runs
-from inference_store.store.retention.policies import DEFAULT, Level, Of, Version
+from inference_store.store.retention import policies, previews
+from inference_store.store.retention.policies import Of, Version
 from inference_store.store.rights import Right
 
 Route = TypeVar("Route", bound=Callable[..., Any])
@@ -31,46 +37,8 @@ router = APIRouter(route_class=GuardedRoute, tags=["retention"])
 _SAVED: Any = {"rules": {"__all__": {"saved"}}}
 
 
-async def _of_model(model_id: ModelId) -> Of:
-    return Of("model", model_id)
-
-
-async def _of_project(project_id: ProjectId) -> Of:
-    return Of("project", project_id)
-
-
-async def _of_all() -> Of:
-    return DEFAULT
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where the policies of a level are, whose they are, and what over a right is needed."""
-
-    level: Level
-    path: str
-    of: Callable[..., Awaitable[Of]]
-    read: Over
-    write: Over
-    words: str
-
-
-_PLACES = (
-    _Place("model", "/models/{model_id}", _of_model, Over.MODEL, Over.MODEL, "a model's policy"),
-    _Place(
-        "project",
-        "/projects/{project_id}",
-        _of_project,
-        Over.PROJECT,
-        Over.PROJECT,
-        "a project's policy",
-    ),
-    _Place("default", "", _of_all, Over.SOME, Over.EVERYTHING, "the default policy"),
-)
-
-
 def _route(
-    place: _Place, method: str, action: str, more: str = "", **said: Any
+    place: Place, method: str, action: str, more: str = "", **said: Any
 ) -> Callable[[Route], Route]:
     over = place.read if said.pop("right") is Right.READ else place.write
     right = Right.READ if method == "GET" else Right.ADMIN
@@ -83,7 +51,7 @@ def _route(
     )
 
 
-def _add(place: _Place) -> None:
+def _add(place: Place) -> None:
     """The routes of one level."""
 
     @_route(
@@ -137,29 +105,63 @@ def _add(place: _Place) -> None:
     )
     async def put_policy(  # noqa: PLR0917  (FastAPI calls it by name)
         body: PolicyBody,
+        request: Request,
         ledger: LedgerOf,
-        engine: Database,
+        to: Settings,
         if_match: IfMatch,
         access: Asking,
         of: Annotated[Of, Depends(place.of)],
     ) -> Answer:
         """Set how long inputs, responses and inferences are kept; it applies to those stored
-        already, too."""
-        trees = [await read_filter(rule.filter, None) for rule in body.rules]
-        warnings: tuple[str, ...] = ()
-
-        async def said(connection: AsyncConnection) -> Body:
-            nonlocal warnings
-            await allowed(connection, access, of, lock=True)
-            resolved = await policies.resolve(connection, of, list(body.asked(trees)), body)
-            warnings = resolved.warnings
-            return await policies.setting(
-                connection, of, resolved.policy, expected=if_match, reason=body.reason
-            )
-
+        already, too. One that would delete any of them begins after a grace."""
+        trees = await trees_of(body)
+        seconds = to.policy_preview_seconds
+        async with querying(request, access) as connection:
+            lost, resolved = await looked_at(connection, access, of, body, trees, seconds=seconds)
+        said = partial(
+            decided,
+            access=access,
+            of=of,
+            resolved=resolved,
+            body=body,
+            expected=if_match,
+            grace_seconds=0.0 if lost.harmless else to.policy_grace_seconds,
+            reason=body.reason,
+        )
         await ledger.write("policy_set", said, actor=access.who, note=_noted)
-        async with engine.connect() as connection:
-            return await _answer(connection, of, warnings=warnings)
+        warnings = () if resolved is None else resolved.warnings
+        return await _set(request, of, warnings, shown_lost(lost))
+
+    @_route(
+        place,
+        "POST",
+        "preview",
+        "/preview",
+        right=Right.ADMIN,
+        response_model=PolicyPreview,
+        responses=refusals(400, 404, 413, 501),
+        summary=f"What {place.words} would delete",
+    )
+    async def preview_policy(
+        body: PolicyBody,
+        request: Request,
+        to: Settings,
+        access: Asking,
+        of: Annotated[Of, Depends(place.of)],
+    ) -> Answer:
+        """The same as setting it, without setting it; its token lets it begin at once."""
+        trees = await trees_of(body)
+        seconds = to.policy_preview_seconds
+        async with querying(request, access) as connection:
+            lost, resolved = await looked_at(connection, access, of, body, trees, seconds=seconds)
+        engine: AsyncEngine = request.app.state.engine
+        async with engine.begin() as connection:
+            revision = (await policies.standing(connection, of)).revision
+            token = await previews.remember(connection, of, revision, asked_of(body))
+        grace = 0.0 if lost.harmless else to.policy_grace_seconds
+        warnings = [] if resolved is None else list(resolved.warnings)
+        told = {"grace_seconds": grace, "token": token, "warnings": warnings}
+        return Answer({"would_delete": shown_lost(lost), **told})
 
     @_route(
         place,
@@ -171,41 +173,76 @@ def _add(place: _Place) -> None:
         responses=refusals(404, 412),
         summary=f"Remove {place.words}",
     )
-    async def delete_policy(
+    async def delete_policy(  # noqa: PLR0917  (FastAPI calls it by name)
+        request: Request,
+        ledger: LedgerOf,
+        to: Settings,
+        if_match: IfMatch,
+        access: Asking,
+        of: Annotated[Of, Depends(place.of)],
+        why: Annotated[Reason, Query()],
+    ) -> Response:
+        """The next wider policy applies, or everything is kept; after a grace where that would
+        delete something."""
+        seconds = to.policy_preview_seconds
+        async with querying(request, access) as connection:
+            lost, _ = await looked_at(connection, access, of, None, [], seconds=seconds)
+        said = partial(
+            decided,
+            access=access,
+            of=of,
+            resolved=None,
+            body=None,
+            expected=if_match,
+            grace_seconds=0.0 if lost.harmless else to.policy_grace_seconds,
+            reason=why.reason,
+        )
+        await ledger.write("policy_removed", said, actor=access.who, note=_noted)
+        return Response(status_code=204)
+
+    @_route(
+        place,
+        "DELETE",
+        "revoke",
+        "/pending",
+        right=Right.ADMIN,
+        status_code=204,
+        response_class=Response,
+        responses=refusals(404, 412),
+        summary=f"Take back {place.words} before it begins",
+    )
+    async def revoke_policy(
         ledger: LedgerOf,
         if_match: IfMatch,
         access: Asking,
         of: Annotated[Of, Depends(place.of)],
     ) -> Response:
-        """From now on the next wider policy applies, or everything is kept."""
+        """What waits to begin never does; what is in force stays so."""
 
         async def said(connection: AsyncConnection) -> Body:
             await allowed(connection, access, of, lock=True)
-            return await policies.setting(connection, of, None, expected=if_match)
+            return await policies.revoking(connection, of, expected=if_match)
 
-        await ledger.write("policy_removed", said, actor=access.who, note=_noted)
+        whose = {"project_id": of.subject} if of.level == "project" else {}
+        model_id = of.subject if of.level == "model" else None
+        note = Note(Action.POLICY_REVOKED, model_id, {"level": of.level, **whose})
+        await ledger.write("policy_revoked", said, actor=access.who, note=note)
         return Response(status_code=204)
 
 
-for _each in _PLACES:
+for _each in PLACES:
     _add(_each)
 
 
-@router.post(
-    "/models/{model_id}/retention-policy/run",
-    status_code=202,
-    response_model=ShownRun,
-    responses=refusals(404),
-    openapi_extra=needs(Right.ADMIN),
-    summary="Run retention now",
-)
-async def run_policy(model_id: ModelId, connection: Writing, access: Asking) -> Answer:
-    """Ask the retention service to apply what is in force for the model now."""
-    registration = await access.model(connection, model_id)
-    run = await runs.request(connection, registration.model)
-    await access.note(connection, Action.RETENTION_REQUESTED, registration, run=str(run.id))
-    body = named(run, "model") | {"model_id": model_id}
-    return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
+async def _set(request: Request, of: Of, warnings: tuple[str, ...], lost: dict[str, Any]) -> Answer:
+    """The policy that was just set, as it stands now."""
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.connect() as connection:
+        standing = await policies.standing(connection, of)
+        whose = await shown(connection, of, warnings=warnings)
+        newest, *_ = await policies.history(connection, of, limit=1)
+        body = whose | version(newest, standing) | {"would_delete": lost}
+        return answer(body, standing.revision)
 
 
 async def _answer(connection: AsyncConnection, of: Of, *, warnings: tuple[str, ...] = ()) -> Answer:

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
+from uuid import UUID
 
 from pydantic import Field, model_validator
 
@@ -10,7 +11,7 @@ from inference_store.store.cql2.tree import Node
 from inference_store.store.retention.policies import MOST_RULES, Ages, AskedRule, Bounds
 from inference_store.store.retention.policies.rules import check_rules, check_says_something
 
-from .fields import ShortText, Shown
+from .fields import Body, ShortText, Shown
 
 
 def _filter_schema(schema: dict[str, Any]) -> None:
@@ -47,11 +48,23 @@ class PolicyBody(Bounds):
         check_says_something(len(self.rules), self)
         return self
 
+    effective: Literal["now"] | None = None
+    """`now`: without the grace; needs the preview's `token`."""
+    token: UUID | None = None
+    """Of the preview of this very policy, an hour old at most."""
+
     def asked(self, trees: list[Node | None]) -> Iterator[AskedRule]:
         """The rules, with the trees of their filters."""
         for rule, tree in zip(self.rules, trees, strict=True):
             source = rule.filter if isinstance(rule.filter, str) else None
             yield AskedRule(rule, tree, source, rule.types)
+
+
+class Reason(Body):
+    """Why."""
+
+    reason: ShortText | None = None
+    """Needed where a minimum age is taken away."""
 
 
 class ShownRule(Shown):
@@ -86,6 +99,68 @@ class ShownVersion(Shown):
     reason: str | None
 
 
+class Losing(Shown):
+    """How many inferences lose something. What is being erased already is not counted."""
+
+    count: int
+    bytes: int
+    """Of those whose size is known: all objects of an inference, the datum of an input."""
+    unknown_sizes: int
+    held: int
+    """More of them, which legal holds keep."""
+    oldest: datetime | None
+    newest: datetime | None
+
+
+class DecidedBy(Shown):
+    """A rule, and whose policy it stands in."""
+
+    level: str
+    model_id: str | None
+    project_id: str | None
+    rule: int | None
+    """Its place in the policy, from 0."""
+    name: str | None
+
+
+class ExampleLost(Shown):
+    """One of the oldest that would lose something."""
+
+    model_id: str
+    uid: UUID
+    inference_id: str
+    received_at: datetime
+    scope: str
+    """`inference` (everything), `response` or `input`."""
+    decided_by: DecidedBy | None
+    """Null: a limit."""
+
+
+class WouldDelete(Shown):
+    """What a policy would delete today, together with the policies around it."""
+
+    inferences: Losing
+    """What goes whole."""
+    responses: Losing
+    inputs: Losing
+    more_than_now: int
+    """Inferences that lose something which what is in force now does not take."""
+    partial: bool
+    """The time was over before all was looked at: it is more."""
+    examples: list[ExampleLost]
+
+
+class PolicyPreview(Shown):
+    """What a policy would do, without setting it."""
+
+    would_delete: WouldDelete
+    grace_seconds: float
+    """So long after it is set it would begin."""
+    token: UUID
+    """Lets this policy begin at once, for an hour, while nothing else is set."""
+    warnings: list[str]
+
+
 class ShownPolicy(ShownVersion):
     """The policy that is in force, or, where none is, the one that waits to begin."""
 
@@ -96,6 +171,8 @@ class ShownPolicy(ShownVersion):
     pending: ShownVersion | None
     """What begins later, until it is revoked."""
     warnings: list[str]
+    would_delete: WouldDelete | None = None
+    """What it would delete today; only where it was just set."""
 
 
 class PolicyHistory(Shown):

@@ -27,6 +27,7 @@ class Action(StrEnum):
     MODEL_REMOVED = "model_removed"
     POLICY_SET = "policy_set"
     POLICY_REMOVED = "policy_removed"
+    POLICY_REVOKED = "policy_revoked"
     RETENTION_REQUESTED = "retention_requested"
     HOLD_PLACED = "hold_placed"
     HOLD_CHANGED = "hold_changed"
@@ -55,6 +56,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.MODEL_REMOVED: "A registration was removed.",
     Action.POLICY_SET: "A retention policy was set; `detail` has its rules.",
     Action.POLICY_REMOVED: "A retention policy was removed.",
+    Action.POLICY_REVOKED: "A retention policy that waited to begin was taken back.",
     Action.RETENTION_REQUESTED: "A run of retention was asked for.",
     Action.HOLD_PLACED: "A legal hold was placed; `detail` names it.",
     Action.HOLD_CHANGED: "Another legal hold was put in the place of one, under its id.",

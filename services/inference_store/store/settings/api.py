@@ -49,6 +49,10 @@ class ApiSettings(
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
     """How long a presigned link works."""
+    policy_grace_seconds: Annotated[float, Field(ge=0)] = 3600.0
+    """How long a retention policy that would delete something stored waits before it begins."""
+    policy_preview_seconds: Seconds = 10.0
+    """How long is looked for what a policy would delete; beyond it the answer is `partial`."""
     api_max_body_bytes: Count = 2 * 1024 * 1024
     """Largest body of a request."""
 

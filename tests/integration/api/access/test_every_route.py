@@ -61,6 +61,15 @@ async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]
     return found
 
 
+async def _waits(connection: Any, of: Of, policy: policies.RetentionPolicy) -> None:
+    """A policy, and one that waits to begin."""
+    at = await policies.now(connection)
+    later = policies.RetentionPolicy(max_inferences=9)
+    for each, grace in ((policy, 0.0), (later, 3600.0)):
+        body = await policies.setting(connection, of, each, grace_seconds=grace)
+        await policies.apply_set(connection, body, at, "test")
+
+
 async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Ids:
     letter = (
         Record(_PLACE, offset, NOW, b"k", model_id.encode(), ()),
@@ -70,11 +79,8 @@ async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Id
     [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
     policy = policies.RetentionPolicy.model_validate(_RULES)
     await policies.put(connection, model, policy)
-    at = await policies.now(connection)
-    for of in (Of("project", f"{model_id}-project"), DEFAULT):
-        await policies.apply_set(
-            connection, await policies.setting(connection, of, policy), at, "test"
-        )
+    for of in (Of("model", model_id), Of("project", f"{model_id}-project"), DEFAULT):
+        await _waits(connection, of, policy)
     grant = Grant(rights=(Right.READ,), model_id=model_id)
     key, _ = await keys.create(connection, f"{model_id}'s", [grant], by="test")
     await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))

@@ -1,0 +1,146 @@
+"""A change of a retention policy: what it would delete, who may make it, when it begins."""
+
+from typing import Any
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.api.schemas.policies import PolicyBody
+from inference_store.store.cql2.tree import Node
+from inference_store.store.errors import Fault, Invalid, PreconditionFailed
+from inference_store.store.ledger import Body
+from inference_store.store.retention import policies, preview, previews
+from inference_store.store.retention.policies import Of, Resolved, RetentionPolicy
+from inference_store.store.retention.policies.rules import never_longer
+from inference_store.store.retention.preview import WouldDelete
+from inference_store.store.rights import Right
+
+from .access import Access
+from .filters import read_filter
+from .policies import allowed
+
+
+async def trees_of(body: PolicyBody) -> list[Node | None]:
+    """What was read of the rules' filters. Raises InvalidFilter, NotKept: the path says which."""
+    return [
+        await read_filter(rule.filter, None, path=f"rules[{number}].filter")
+        for number, rule in enumerate(body.rules)
+    ]
+
+
+async def looked_at(
+    connection: AsyncConnection,
+    access: Access,
+    of: Of,
+    body: PolicyBody | None,
+    trees: list[Node | None],
+    *,
+    seconds: float,
+) -> tuple[WouldDelete, Resolved | None]:
+    """What the policy would delete today; None: what it would to have none."""
+    await allowed(connection, access, of)
+    if body is None:
+        return await preview.would_delete(connection, of, None, seconds=seconds), None
+    found = await policies.resolve(connection, of, list(body.asked(trees)), body)
+    return await preview.would_delete(connection, of, found.policy, seconds=seconds), found
+
+
+async def decided(
+    connection: AsyncConnection,
+    access: Access,
+    of: Of,
+    resolved: Resolved | None,
+    body: PolicyBody | None,
+    *,
+    expected: int | None,
+    grace_seconds: float,
+    reason: str | None,
+) -> Body:
+    """What is written down of a change. Raises what refuses it."""
+    registration = await allowed(connection, access, of, lock=True)
+    policy = None if resolved is None else resolved.policy
+    standing = await policies.standing(connection, of)
+    before = [e.policy for e in (standing.in_force, standing.pending) if e is not None]
+    if _needs_override(policy, before):
+        access.demand_over(Right.OVERRIDE, of.level, of.subject, registration)
+        if not reason:
+            fault = Fault("reason", "say why the minimum age is undercut, shortened or taken away")
+            raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
+    if body is not None and body.effective == "now":
+        await _was_previewed(connection, of, body, standing.revision)
+        grace_seconds = 0.0
+    return await policies.setting(
+        connection, of, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
+    )
+
+
+def asked_of(body: PolicyBody) -> str:
+    """The policy as it was asked for: a token is of this."""
+    return body.model_dump_json(exclude={"effective", "token", "reason"})
+
+
+async def _was_previewed(
+    connection: AsyncConnection, of: Of, body: PolicyBody, revision: int
+) -> None:
+    if body.token is None:
+        fault = Fault("token", "give the `token` that the preview of this policy answered")
+        raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
+    if not await previews.is_of(connection, body.token, of, revision, asked_of(body)):
+        raise PreconditionFailed(
+            "the token is of another policy or older than an hour, or a policy was set since:"
+            " preview it again"
+        )
+
+
+def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
+    """Whether a minimum age is undercut, shortened or taken away."""
+    if policy is not None and policy.undercuts_minimum_age:
+        return True
+    there = [each.minimum_age for each in before if each is not None]
+    now = None if policy is None else policy.minimum_age
+    return any(each is not None and (now is None or not never_longer(each, now)) for each in there)
+
+
+def shown(found: WouldDelete) -> dict[str, Any]:
+    """What would be deleted, as answers have it."""
+    return {
+        "inferences": _part(found, "inference"),
+        "responses": _part(found, "response"),
+        "inputs": _part(found, "input"),
+        "more_than_now": found.fresh,
+        "partial": found.partial,
+        "examples": [
+            {
+                "model_id": each.model_id,
+                "uid": each.uid,
+                "inference_id": each.inference_id,
+                "received_at": each.received_at,
+                "scope": each.scope,
+                "decided_by": None if each.of is None else decider(each.of, each.rule, each.name),
+            }
+            for each in found.examples
+        ],
+    }
+
+
+def decider(of: Of, rule: int | None, name: str | None) -> dict[str, Any]:
+    """Which rule it is."""
+    whose = {f"{level}_id": of.subject if of.level == level else None for level in _NAMED}
+    return {"level": of.level, **whose, "rule": rule, "name": name}
+
+
+_NAMED = ("model", "project")
+
+
+def _part(found: WouldDelete, scope: Any) -> dict[str, Any]:
+    part = found.parts[scope]
+    return {
+        "count": part.count,
+        "bytes": part.bytes,
+        "unknown_sizes": part.unknown_sizes,
+        "held": part.held,
+        "oldest": part.oldest,
+        "newest": part.newest,
+    }
+
+
+__all__ = ["asked_of", "decided", "decider", "looked_at", "shown", "trees_of"]

@@ -1,0 +1,48 @@
+"""Where retention policies are: a model's, a project's, and the one of all."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from inference_store.store.retention.policies import DEFAULT, Level, Of
+
+from .access import Over
+from .paths import ModelId, ProjectId
+
+
+async def _of_model(model_id: ModelId) -> Of:
+    return Of("model", model_id)
+
+
+async def _of_project(project_id: ProjectId) -> Of:
+    return Of("project", project_id)
+
+
+async def _of_all() -> Of:
+    return DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the policies of a level are, whose they are, and what over a right is needed."""
+
+    level: Level
+    path: str
+    of: Callable[..., Awaitable[Of]]
+    read: Over
+    write: Over
+    words: str
+
+
+PLACES: Final = (
+    Place("model", "/models/{model_id}", _of_model, Over.MODEL, Over.MODEL, "a model's policy"),
+    Place(
+        "project",
+        "/projects/{project_id}",
+        _of_project,
+        Over.PROJECT,
+        Over.PROJECT,
+        "a project's policy",
+    ),
+    Place("default", "", _of_all, Over.SOME, Over.EVERYTHING, "the default policy"),
+)

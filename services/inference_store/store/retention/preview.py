@@ -1,0 +1,272 @@
+"""What a policy would delete today: counted in the time there is, with the oldest as examples.
+
+It looks at every model that the policy may apply to, the oldest time first, at what the chain with
+this policy lets expire now. What is being erased already is not counted; what holds keep is counted
+apart. Where time runs out the answer is `partial`, and its figures are what was seen until then.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Select,
+    Subquery,
+    and_,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    not_,
+    null,
+    or_,
+    select,
+)
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store import holds
+from inference_store.store.events import uid_floor
+from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
+from inference_store.store.queries.scope import Scope as Where
+from inference_store.store.queries.scope import pieces, window
+from inference_store.store.tables import erasing, inference, registration
+
+from . import policies, selection
+from .policies import Chain, Of, RetentionPolicy, Scope, Version
+from .selection import UNDECIDED, Decided
+
+EXAMPLES = 20
+_SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
+_NOTHING = Chain()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """So many inferences lose this part. `bytes` of those whose size is known."""
+
+    count: int = 0
+    bytes: int = 0
+    unknown_sizes: int = 0
+    held: int = 0
+    """More of them, which holds keep."""
+    oldest: datetime | None = None
+    newest: datetime | None = None
+
+    def __add__(self, other: "Part") -> "Part":
+        oldest = [each for each in (self.oldest, other.oldest) if each is not None]
+        newest = [each for each in (self.newest, other.newest) if each is not None]
+        return Part(
+            self.count + other.count,
+            self.bytes + other.bytes,
+            self.unknown_sizes + other.unknown_sizes,
+            self.held + other.held,
+            min(oldest, default=None),
+            max(newest, default=None),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One of the oldest that would lose a part; which rule says so, or which limit."""
+
+    model_id: str
+    uid: UUID
+    inference_id: str
+    received_at: datetime
+    scope: Scope
+    of: Of | None
+    rule: int | None
+    name: str | None
+
+
+@dataclass(slots=True)
+class WouldDelete:
+    """What was found."""
+
+    parts: dict[Scope, Part] = field(default_factory=lambda: {s: Part() for s in _SCOPES})
+    fresh: int = 0
+    """How many lose something that what is in force now would not take today."""
+    examples: list[Example] = field(default_factory=list)
+    partial: bool = False
+
+    @property
+    def harmless(self) -> bool:
+        """Whether it takes nothing, as far as can be said, that would not go anyway."""
+        return not self.fresh and not self.partial
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """A model with the chain that would be, and the one that is."""
+
+    model: int
+    model_id: str
+    after: Chain
+    before: Chain
+
+
+async def would_delete(
+    connection: AsyncConnection, of: Of, policy: RetentionPolicy | None, *, seconds: float
+) -> WouldDelete:
+    """Look for what this policy in the place of `of` would delete today."""
+    found, deadline = WouldDelete(), Deadline.after(seconds)
+    now = await policies.now(connection)
+    try:
+        for each in await _models(connection, of, policy, now):
+            await _look(connection, each, now, deadline, found)
+    except OutOfTime:
+        found.partial = True
+    return found
+
+
+async def _models(
+    connection: AsyncConnection, of: Of, policy: RetentionPolicy | None, now: datetime
+) -> list[_Model]:
+    here = registration.c
+    query = select(here.model, here.model_id, here.project_id).order_by(here.model)
+    if of.level != "default":
+        query = query.where(
+            (here.model_id if of.level == "model" else here.project_id) == of.subject
+        )
+    before = await policies.in_force(connection)
+    after = {owner: each for owner, each in before.items() if owner != of}
+    if policy is not None:
+        after[of] = Version(of, 0, policy, "", now, now, None, None, None)
+    found = []
+    for row in await connection.execute(query):
+        owners = policies.wider(row.model_id, row.project_id)
+        chains = [policies.chain(owners, each) or _NOTHING for each in (after, before)]
+        if chains[0] != chains[1]:
+            found.append(_Model(row.model, row.model_id, *chains))
+    return found
+
+
+async def _look(
+    connection: AsyncConnection, one: _Model, now: datetime, deadline: Deadline, found: WouldDelete
+) -> None:
+    until = one.after.latest(now)
+    if until is None:
+        return
+    rules = await selection.decided(connection, one.after)
+    ruled = await selection.decided(connection, one.before)
+    for piece in await pieces(connection, window(one.model, None, until), newest_first=False):
+        held = await holds.predicate(connection, one.model, lo=piece.lo, hi=piece.hi)
+        rows = _rows(piece, rules, ruled, held)
+        gone = {scope: _gone(one.after, rows.c.rule, rows, scope, now) for scope in _SCOPES}
+        past = {scope: _gone(one.before, rows.c.before, rows, scope, now) for scope in _SCOPES}
+        [counted] = await fetch(connection, _counted(rows, gone, past), deadline)
+        _add(found, counted._asdict())
+        if len(found.examples) < EXAMPLES:
+            wanted = EXAMPLES - len(found.examples)
+            for row in await fetch(connection, _examples(rows, gone, wanted), deadline):
+                found.examples.append(_example(one, row._asdict()))
+
+
+def _rows(
+    piece: Where, after: Decided, before: Decided, held: ColumnElement[bool] | None
+) -> Subquery:
+    """What is stored there and not being erased, with the rule that decides about each."""
+    here = inference.c
+    mark = select(erasing.c.uid).where(
+        erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
+    )
+    query = select(
+        *(here.uid, here.inference_id, here.received_at, here.stored_bytes, here.data_size),
+        *(here.data_deleted_at, here.response_deleted_at, here.response_storage_key),
+        after.rule(piece).label("rule"),
+        before.rule(piece).label("before"),
+        (false() if held is None else held).label("held"),
+    )
+    # OFFSET: a fence, so that what decides is asked once of each row
+    return query.where(piece.of(inference), ~mark.exists()).offset(literal(0)).subquery()
+
+
+def _gone(
+    chain: Chain, rule: ColumnElement[int], rows: Subquery, scope: Scope, now: datetime
+) -> ColumnElement[bool]:
+    """Whether a row loses this part, by the chain whose deciding rule is in this column."""
+    whens = []
+    for number, each in enumerate(chain.rules):
+        cutoff = each.cutoffs(now).of(scope)
+        if cutoff is not None:
+            whens.append((rule == number, rows.c.uid < uid_floor(cutoff)))
+    gone = case(*whens, else_=false()) if whens else false()
+    if scope == "input":
+        return and_(gone, rows.c.data_deleted_at.is_(None))
+    if scope == "response":
+        there = rows.c.response_storage_key.is_not(None)
+        return and_(gone, there, rows.c.response_deleted_at.is_(None))
+    return and_(gone)
+
+
+def _counted(
+    rows: Subquery,
+    gone: Mapping[Scope, ColumnElement[bool]],
+    past: Mapping[Scope, ColumnElement[bool]],
+) -> Select[Any]:
+    sizes = {
+        "inference": rows.c.stored_bytes,
+        "input": rows.c.data_size,
+        "response": cast(null(), BigInteger()),
+    }
+    columns: list[ColumnElement[Any]] = []
+    free = not_(rows.c.held)
+    for scope in _SCOPES:
+        lost = _only(gone, scope)
+        size, at = sizes[scope], rows.c.received_at
+        goes = and_(lost, free)
+        columns += [
+            func.count().filter(goes).label(f"{scope}_count"),
+            func.coalesce(func.sum(size).filter(goes), 0).label(f"{scope}_bytes"),
+            func.count().filter(goes, size.is_(None)).label(f"{scope}_unknown_sizes"),
+            func.count().filter(lost, rows.c.held).label(f"{scope}_held"),
+            func.min(at).filter(goes).label(f"{scope}_oldest"),
+            func.max(at).filter(goes).label(f"{scope}_newest"),
+        ]
+    fresh = or_(*(and_(gone[scope], not_(past[scope])) for scope in _SCOPES))
+    return select(*columns, func.count().filter(fresh, free).label("fresh")).select_from(rows)
+
+
+def _only(gone: Mapping[Scope, ColumnElement[bool]], scope: Scope) -> ColumnElement[bool]:
+    """What goes whole loses no part."""
+    if scope == "inference":
+        return gone[scope]
+    return and_(gone[scope], not_(gone["inference"]))
+
+
+def _add(found: WouldDelete, counted: Mapping[str, Any]) -> None:
+    for scope in _SCOPES:
+        names = ("count", "bytes", "unknown_sizes", "held", "oldest", "newest")
+        values = {name: counted[f"{scope}_{name}"] for name in names}
+        found.parts[scope] += Part(**values | {"bytes": int(values["bytes"])})
+    found.fresh += counted["fresh"]
+
+
+def _examples(
+    rows: Subquery, gone: Mapping[Scope, ColumnElement[bool]], wanted: int
+) -> Select[Any]:
+    whens = [(gone[scope], literal(scope)) for scope in _SCOPES]
+    query = select(
+        *(rows.c.uid, rows.c.inference_id, rows.c.received_at, rows.c.rule),
+        case(*whens, else_=literal("")).label("scope"),
+    ).where(or_(*gone.values()), not_(rows.c.held))
+    return query.order_by(rows.c.uid).limit(wanted)
+
+
+def _example(one: _Model, row: Mapping[str, Any]) -> Example:
+    by = None if row["rule"] == UNDECIDED else one.after.rules[row["rule"]]
+    return Example(
+        model_id=one.model_id,
+        uid=row["uid"],
+        inference_id=row["inference_id"],
+        received_at=row["received_at"],
+        scope=row["scope"],
+        of=None if by is None else by.of,
+        rule=None if by is None else by.number,
+        name=None if by is None else by.rule.name,
+    )

@@ -1,0 +1,207 @@
+"""Retention policies over HTTP: three levels, what they would delete, grace, history, override."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.events.event import Extras
+from inference_store.store.retention import policies
+from tests.integration.api.conftest import MakeApp, client_of
+from tests.integration.stored import Made, store
+
+_NOW = datetime.now(UTC).replace(microsecond=0)
+_PATHS = {
+    "model": "/v1/models/hall/retention-policy",
+    "project": "/v1/projects/building/retention-policy",
+    "default": "/v1/retention-policy",
+}
+LOW = {"name": "low", "filter": "top_score < 0.4", "keep_input": "P1D", "keep_inference": "P3D"}
+REST = {"name": "rest", "keep_input": "P30D", "keep_response": "P60D", "keep_inference": "P2Y"}
+
+
+def made(number: int, score: float, days: float) -> Made:
+    """One of the model `hall`, so many days old."""
+    return Made(
+        f"id-{number}",
+        _NOW - timedelta(days=days),
+        predictions=[("person", score)],
+        extras=Extras(data_size=100),
+        keys=("s3://b/d", "s3://b/r", None),
+        model_id="hall",
+    )
+
+
+@pytest.fixture
+async def client(make_app: MakeApp, engine: AsyncEngine) -> AsyncIterator[httpx.AsyncClient]:
+    await store(
+        engine,
+        *(made(n, 0.1, 10) for n in range(30)),
+        *(made(n, 0.2, 2) for n in range(30, 35)),
+        *(made(n, 0.9, 40) for n in range(35, 42)),
+        *(made(n, 0.9, 5) for n in range(42, 45)),
+    )
+    async with client_of(make_app()) as made_client:
+        await made_client.put("/v1/models/hall", json={"project_id": "building"})
+        yield made_client
+
+
+async def ask(
+    client: httpx.AsyncClient, method: str, path: str, body: Any = None, **more: Any
+) -> Any:
+    answer = await client.request(method, path, json=body, **more)
+    assert answer.is_success, answer.text
+    return answer.json() if answer.content else None
+
+
+async def test_a_policy_says_what_it_would_delete_today(client: httpx.AsyncClient) -> None:
+    answer = await ask(client, "PUT", _PATHS["model"], {"rules": [LOW, REST]})
+    lost = answer["would_delete"]
+    assert lost["inferences"]["count"] == 30
+    assert lost["inferences"]["unknown_sizes"] == 30
+    assert (lost["inputs"]["count"], lost["inputs"]["bytes"]) == (5 + 7, 1200)
+    assert lost["responses"]["count"] == 0
+    assert (lost["partial"], lost["more_than_now"], len(lost["examples"])) == (False, 42, 20)
+    oldest = (_NOW - timedelta(days=10)).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    assert (lost["inferences"]["oldest"], lost["inferences"]["newest"]) == (oldest, oldest)
+    first = lost["examples"][0]
+    assert (first["model_id"], first["scope"]) == ("hall", "input")
+    assert first["decided_by"] == {
+        **{"level": "model", "model_id": "hall", "project_id": None},
+        **{"rule": 1, "name": "rest"},
+    }
+
+
+async def test_what_would_delete_something_begins_after_a_grace_and_can_be_taken_back(
+    client: httpx.AsyncClient,
+) -> None:
+    path = _PATHS["model"]
+    kept = await ask(client, "PUT", path, {"rules": [{**REST, "keep_input": "P1Y"}]})
+    assert (kept["state"], kept["would_delete"]["more_than_now"]) == ("in_force", 0)
+    waiting = await ask(client, "PUT", path, {"rules": [LOW, REST]})
+    assert (waiting["state"], waiting["revision"]) == ("pending", 2)
+    begins = datetime.fromisoformat(waiting["effective_at"])
+    assert timedelta(minutes=59) < begins - datetime.now(UTC) <= timedelta(hours=1)
+    shown = await ask(client, "GET", path)
+    assert (shown["revision"], shown["pending"]["revision"]) == (1, 2)
+    assert shown["pending"]["rules"][0]["filter"] == LOW["filter"]
+    refused = await client.delete(f"{path}/pending", headers={"If-Match": '"1"'})
+    assert refused.status_code == 412
+    await ask(client, "DELETE", f"{path}/pending", headers={"If-Match": '"2"'})
+    assert (await client.delete(f"{path}/pending")).status_code == 404
+    history = (await ask(client, "GET", f"{path}/history"))["items"]
+    assert [(each["revision"], each["state"]) for each in history] == [
+        (2, "revoked"),
+        (1, "in_force"),
+    ]
+
+
+async def test_a_longer_policy_begins_at_once_though_something_is_overdue(
+    client: httpx.AsyncClient,
+) -> None:
+    path = _PATHS["project"]
+    token = (await ask(client, "POST", f"{path}/preview", {"rules": [LOW, REST]}))["token"]
+    body = {"rules": [LOW, REST], "effective": "now", "token": token}
+    assert (await ask(client, "PUT", path, body))["state"] == "in_force"
+    longer = {"rules": [{**LOW, "keep_inference": "P5D"}, REST]}
+    answer = await ask(client, "PUT", path, longer)
+    assert (answer["state"], answer["would_delete"]["inferences"]["count"]) == ("in_force", 30)
+
+
+async def test_now_needs_the_token_of_this_very_policy(client: httpx.AsyncClient) -> None:
+    path = _PATHS["default"]
+    body = {"rules": [LOW]}
+    preview = await ask(client, "POST", f"{path}/preview", body)
+    assert (preview["grace_seconds"], preview["would_delete"]["inferences"]["count"]) == (3600, 30)
+    assert (await client.get(path)).status_code == 404  # nothing was set
+    now = {"effective": "now"}
+    assert (await client.put(path, json={**body, **now})).status_code == 422
+    wrong = {"token": "00000000-0000-4000-8000-000000000000"}
+    assert (await client.put(path, json={**body, **now, **wrong})).status_code == 412
+    given = {**now, "token": preview["token"]}
+    other = {"rules": [{**LOW, "keep_input": "PT1H"}]}
+    assert (await client.put(path, json={**other, **given})).status_code == 412
+    answer = await ask(client, "PUT", path, {**body, **given, "reason": "agreed"})
+    assert (answer["state"], answer["reason"]) == ("in_force", "agreed")
+    # it has been set since
+    assert (await client.put(path, json={**body, **given})).status_code == 412
+
+
+async def test_the_wider_policy_is_looked_at_when_the_nearer_goes(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    keep = {"rules": [{"keep_input": "forever", "keep_inference": "forever"}]}
+    await ask(client, "PUT", _PATHS["model"], keep)
+    answer = await ask(client, "PUT", _PATHS["default"], {"rules": [LOW, REST]})
+    assert (answer["state"], answer["would_delete"]["examples"]) == ("in_force", [])
+    await ask(client, "DELETE", _PATHS["model"])
+    shown = await ask(client, "GET", _PATHS["model"])
+    assert (shown["state"], shown["pending"]["removed"]) == ("in_force", True)
+    async with engine.connect() as connection:
+        [chain] = (await policies.by_model(connection)).values()
+    assert [str(each.of) for each in chain.rules] == ["model 'hall'"]
+
+
+async def test_a_minimum_age_is_gone_against_with_the_right_and_a_reason(
+    make_app: MakeApp, client: httpx.AsyncClient
+) -> None:
+    path = _PATHS["project"]
+    await ask(client, "PUT", path, {"minimum_age": "P30D"})
+    answer = await ask(client, "PUT", _PATHS["model"], {"rules": [LOW]})
+    assert answer["would_delete"]["inferences"]["count"] == 0
+    undercut = {"rules": [LOW], "undercuts_minimum_age": True}
+    assert (await client.put(_PATHS["model"], json=undercut)).status_code == 422
+    answer = await ask(client, "PUT", _PATHS["model"], {**undercut, "reason": "court order"})
+    assert (answer["state"], answer["would_delete"]["inferences"]["count"]) == ("pending", 30)
+    for shorter in ({"minimum_age": "P29D"}, {"max_inferences": 100}):
+        assert (await client.put(path, json=shorter)).status_code == 422
+    assert (await client.delete(path)).status_code == 422
+    await ask(client, "PUT", path, {"minimum_age": "P31D"})
+    token = "administrator-token-of-the-test"
+    async with client_of(make_app(auth="on", api_token=token)) as guarded:
+        headers = {"Authorization": f"Bearer {token}"}
+        grants = [{"rights": ["read", "admin"]}]
+        made = await guarded.post("/v1/keys", json={"name": "x", "grants": grants}, headers=headers)
+        assert made.is_success, made.text
+        key = {"Authorization": f"Bearer {made.json()['key']}"}
+        body = {"minimum_age": "P1D", "reason": "why"}
+        assert (await guarded.put(path, json=body, headers=key)).status_code == 403
+        assert (await guarded.put(path, json=body, headers=headers)).status_code == 200
+    await ask(client, "DELETE", path, params={"reason": "moved"})
+
+
+@pytest.mark.parametrize(
+    ("body", "place"),
+    [
+        ({"rules": [{"keep_input": "P2D", "keep_inference": "P1D"}]}, "keep_input"),
+        (
+            {"rules": [{"keep_input": "P1D", "keep_response": "P9D", "keep_inference": "P2D"}]},
+            "keep_response",
+        ),
+        ({"rules": [REST, LOW]}, "rules[0]"),
+        ({"rules": [{**LOW, "filter": "top_score <"}]}, "rules[0].filter"),
+        ({"rules": [{**LOW, "days": 3}]}, "days"),
+        ({}, "a rule, a limit or a minimum age"),
+        ({"minimum_age": "forever"}, "minimum_age"),
+        ({"max_bytes": 0}, "max_bytes"),
+    ],
+)
+async def test_what_makes_no_sense_is_refused_by_name(
+    client: httpx.AsyncClient, body: Any, place: str
+) -> None:
+    for path in _PATHS.values():
+        for method, more in (("PUT", ""), ("POST", "/preview")):
+            answer = await client.request(method, path + more, json=body)
+            assert answer.status_code == 422
+            assert place in answer.text
+
+
+async def test_a_key_that_nothing_has_yet_is_told(client: httpx.AsyncClient) -> None:
+    rule = {**LOW, "filter": "reviewed = TRUE", "types": {"reviewed": "bool"}}
+    answer = await ask(client, "PUT", _PATHS["model"], {"rules": [rule]})
+    assert "reviewed" in " ".join(answer["warnings"])
+    wrong = {"rules": [{**rule, "types": {"reviewed": "boat"}}]}
+    assert "boat" in (await client.put(_PATHS["model"], json=wrong)).text
