@@ -84,7 +84,9 @@ def test_an_event_is_stored_found_and_expires(release: Release, figures: list[st
     status, body = release.api("POST", "/v1/models/story/inferences/query", question)
     assert status == 200
     assert [one["inference_id"] for one in body["items"]] == ["inference-1", "inference-0"]
-    policy = {"rules": [{"keep_input": "PT1S", "keep_inference": "PT1S"}]}
+    policy: dict[str, object] = {"rules": [{"keep_input": "PT1S", "keep_inference": "PT1S"}]}
+    _, seen = release.api("POST", "/v1/models/story/retention-policy/preview", policy)
+    policy = {**policy, "effective": "now", "token": seen["token"]}
     status, body = release.api("PUT", "/v1/models/story/retention-policy", policy)
     assert status in {200, 201}, body
     began = time.monotonic()
