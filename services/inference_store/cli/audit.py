@@ -8,9 +8,12 @@ from sqlalchemy.exc import DBAPIError
 
 from inference_store.store import audit_chain
 from inference_store.store.audit_chain import Verdict
+from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
+from inference_store.store.errors import BlobsAway, LedgerApart
+from inference_store.store.ledger.entries import Entries
 from inference_store.store.schema import require_schema
-from inference_store.store.settings import LogSettings, PostgresSettings
+from inference_store.store.settings import BlobSettings, LogSettings, PostgresSettings
 
 from .start import started
 
@@ -19,17 +22,26 @@ class _Settings(LogSettings, PostgresSettings):
     """What the audit needs."""
 
 
+class _WithLedger(_Settings, BlobSettings):
+    """What the ledger needs too."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is done."""
     commands = parser.add_subparsers(dest="what", required=True)
-    commands.add_parser("verify", help="walk the chain, and say what was changed or removed")
+    verify = commands.add_parser("verify", help="walk the chain, and say what was changed")
+    verify.add_argument(
+        "--ledger", action="store_true", help="compare with the newest checkpoint in the bucket too"
+    )
 
 
-def run(_: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     """Say each fault on a line of standard output; 1 where there is one."""
-    settings = started(_Settings, "audit")
+    settings = started(_WithLedger if arguments.ledger else _Settings, "audit")
     try:
         verdict = asyncio.run(_verify(settings))
+    except (BlobsAway, LedgerApart) as away:
+        sys.exit(str(away))
     except (DBAPIError, OSError) as away:
         sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
     for fault in verdict.faults:
@@ -41,13 +53,29 @@ def run(_: argparse.Namespace) -> int:
 async def _verify(settings: _Settings) -> Verdict:
     engine = engine_of(settings, application="inference-store-audit", pool_size=1)
     try:
+        anchors: list[tuple[int, bytes]] = []
+        if isinstance(settings, _WithLedger):
+            anchors = await asyncio.to_thread(_anchors, settings)
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is no fault.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             await require_schema(connection)
-            return await audit_chain.verify(connection)
+            return await audit_chain.verify(connection, anchors=anchors)
     finally:
         await engine.dispose()
+
+
+def _anchors(settings: _WithLedger) -> list[tuple[int, bytes]]:
+    """The newest checkpoint that the ledger has, looked for backwards from its end."""
+    with Blobs(settings) as blobs:
+        entries = Entries(blobs, settings.ledger_prefix)
+        for number in range(entries.last(), 0, -1):
+            entry = entries.get(number)
+            if entry is None:  # the ledger was begun anew: its beginning lies elsewhere
+                break
+            if entry.kind == "audit_checkpoint" and entry.said is not None:
+                return [(entry.said.body["number"], bytes.fromhex(entry.said.body["hash"]))]
+    return []
 
 
 def _summary(verdict: Verdict) -> str:

@@ -181,7 +181,7 @@ class Leader:
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
         await self._fold_producers()
-        await prune(self._engine, self._settings, self._pace)
+        await prune(self._engine, self._settings, self._pace, self._ledger)
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)

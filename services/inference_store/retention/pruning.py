@@ -1,8 +1,12 @@
 """Our own records go when they are old enough, batch by batch."""
 
+from contextlib import suppress
+
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import audit_chain
+from inference_store.store.errors import Unavailable
+from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import PRUNED
 from inference_store.store.retention.own_records import RECORDS
 from inference_store.store.settings import RetentionSettings
@@ -14,11 +18,12 @@ _BATCH = 10_000
 _CHECKPOINT_SECONDS = 3600.0
 
 
-async def prune(engine: AsyncEngine, settings: RetentionSettings, pace: Pace) -> None:
+async def prune(
+    engine: AsyncEngine, settings: RetentionSettings, pace: Pace, ledger: Ledger
+) -> None:
     """Remove what each kind's setting no longer keeps; of the audit only what is in its chain."""
     await all_linked(engine)
-    async with engine.begin() as connection:
-        await audit_chain.checkpoint(connection, every_seconds=_CHECKPOINT_SECONDS)
+    await _checkpoint(engine, ledger)
     for records in RECORDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
@@ -26,3 +31,12 @@ async def prune(engine: AsyncEngine, settings: RetentionSettings, pace: Pace) ->
             async with engine.begin() as connection:
                 pruned = await records.prune(connection, seconds, _BATCH)
             PRUNED.labels(records.name).inc(pruned)
+
+
+async def _checkpoint(engine: AsyncEngine, ledger: Ledger) -> None:
+    """Where the audit's chain stands goes to the bucket too: a tail cut off here is seen there."""
+    async with engine.connect() as connection:
+        body = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS)
+    if body is not None:
+        with suppress(Unavailable):  # others write: the next run notes it
+            await ledger.write("audit_checkpoint", body, actor="retention")

@@ -10,11 +10,23 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import audit_chain
 from inference_store.store.access import Action, Who, note
+from inference_store.store.blobs import Blobs
+from inference_store.store.ledger import Ledger
+from inference_store.store.settings import BlobSettings, PostgresSettings
 from tests.servers.fixtures import MakeEnvironment
 
 
-def _verify(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "inference_store.cli.main", "audit", "verify"]
+class _Everything(PostgresSettings, BlobSettings):
+    """What a ledger needs."""
+
+
+_TABLES = ("audit", "audit_link", "audit_checkpoint")
+
+
+def _verify(
+    environment: dict[str, str], folder: Path, *more: str
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "inference_store.cli.main", "audit", "verify", *more]
     return subprocess.run(
         command,
         env=environment,
@@ -45,3 +57,41 @@ async def test_verify_from_the_command_line(
     assert bad.returncode == 1
     assert bad.stdout.startswith("3: entry ")
     assert "1 faults" in bad.stderr
+
+
+async def test_a_tail_cut_with_all_that_names_it_is_found_by_the_ledger(
+    service_environment: MakeEnvironment, engine: AsyncEngine, bucket: str, tmp_path: Path
+) -> None:
+    environment = service_environment(S3_BUCKET=bucket)
+    settings = _Everything.model_validate(
+        {
+            name.removeprefix("INFERENCE_STORE_").lower(): value
+            for name, value in environment.items()
+            if name.startswith("INFERENCE_STORE_")
+        }
+    )
+    with Blobs(settings) as blobs:
+        ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        for count in (3, 4):
+            async with engine.begin() as connection:
+                uids = [UUID(int=number) for number in range(count)]
+                await note(connection, Who("key:ada", None), Action.DATA_READ, uids=uids)
+                await audit_chain.link(connection, limit=100)
+                body = await audit_chain.due(connection)
+            assert body is not None
+            await ledger.write("audit_checkpoint", body, actor="retention")
+    assert _verify(environment, tmp_path, "--ledger").returncode == 0
+    async with engine.begin() as connection:
+        for statement in (
+            *(f"ALTER TABLE {table} DISABLE TRIGGER USER" for table in _TABLES),
+            "DELETE FROM audit WHERE number > 5",
+            "DELETE FROM audit_link WHERE number > 5",
+            "DELETE FROM audit_checkpoint WHERE number > 5",
+            "UPDATE audit_head SET (number, hash) = (SELECT number, hash FROM audit_link"
+            " WHERE number = 5)",
+        ):
+            await connection.execute(text(statement))
+    assert _verify(environment, tmp_path).returncode == 0
+    found = _verify(environment, tmp_path, "--ledger")
+    assert found.returncode == 1
+    assert found.stdout.startswith("7: a checkpoint stands beyond the chain's end")

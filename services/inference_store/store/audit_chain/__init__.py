@@ -5,9 +5,21 @@ where, what, of which model) and over a salted hash of its values (the inference
 So an erasure can take the values, and the chain still closes.
 """
 
-from .checkpoints import checkpoint, prune
+from .checkpoints import Sign, apply_checkpoint, due, prune, unsigned
 from .linking import link, unlinked
 from .taking import forget
 from .verifying import Fault, Verdict, verify
 
-__all__ = ["Fault", "Verdict", "checkpoint", "forget", "link", "prune", "unlinked", "verify"]
+__all__ = [
+    "Fault",
+    "Sign",
+    "Verdict",
+    "apply_checkpoint",
+    "due",
+    "forget",
+    "link",
+    "prune",
+    "unlinked",
+    "unsigned",
+    "verify",
+]

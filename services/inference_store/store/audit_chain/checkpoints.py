@@ -1,6 +1,6 @@
 """Where the chain stood, and where retention has cut it: signed, where there is a key."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -18,19 +18,37 @@ def unsigned(_: dict[str, Any]) -> None:
     """Where there is no key: the hash alone."""
 
 
-async def checkpoint(
+async def due(
     connection: AsyncConnection, *, every_seconds: float = 0.0, sign: Sign = unsigned
-) -> int | None:
-    """Note where the chain stands; its number. None: it stands where it was noted last, or that
-    is not so long ago."""
-    head = (await connection.execute(select(audit_head).with_for_update())).one()
+) -> dict[str, Any] | None:
+    """A checkpoint of where the chain stands, for the ledger. None: it stands where it was noted
+    last, or that is not so long ago."""
+    head = (await connection.execute(select(audit_head))).one()
     newest = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, every_seconds)
     columns = func.max(audit_checkpoint.c.number), func.max(audit_checkpoint.c.at) > newest
     noted, recent = (await connection.execute(select(*columns))).one()
     if recent or head.number == (noted or 0):
         return None
-    await _note(connection, "head", head.number, head.hash, sign)
-    return int(head.number)
+    document = _document("head", head.number, head.hash, datetime.now(UTC))
+    return {**document, "signed": sign(document)}
+
+
+async def apply_checkpoint(
+    connection: AsyncConnection,
+    body: Mapping[str, Any],
+    at: datetime,
+    actor: str,  # noqa: ARG001  (the ledger's signature)
+) -> None:
+    """Note a checkpoint. A restored Postgres that lacks what it speaks for goes on behind it: the
+    places in between stay empty, and `verify` names them."""
+    number, hash = body["number"], bytes.fromhex(body["hash"])
+    here = audit_checkpoint.c
+    same = select(here.id).where(here.number == number, here.hash == hash)
+    if await connection.scalar(same.limit(1)) is None:
+        values = {"reason": "head", "number": number, "hash": hash, "signed": body["signed"]}
+        await connection.execute(insert(audit_checkpoint).values(**values, at=at))
+    behind = update(audit_head).where(audit_head.c.number < number)
+    await connection.execute(behind.values(number=number, hash=hash))
 
 
 async def prune(
@@ -73,6 +91,11 @@ async def _note(
     connection: AsyncConnection, reason: Reason, number: int, hash: bytes, sign: Sign
 ) -> None:
     at = datetime.now(UTC)
-    document = {"reason": reason, "number": number, "hash": hash.hex(), "at": at.isoformat()}
+    signed = sign(_document(reason, number, hash, at))
     values = {"reason": reason, "number": number, "hash": hash, "at": at}
-    await connection.execute(insert(audit_checkpoint).values(**values, signed=sign(document)))
+    await connection.execute(insert(audit_checkpoint).values(**values, signed=signed))
+
+
+def _document(reason: Reason, number: int, hash: bytes, at: datetime) -> dict[str, Any]:
+    """What is signed."""
+    return {"reason": reason, "number": number, "hash": hash.hex(), "at": at.isoformat()}

@@ -1,6 +1,6 @@
 """Looking whether the chain closes: every link, every entry beside it, every checkpoint."""
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,15 +46,19 @@ class Verdict:
             self.faults.append(Fault(number, sentence))
 
 
-async def verify(connection: AsyncConnection, check: Check | None = None) -> Verdict:
+async def verify(
+    connection: AsyncConnection,
+    check: Check | None = None,
+    anchors: Iterable[tuple[int, bytes]] = (),
+) -> Verdict:
     """Walk the chain from where retention has cut it to its head, a page at a time.
 
     In one snapshot: the connection's transaction is REPEATABLE READ. `check` looks at the
-    signatures of checkpoints.
+    signatures of checkpoints; `anchors`: numbers and hashes that are kept elsewhere.
     """
     head = (await connection.execute(select(audit_head))).one()
     verdict = Verdict(first=head.cut + 1)
-    hashes = await _checkpoints(connection, verdict, check)
+    hashes = await _checkpoints(connection, verdict, check, anchors)
     verdict.head, verdict.head_hash = head.cut, _start(verdict, head.cut, hashes)
     takers: dict[int, frozenset[int]] = {}
     async for page in _pages(connection, head.cut):
@@ -71,7 +75,10 @@ async def verify(connection: AsyncConnection, check: Check | None = None) -> Ver
 
 
 async def _checkpoints(
-    connection: AsyncConnection, verdict: Verdict, check: Check | None
+    connection: AsyncConnection,
+    verdict: Verdict,
+    check: Check | None,
+    anchors: Iterable[tuple[int, bytes]],
 ) -> dict[int, bytes]:
     """The hash by number, of those that the chain can still be compared with."""
     found: dict[int, bytes] = {}
@@ -83,6 +90,9 @@ async def _checkpoints(
             verdict.wrong(row.number, f"its checkpoint of {row.at:%Y-%m-%d %H:%M} is false: {said}")
         if found.setdefault(row.number, row.hash) != row.hash:
             verdict.wrong(row.number, "two checkpoints have different hashes for it")
+    for number, hash in anchors:
+        if found.setdefault(number, hash) != hash:
+            verdict.wrong(number, "the ledger has another hash for it than its checkpoint here")
     return {number: hash for number, hash in found.items() if number >= verdict.first - 1}
 
 
@@ -110,7 +120,10 @@ def _link(
     """One link: whatever is wrong with it, the next is compared with what stands in it."""
     expected = verdict.head + 1
     if row.number != expected:
-        verdict.wrong(expected, f"missing up to {row.number - 1}: links were removed")
+        until = f"missing up to {row.number - 1}"
+        verdict.wrong(
+            expected, f"{until}: links were removed, or Postgres was restored from an older backup"
+        )
     elif row.id is None:
         verdict.wrong(row.number, f"entry {row.entry} was removed")
     elif of_link(verdict.head_hash, row.number, row, row.values_hash) != row.hash:

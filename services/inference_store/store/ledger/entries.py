@@ -77,6 +77,17 @@ class Entries:
             )
         return int(text)
 
+    def last(self) -> int:
+        """The number of the last entry; 0 where there is none. Asks a few times: numbers have no
+        holes."""
+        low, high = 0, 1
+        while self.beyond(high - 1) is not None:
+            low, high = high, 2 * high
+        while low + 1 < high:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.beyond(middle - 1) is not None else (low, middle)
+        return low
+
     def _is_there(self, key: StorageKey) -> bool:
         try:
             self._blobs.head(key)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import holds
+from inference_store.store import audit_chain, holds
 from inference_store.store.retention import policies
 
 from .entry import Body
@@ -42,4 +42,5 @@ KINDS: Sequence[Kind] = (
     Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
     Kind("hold_released", "A legal hold was released.", holds.apply_released),
+    Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
 )

@@ -1,12 +1,13 @@
 """The chain over the audit on a real Postgres: whatever is done to it behind our back is found."""
 
 import asyncio
+from datetime import UTC, datetime
 from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import audit_chain
 from inference_store.store.access import Action, Who, note
@@ -40,6 +41,14 @@ async def _tamper(engine: AsyncEngine, *statements: str) -> None:
     async with engine.begin() as connection:
         for statement in (*_UNGUARDED, *statements):
             await connection.execute(text(statement))
+
+
+async def _checkpoint(connection: AsyncConnection) -> int | None:
+    body = await audit_chain.due(connection)
+    if body is None:
+        return None
+    await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+    return int(body["number"])
 
 
 async def test_a_chain_that_nobody_touched_closes(engine: AsyncEngine) -> None:
@@ -108,8 +117,8 @@ async def test_what_was_done_is_found(engine: AsyncEngine, name: str) -> None:
 async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        assert await audit_chain.checkpoint(connection) == 20
-        assert await audit_chain.checkpoint(connection) is None
+        assert await _checkpoint(connection) == 20
+        assert await _checkpoint(connection) is None
     assert (await _verdict(engine)).faults == []
     await _tamper(
         engine,
@@ -126,7 +135,7 @@ async def test_a_tail_cut_with_its_head_is_found_by_a_checkpoint(engine: AsyncEn
 async def test_a_chain_made_anew_is_found_by_a_checkpoint(engine: AsyncEngine) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        await audit_chain.checkpoint(connection)
+        await _checkpoint(connection)
     await _tamper(
         engine,
         "DELETE FROM audit WHERE number = 5",
@@ -155,7 +164,7 @@ async def test_a_chain_made_anew_is_found_by_a_checkpoint(engine: AsyncEngine) -
 async def test_postgres_refuses_it_in_the_first_place(engine: AsyncEngine, statement: str) -> None:
     await _write(engine, *_UIDS)
     async with engine.begin() as connection:
-        await audit_chain.checkpoint(connection)
+        await _checkpoint(connection)
     with pytest.raises(DBAPIError, match="append-only"):
         async with engine.begin() as connection:
             await connection.execute(text(statement))
@@ -254,3 +263,30 @@ async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEn
     verdict = await _verdict(engine)
     assert verdict.faults == []
     assert (verdict.linked, verdict.taken, verdict.unlinked) == (91, 45, 0)
+
+
+async def test_a_restored_backup_goes_on_behind_what_it_lacks(engine: AsyncEngine) -> None:
+    """The ledger is replayed: its checkpoint tells how far the chain had come."""
+    await _write(engine, *_UIDS)
+    body = {"number": 30, "hash": "ab" * 32, "signed": None}
+    async with engine.begin() as connection:
+        for _ in range(2):
+            await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+    await _write(engine, *_UIDS[:3])
+    verdict = await _verdict(engine)
+    assert (verdict.head, verdict.linked, verdict.checkpoints) == (33, 23, 1)
+    [fault] = verdict.faults
+    assert fault.number == 21
+    assert "missing up to 30" in fault.sentence
+    assert "older backup" in fault.sentence
+
+
+async def test_what_is_kept_elsewhere_finds_a_chain_that_was_made_anew(engine: AsyncEngine) -> None:
+    await _write(engine, *_UIDS)
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        good = [(20, (await audit_chain.verify(connection)).head_hash)]
+        assert (await audit_chain.verify(connection, anchors=good)).faults == []
+        for anchor, words in (((20, b"x" * 32), "made anew"), ((21, b"x" * 32), "beyond")):
+            [fault] = (await audit_chain.verify(connection, anchors=[anchor])).faults
+            assert words in fault.sentence
