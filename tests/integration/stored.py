@@ -68,7 +68,8 @@ def _prediction(place: int, given: tuple[str | None, float | None] | Prediction)
     return Prediction(ordinal=place, rank=place + 1, output=0, label=label, score=score)
 
 
-def _indexable(made: Made, registration: registrations.Registration) -> Indexable:
+def indexable(made: Made, registration: registrations.Registration) -> Indexable:
+    """As the ingester has read it."""
     data, response, metadata = (
         None if key is None else StorageKey(*key.split("/", 1)) for key in made.keys
     )
@@ -98,7 +99,7 @@ async def store(engine: AsyncEngine, *made: Made) -> int:
         registration = (await registrations.known(connection, [model_id])).get(model_id)
         if registration is None:
             registration, _ = await registrations.put(connection, model_id, details)
-    items = [_indexable(each, registration) for each in made]
+    items = [indexable(each, registration) for each in made]
     dictionary = Dictionary(engine)
     model = registration.model
     names = {leaf.name for item in items for leaf in item.metadata.leaves}

@@ -4,7 +4,7 @@ from .force import holding, in_force, predicate
 from .hold import Hold
 from .making import Asked, Made, make
 from .meaning import held
-from .placing import apply_changed, apply_placed, apply_released
+from .placing import apply_changed, apply_placed, apply_released, edits_wait
 from .stored import find, history, listed
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "apply_changed",
     "apply_placed",
     "apply_released",
+    "edits_wait",
     "find",
     "held",
     "history",

@@ -1,6 +1,7 @@
 """Carrying out a change of metadata.
 
-Order: keys in the dictionary · point to the blob, and commit (`reserve`) · lock the row · write
+Order: keys in the dictionary · point to the blob, and commit (`reserve`) · lock the row · try the
+rows and take them back, where a legal hold keeps the inference (it must go on doing so) · write
 the blob · rows · commit. After a crash between blob and rows the inference is as before, and its
 blob, or the new one that it points to, has the change already: the same edit carries on from
 there, and an erasure takes both. While the row is locked nothing of it can be marked for erasure,
@@ -8,24 +9,28 @@ so no blob is written that an eraser has deleted.
 """
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import holds
 from inference_store.store.blobs import Blobs
 from inference_store.store.dictionary import Dictionary
 from inference_store.store.errors import BlobMissing, BlobTooLarge, BlobUnreadable, Conflict
 from inference_store.store.events import StorageKey, parse_stored
 from inference_store.store.failpoints import failpoint
-from inference_store.store.metadata import MetadataCaps, decode_entries, encode_entries
+from inference_store.store.metadata import Entry, MetadataCaps, decode_entries, encode_entries
 from inference_store.store.registrations import Registration
 from inference_store.store.tables import inference
 
 from . import rows
 from .change import Change
+from .held import still_held
 from .place import is_reserved, leave, locked, place
 
 
@@ -51,9 +56,11 @@ async def edit(
 
     After a `reserve` that is committed. Raises NotFound, PreconditionFailed where it has another
     revision than `revision`, Conflict where the metadata would be over their caps or somebody was
-    faster, BlobsAway.
+    faster, BlobsAway; HeldByHold where a legal hold would not keep it any more.
     """
     model = registration.model
+    # Before the row: no hold is placed between what is asked of holds here and the commit.
+    await holds.edits_wait(connection)
     row = await locked(connection, model, uid, revision)
     old = () if row.metadata is None else decode_entries(row.metadata)
     entries = change.entries(old)
@@ -62,18 +69,31 @@ async def edit(
     key = await place(connection, editor.blobs.buckets.default, registration, row)
     if not await is_reserved(connection, row, key):
         raise Conflict("The metadata blob has just come to be shared: try again.")
-    await _write_blob(editor, row, key, change, old)
-    await rows.remove(connection, model, uid, change, old)
-    await rows.add(connection, editor.dictionary, model, uid, change, old)
     values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
-    await connection.execute(
-        update(inference)
-        .where(inference.c.model == model, inference.c.uid == uid)
-        .values(**values, revision=row.revision + 1)
-    )
+    indexing = partial(_index, connection, editor, row, change, old, values)
+    await still_held(connection, model, uid, indexing)
+    await _write_blob(editor, row, key, change, old)
+    await indexing()
     # Last, for it takes the gate: that is held for a moment only.
     await leave(connection, row, key)
     return int(row.revision) + 1
+
+
+async def _index(  # noqa: PLR0917
+    connection: AsyncConnection,
+    editor: Editor,
+    row: Any,
+    change: Change,
+    old: Sequence[Entry],
+    values: Mapping[str, Any],
+) -> None:
+    """The index as it is after the edit."""
+    model, uid = row.model, row.uid
+    await rows.remove(connection, model, uid, change, old)
+    await rows.add(connection, editor.dictionary, model, uid, change, old)
+    where = (inference.c.model == model, inference.c.uid == uid)
+    changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
+    await connection.execute(changed)
 
 
 async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change, old: Any) -> None:
