@@ -152,3 +152,17 @@ async def test_the_answer_lists_what_was_claimed_already(
         "erasure": str(asked.id),
         "claimed_at": "2026-11-01T00:01:40.000000Z",
     }
+
+
+async def test_what_a_hold_keeps_is_counted(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    """Where the camera is the one, and where it is not known."""
+    await _two(engine)
+    await store(engine, Made("c", at(2)), Made("d", at(3), [("camera", "string", "d")]))
+    await store(engine, Made("a", at(9), [("camera", "string", "a")], model_id="other"))
+    placed, every = await _placed(client), await _placed(client, model_id=None)
+    held = (await client.get(f"/v1/holds/{placed['id']}/held")).json()
+    assert (held["inferences"], held["partial"]) == (2, False)
+    assert held["oldest"] == "2026-11-01T00:00:00.000000Z"
+    assert held["newest"] == "2026-11-01T00:00:02.000000Z"
+    everywhere = (await client.get(f"/v1/holds/{every['id']}/held")).json()
+    assert everywhere["inferences"] == 3

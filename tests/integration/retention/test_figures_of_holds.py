@@ -34,8 +34,8 @@ async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
         for _ in range(3):
             await connection.execute(
                 text(
-                    "INSERT INTO erasure_held (erasure, model, uid, scope, hold) SELECT"
-                    f" {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid()"
+                    "INSERT INTO erasure_held (erasure, model, uid, scope, hold, hold_revision)"
+                    f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
                 )
             )
         found = await figures.of_retention(connection)

@@ -16,7 +16,7 @@ async def test_a_pool_that_is_busy_is_waited_for(
     address = database.replace("postgresql://", "postgresql+asyncpg://")
     engine = create_async_engine(address, pool_size=1, max_overflow=0, pool_timeout=0.05)
     quick = settings.model_copy(update={"retention_poll_seconds": 0.01})
-    retention = _Retention(quick, engine, blobs, Heartbeat(), asyncio.Event())
+    retention = _Retention(quick, engine, blobs, Heartbeat(), asyncio.Event(), kafka=None)
     try:
         async with engine.connect():
             await retention._work_until_trouble()

@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import cursors, moments
 from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
-from inference_store.api.answer import Answer
-from inference_store.api.dependencies import IfMatch, LedgerOf, Reading
+from inference_store.api.answer import Answer, named
+from inference_store.api.dependencies import IfMatch, LedgerOf, Querying, Reading, Settings
 from inference_store.api.filters import read_filter
 from inference_store.api.held import document, names, placed, shown
 from inference_store.api.problems import refusals
@@ -24,6 +24,7 @@ from inference_store.api.schemas.holds import (
     HoldParameters,
     PlacedHold,
     ReleaseParameters,
+    ShownHeld,
     ShownHold,
 )
 from inference_store.api.schemas.links import PageParameters
@@ -38,6 +39,7 @@ from inference_store.store.errors import (
     PreconditionFailed,
 )
 from inference_store.store.holds import Hold
+from inference_store.store.holds.counting import count
 from inference_store.store.holds.placing import Placed
 from inference_store.store.ledger import Body, Note
 from inference_store.store.rights import Right
@@ -190,6 +192,20 @@ async def get_hold_history(
     found = await holds.history(connection, hold_id, after=after or 0, limit=page.limit + 1)
     items, following = cursors.cut(found, page.limit, lambda each: each.revision)
     return Answer({"items": [document(each) for each in items], "next": following})
+
+
+@router.get(
+    f"{_ONE}/held",
+    response_model=ShownHeld,
+    responses=refusals(404, 409),
+    openapi_extra=_NEEDED,
+    summary="Count what a hold keeps",
+)
+async def get_held(hold_id: UUID, connection: Querying, to: Settings, access: Asking) -> Answer:
+    """What the hold matches of what is stored now, the newest looked at first, as far as time
+    allows."""
+    one = await _the_one(connection, access, hold_id)
+    return Answer(named(await count(connection, one, seconds=to.query_timeout_seconds)))
 
 
 async def _the_one(connection: AsyncConnection, access: Access, hold_id: UUID) -> Hold:

@@ -128,6 +128,17 @@ class PlacedHold(ShownHold):
     warnings: list[str]
 
 
+class ShownHeld(Shown):
+    """What a hold keeps of what is stored now."""
+
+    inferences: int
+    oldest: datetime | None
+    """When the oldest of them was received."""
+    newest: datetime | None
+    partial: bool
+    """Whether time was over before all was looked at."""
+
+
 class HoldPage(Shown):
     """Legal holds, the newest first."""
 

@@ -91,6 +91,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200),
     ("PUT", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, _HOLD),
     ("DELETE", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200, query="?reason=over"),
+    ("GET", "/v1/holds/{hold_id}/held"): Row(Right.HOLD, Over.SOME, 200),
     ("GET", "/v1/holds/{hold_id}/history"): Row(Right.HOLD, Over.SOME, 200),
     ("GET", "/v1/dead-letters"): Row(Right.ADMIN, Over.SOME, 200),
     ("GET", "/v1/dead-letters/{id}"): Row(Right.ADMIN, Over.SOME, 200),
