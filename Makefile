@@ -20,7 +20,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e faults \
-	bench-ingest bench-peers bench-proxy bench-query bench-retention bench-scale audit image sbom chart chart-e2e clean
+	bench-erasure bench-ingest bench-peers bench-proxy bench-query bench-scale audit image sbom chart chart-e2e clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -102,8 +102,12 @@ bench-proxy: servers ## Measure the proxy beside no proxy and beside nginx, MINU
 		--minutes $(or $(MINUTES),10)
 	@$(BIN)/python -m benchmarks.proxy.report
 
-bench-retention: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
-	@$(BIN)/python -m benchmarks.retention
+# ROWS are erased without objects, INFERENCES with three objects each; what is loaded is kept in
+# INFERENCE_STORE_BENCH_CACHE.
+bench-erasure: servers ## Measure erasures against plain DELETE and S3's own bulk deletes.
+	@$(BIN)/python -m benchmarks.erasure --rows $(or $(ROWS),1000000) \
+		--inferences $(or $(INFERENCES),100000) --rounds $(or $(ROUNDS),3)
+	@$(BIN)/python -m benchmarks.erasure.report
 
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale

@@ -26,15 +26,16 @@ class Made:
     capture_id: UUID
     metadata: bytes
     response: bytes
+    model_id: str = MODEL
 
     def key(self, kind: str) -> str:
-        return key_of("captures", MODEL, self.received_at, self.capture_id, kind)  # type: ignore[arg-type]
+        return key_of("captures", self.model_id, self.received_at, self.capture_id, kind)  # type: ignore[arg-type]
 
     def message(self, *, inline: bool) -> bytes:
         """The event; `inline`: with both blobs in it, as their text."""
         blobs = {"metadata": self.metadata.decode(), "response": self.response.decode()}
         return encode(
-            model_id=MODEL,
+            model_id=self.model_id,
             inference_id=f"frame-{self.number}",
             received_at=self.received_at,
             forwarded_at=self.received_at + timedelta(milliseconds=1),

@@ -24,11 +24,18 @@ from inference_store.store.task_types import read_predictions, task_type_of
 
 from .events import MODEL, Made
 
+# The bucket that events name.
+BUCKET = "bench"
 _BATCH = 5000
 
 
 async def fill(
-    dsn: str, events: Iterable[Made], *, model_id: str = MODEL, keys: bool = True
+    dsn: str,
+    events: Iterable[Made],
+    *,
+    model_id: str = MODEL,
+    keys: bool = True,
+    bucket: str = BUCKET,
 ) -> None:
     """Index events without Kafka, and gather statistics; `keys`: their rows name objects."""
     engine = create_engine(dsn)
@@ -36,7 +43,7 @@ async def fill(
     waiting = iter(events)
     while some := list(islice(waiting, _BATCH)):
         await make_missing(engine, [each.received_at for each in some], target=5_000_000)
-        items = await items_of(engine, some, model_id, keys=keys)
+        items = await items_of(engine, some, model_id, keys=keys, bucket=bucket)
         model = items[0].registration.model
         names = {leaf.name for item in items for leaf in item.metadata.leaves}
         labels = {p.label for item in items for p in item.predictions.items or () if p.label}
@@ -49,9 +56,14 @@ async def fill(
 
 
 async def items_of(
-    engine: AsyncEngine, some: Sequence[Made], model_id: str, *, keys: bool
+    engine: AsyncEngine,
+    some: Sequence[Made],
+    model_id: str,
+    *,
+    keys: bool,
+    bucket: str = BUCKET,
 ) -> list[Indexable]:
-    buckets = Buckets("bench", frozenset())
+    buckets = Buckets(bucket, frozenset())
     now = datetime.now(UTC)
     decoded = [decode(e.message(inline=True), record_time=now, buckets=buckets) for e in some]
     changes: dict[str, Any] = {"model_id": model_id}

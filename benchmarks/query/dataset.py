@@ -7,7 +7,7 @@ by its own migrations, so that a new one loads nothing anew.
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from tests.servers.postgres import PostgresServer, find_postgres
 from tests.servers.process import LeashedProcess
 
 from .load import load
-from .population import VERSION
+from .population import MODELS, VERSION
 
 CACHE = "INFERENCE_STORE_BENCH_CACHE"
 DATABASE = "bench"
@@ -101,19 +101,28 @@ def dataset(
 def loaded(size: int, partitions: int | None = None) -> Path:
     """The folder of a data set, which is loaded if it is not there: outside of any event loop."""
     folder = folder_of(size, partitions)
-    if not (folder / _LOADED).exists():
-        _load(folder, size, partitions)
+    loaded_into(folder, size, partitions=partitions)
     return folder
 
 
-def _load(folder: Path, size: int, partitions: int | None) -> None:
+def loaded_into(
+    folder: Path,
+    size: int,
+    *,
+    partitions: int | None = None,
+    models: Sequence[str] = MODELS,
+    objects: bool = True,
+) -> None:
+    """Load a data set into a folder, unless it is there: outside of any event loop. See `load`."""
+    if (folder / _LOADED).exists():
+        return
     if folder.exists():
         shutil.rmtree(folder)
     print(f"loading {size:,} inferences into {folder} …", flush=True)
     with KeptPostgres(folder, {**SETTINGS, **_LOADING}) as server:
         dsn = server.create_database(DATABASE)
         migrate(dsn)
-        load(dsn, size, partitions=partitions)
+        load(dsn, size, partitions=partitions, models=models, objects=objects)
         server.execute("CHECKPOINT")
     (folder / _LOADED).touch()
 

@@ -7,7 +7,7 @@ truncated and filled in one transaction is frozen, and costs no log where that i
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -43,10 +43,21 @@ class _Job:
         return f"{self.table}_{self.filled.span.name}"
 
 
-def load(dsn: str, size: int, *, partitions: int | None = None, processes: int = 3) -> None:
-    """Fill a migrated, empty database."""
+def load(
+    dsn: str,
+    size: int,
+    *,
+    partitions: int | None = None,
+    processes: int = 3,
+    models: Sequence[str] = MODELS,
+    objects: bool = True,
+) -> None:
+    """Fill a migrated, empty database.
+
+    `models`: whose shares are the population's, in turn. `objects`: whether the rows name any.
+    """
     filled = plan(size, partitions=partitions)
-    numbers = asyncio.run(_prepare(dsn, filled))
+    numbers = asyncio.run(_prepare(dsn, filled, models, objects=objects))
     jobs = [_Job(dsn, table, each, numbers) for table in TABLES for each in filled[::-1]]
     began = time.perf_counter()
     if processes > 1:
@@ -63,7 +74,9 @@ def _say(what: str) -> None:
     print(what, flush=True)
 
 
-async def _prepare(dsn: str, filled: list[Filled]) -> Numbers:
+async def _prepare(
+    dsn: str, filled: list[Filled], places: Sequence[str], *, objects: bool
+) -> Numbers:
     """Models, keys and labels in the dictionary; a span for each of those to fill."""
     engine = create_engine(dsn)
     try:
@@ -81,9 +94,10 @@ async def _prepare(dsn: str, filled: list[Filled]) -> Numbers:
     finally:
         await engine.dispose()
     return Numbers(
-        np.array([models[name] for name in MODELS]),
+        np.array([models[name] for name in places]),
         np.array([dictionary.labels.numbers[name] for name in LABELS]),
         {name: dictionary.keys.numbers[name] for name in KEYS},
+        objects=objects,
     )
 
 

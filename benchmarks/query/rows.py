@@ -46,11 +46,15 @@ KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The dictionary's integers: of MODELS and LABELS by place, of keys by name."""
+    """The dictionary's integers: of MODELS and LABELS by place, of keys by name.
+
+    `objects`: whether inferences name any.
+    """
 
     models: Column
     labels: Column
     keys: Mapping[str, int]
+    objects: bool = True
 
 
 def segment(number: Column) -> Column:
@@ -173,7 +177,7 @@ def _inferences(chunk: Chunk, numbers: Numbers, where: Column, good: bool, top: 
         binary.text(_padded(b"frame-", number, 9)),
         *(binary.instant(received + later) for later in (0, 1_000, 1_000 + waited, 60_000)),
         binary.instant(received + (86_400_000_000 if chunk.late else 500_000)),
-        *(binary.text(_padded(b"s3://captures/" + what, number, 9)) for what in (b"d", b"r", b"m")),
+        *(_key(what, number) if numbers.objects else None for what in (b"d", b"r", b"m")),
         binary.constant("Object Detection", count),
         binary.boolean(good, count),
         binary.int4(200 if good else 500, count),
@@ -185,6 +189,10 @@ def _inferences(chunk: Chunk, numbers: Numbers, where: Column, good: bool, top: 
         binary.int4(chunk.predictions[where]) if good else None,
     ]
     return binary.rows(count, fields)
+
+
+def _key(what: bytes, number: Column) -> Column:
+    return binary.text(_padded(b"s3://captures/" + what, number, 9))
 
 
 _SIDE = ("model", "key", "value", "uid")

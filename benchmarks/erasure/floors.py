@@ -1,0 +1,79 @@
+"""What erasing is held against: plain DELETEs of the same rows, and S3's own bulk deletes."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+from uuid import UUID
+
+import obstore
+from minio import Minio
+from minio.deleteobjects import DeleteObject
+from obstore.store import S3Store
+from sqlalchemy import any_, literal, select
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs.deletion import THREADS
+from inference_store.store.tables import PARTITIONED, inference
+
+_BATCH = 1000
+_PAGE = 1000  # what one request of S3 takes
+
+
+class Put(NamedTuple):
+    """An object that lies there; `version`: of a bucket that keeps them."""
+
+    key: str
+    version: str | None = None
+
+
+Delete = Callable[[Sequence[Put]], None]
+
+
+async def plain_deletes(engine: AsyncEngine, model: int, count: int) -> float:
+    """Inferences a second: DELETEs by their keys, 1,000 a transaction, and nothing else."""
+    async with engine.connect() as connection:
+        query = select(inference.c.uid).where(inference.c.model == model)
+        uids = sorted((await connection.execute(query)).scalars())
+    if len(uids) != count:
+        raise RuntimeError(f"{len(uids)} are stored, not {count}")
+    started = time.perf_counter()
+    for at in range(0, count, _BATCH):
+        await _delete(engine, model, uids[at : at + _BATCH])
+    return count / (time.perf_counter() - started)
+
+
+async def _delete(engine: AsyncEngine, model: int, uids: Sequence[UUID]) -> None:
+    listed = any_(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
+    async with engine.begin() as connection:
+        for table in reversed(PARTITIONED):
+            here = (table.c.model == model, table.c.uid >= uids[0], table.c.uid <= uids[-1])
+            await connection.execute(table.delete().where(*here, table.c.uid == listed))
+
+
+def bulk_deletes(delete: Delete, objects: Sequence[Put]) -> float:
+    """Objects a second: 1,000 a request, as many in flight as an erasure has."""
+    pages = [objects[start : start + _PAGE] for start in range(0, len(objects), _PAGE)]
+    with ThreadPoolExecutor(THREADS) as threads:
+        started = time.perf_counter()
+        list(threads.map(delete, pages))
+        return len(objects) / (time.perf_counter() - started)
+
+
+def clients(store: S3Store, client: Minio, bucket: str, *, versioned: bool) -> dict[str, Delete]:
+    """Bare clients, by name; only one of them can name a version."""
+    by_minio: dict[str, Delete] = {"minio-py": partial(_by_minio, client, bucket)}
+    return by_minio if versioned else {"obstore": partial(_by_obstore, store), **by_minio}
+
+
+def _by_obstore(store: S3Store, page: Sequence[Put]) -> None:
+    obstore.delete(store, [one.key for one in page])
+
+
+def _by_minio(client: Minio, bucket: str, page: Sequence[Put]) -> None:
+    doomed = [DeleteObject(one.key, one.version) for one in page]
+    if faults := list(client.remove_objects(bucket, doomed)):
+        raise RuntimeError(str(faults[0]))

@@ -1,0 +1,237 @@
+"""The parts of a run, one after the other on the same servers."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from itertools import count as numbers
+from pathlib import Path
+from typing import Any, Final
+
+from obstore.store import S3Store
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+from tests.servers.environment import service_environment
+from tests.servers.fixtures import unique
+from tests.servers.kafka import Kafka
+from tests.servers.minio import MinioServer
+from tests.servers.postgres import PostgresServer
+from tests.service_process import Service
+
+from benchmarks.ingest import stage
+from benchmarks.ingest.events import Made
+from benchmarks.query.asking import asking
+from benchmarks.query.feeding import feeding
+from benchmarks.query.restoring import counted
+from inference_store.store import registrations
+from inference_store.store.database import create_engine
+from inference_store.store.tables import inference
+
+from .beside import Questions, p99
+from .dataset import BESIDE, DOOMED, dsn_of
+from .erasing import Erased, Erasing
+from .floors import bulk_deletes, clients, plain_deletes
+from .putting import KINDS, bucket_of, events_of, put
+
+PARTS: Final = ("rows", "beside", "whole", "objects", "versioned")
+_BUCKETS: Final = {"objects": "bench", "versioned": "bench-versioned"}
+# Partitions that go whole lie by themselves, long before all others.
+_LONG_AGO_DAYS = 4000
+_QUIET_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """How much of each: inferences, rounds, and events a second that come in beside."""
+
+    rows: int
+    inferences: int
+    rounds: int
+    row_sample: int
+    sample: int
+    events: int
+
+    def as_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class Bench:
+    """Servers that run, a retention service of their own, and what is measured on them."""
+
+    def __init__(
+        self, sizes: Sizes, postgres: PostgresServer, minio: MinioServer, folder: Path,
+        settings: Mapping[str, str],
+    ) -> None:  # fmt: skip
+        self._sizes, self._minio, self._folder = sizes, minio, folder
+        self._dsn = dsn_of(postgres)
+        self._s3 = {
+            "S3_ENDPOINT": minio.endpoint,
+            "S3_ACCESS_KEY": minio.access_key,
+            "S3_SECRET_KEY": minio.secret_key,
+        }
+        for part, bucket in _BUCKETS.items():
+            bucket_of(minio, bucket, versioned=part == "versioned")
+        self._environment = service_environment(
+            self._dsn,
+            Kafka("127.0.0.1:1"),  # retention knows no Kafka
+            minio,
+            _BUCKETS["objects"],
+            S3_ALLOWED_BUCKETS=",".join(_BUCKETS.values()),
+            RETENTION_INTERVAL_SECONDS="86400",
+            RETENTION_POLL_SECONDS="0.1",
+            **settings,
+        )
+        self._servers: dict[str, Callable[[], Sequence[int]]] = {
+            "postgres": postgres.pids,
+            "minio": minio.pids,
+        }
+        # Each fill has a day of its own, so that none meets the dead rows of another.
+        self._days = numbers(3)
+        self._engine: AsyncEngine
+
+    async def run(self, parts: Sequence[str]) -> dict[str, Any]:
+        """The parts, by name."""
+        self._engine = create_engine(self._dsn)
+        found: dict[str, Any] = {}
+        try:
+            await counted(self._dsn)
+            for part in (part for part in PARTS if part in parts):
+                print(f"{part} …", flush=True)
+                found[part] = await self._part(part)
+        finally:
+            await self._engine.dispose()
+        return found
+
+    async def _part(self, part: str) -> Any:
+        match part:
+            case "rows":
+                return await self._rows()
+            case "beside":
+                return await self._beside()
+            case "whole":
+                return await self._whole()
+        return await self._objects(_BUCKETS[part], versioned=part == "versioned")
+
+    async def _rows(self) -> dict[str, Any]:
+        """Rounds beside plain DELETEs, then the large one."""
+        rounds = []
+        async with self._retention() as erasing:
+            for _ in range(self._sizes.rounds):
+                count = self._sizes.row_sample
+                plain, ours = [await self._fill(list(self._events(count))) for _ in range(2)]
+                floor = await plain_deletes(self._engine, plain, count)
+                erased = await erasing.erase(ours, count=count)
+                rounds.append({"floor": floor, "rate": erased.rate})
+                print(f"  plain DELETE {floor:,.0f}/s, one by one {erased.rate:,.0f}/s", flush=True)
+        async with self._retention() as erasing:
+            model, count = await self._all_of(DOOMED)
+            large = await erasing.erase(model, count=count)
+        return {"rounds": rounds, "large": _said(large)}
+
+    async def _beside(self) -> list[dict[str, Any]]:
+        """The same questions under ingest, without an erasure and with one, in turn."""
+        found = []
+        with feeding(self._dsn, self._sizes.events):
+            async with self._retention() as erasing, asking(self._dsn, **self._s3) as asker:
+                questions = Questions(asker)
+                await questions.draw()
+                for name in BESIDE:
+                    model, count = await self._all_of(name)
+                    _, quiet = await questions.during(asyncio.sleep(self._quiet(count)))
+                    erased, busy = await questions.during(erasing.erase(model, count=count))
+                    found.append({"quiet": p99(quiet), "busy": p99(busy), "rate": erased.rate})
+                    print(f"  {found[-1]}", flush=True)
+        return found
+
+    async def _whole(self) -> list[dict[str, Any]]:
+        """Partitions in which nothing else lies."""
+        found, count = [], 2 * self._sizes.row_sample
+        async with self._retention() as erasing:
+            for _ in range(self._sizes.rounds):
+                events = list(self._events(count, days=_LONG_AGO_DAYS))
+                model = await self._fill(events, alone=True)
+                erased = await erasing.erase(model, count=count)
+                if not erased.partitions:
+                    raise RuntimeError("no partition was dropped")
+                found.append(_said(erased))
+        return found
+
+    async def _objects(self, bucket: str, *, versioned: bool) -> dict[str, Any]:
+        """Rounds beside S3's bulk deletes by themselves, then the large one."""
+        store = stage.store_of(self._minio, bucket)
+        ways = clients(store, self._minio.client(), bucket, versioned=versioned)
+        rounds = []
+        async with self._retention(bucket) as erasing:
+            for _ in range(self._sizes.rounds):
+                erased = await self._with_objects(erasing, store, bucket, self._sizes.sample)
+                one: dict[str, Any] = {"erased": _said(erased)}
+                for name, delete in ways.items():
+                    events = self._events(self._sizes.sample)
+                    objects = await asyncio.to_thread(put, store, events)
+                    one[name] = await asyncio.to_thread(bulk_deletes, delete, objects)
+                    print(f"  {name} by itself {one[name]:,.0f} objects/s", flush=True)
+                rounds.append(one)
+        async with self._retention(bucket) as erasing:
+            large = await self._with_objects(erasing, store, bucket, self._sizes.inferences)
+        return {"rounds": rounds, "large": _said(large)}
+
+    async def _with_objects(
+        self, erasing: Erasing, store: S3Store, bucket: str, count: int
+    ) -> Erased:
+        events = list(self._events(count))
+        await asyncio.to_thread(put, store, events)
+        model = await self._fill(events, bucket=bucket)
+        return await erasing.erase(model, count=count, objects=count * len(KINDS))
+
+    def _events(self, count: int, *, days: int = 0) -> Iterator[Made]:
+        """Of a model and a day of their own, `days` more before the others."""
+        return events_of(count, model_id=unique("model"), days=days + next(self._days))
+
+    async def _fill(
+        self, events: list[Made], *, bucket: str | None = None, alone: bool = False
+    ) -> int:
+        """Store them; their rows name objects where there is a bucket. Unless they are alone
+        an inference of another model keeps the partition. Returns the model."""
+        if not alone:
+            await stage.fill(self._dsn, events[:1], model_id="kept", keys=False)
+        named = {"keys": True, "bucket": bucket} if bucket else {"keys": False}
+        model_id = events[0].model_id
+        await stage.fill(self._dsn, events, model_id=model_id, **named)
+        async with self._engine.connect() as connection:
+            return (await registrations.get(connection, model_id)).model
+
+    async def _all_of(self, model_id: str) -> tuple[int, int]:
+        """A model of the population, and how many inferences it has."""
+        async with self._engine.connect() as connection:
+            model = (await registrations.get(connection, model_id)).model
+            query = select(func.count()).select_from(inference).where(inference.c.model == model)
+            return model, int(await connection.scalar(query) or 0)
+
+    def _quiet(self, count: int) -> float:
+        """About as long as the erasure will take."""
+        return min(_QUIET_SECONDS, count / 5_000)
+
+    @asynccontextmanager
+    async def _retention(self, bucket: str | None = None) -> AsyncIterator[Erasing]:
+        environment = dict(self._environment)
+        if bucket is not None:
+            environment["INFERENCE_STORE_S3_BUCKET"] = bucket
+        service = Service("retention", environment, self._folder)
+        try:
+            await asyncio.to_thread(service.wait_ready)
+            pids = {"retention": service.process.pids, **self._servers}
+            erasing = Erasing(self._engine, service, pids)
+            await erasing.idle()
+            yield erasing
+        finally:
+            await asyncio.to_thread(service.stop)
+
+
+def _said(erased: Erased) -> dict[str, Any]:
+    steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in erased.steps.items())
+    print(
+        f"  {erased.inferences:,} inferences, {erased.objects:,} objects: {erased.rate:,.0f}/s;"
+        f" {steps}; {max(erased.resident):.0f} MiB",
+        flush=True,
+    )
+    return erased.as_json()

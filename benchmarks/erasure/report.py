@@ -1,0 +1,183 @@
+"""The section of docs/benchmarks.md, from what was measured, between two marks of the page."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+_RESULTS = Path(__file__).with_name("results.json")
+_PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
+_BEGIN, _END = "<!-- figures of bench-erasure -->", "<!-- end of the erasure -->"
+# What it is held to: inferences a second one by one; shares of what S3 deletes by itself, for the
+# delete step and with listing and verification; times of what questions take without an erasure.
+ROWS, DELETED, VERIFIED, TIMES = 5_000, 0.8, 0.6, 2.0
+_CLIENTS: Final = ("obstore", "minio-py")
+_STEPS: Final = ("mark", "list", "claim", "delete", "verify", "forget")
+_OF_S3: Final = ("list", "delete", "verify")
+_PROCESSES: Final = ("retention", "postgres", "minio")
+Found = Mapping[str, Any]
+
+
+def main() -> None:
+    """Write the section."""
+    found = json.loads(_RESULTS.read_text())
+    before, rest = _PAGE.read_text().split(_BEGIN)
+    _, after = rest.split(_END)
+    _PAGE.write_text(f"{before}{_BEGIN}\n\n{section(found)}\n\n{_END}{after}")
+
+
+def section(found: Found) -> str:
+    """All of it, in Markdown."""
+    tables = [_inferences(found), _objects(found), _steps(found), _memory(found), _beside(found)]
+    return "\n\n".join(
+        [_machine(found), *("\n".join(lines) for lines in map(list, tables) if lines)]
+    )
+
+
+def _machine(found: Found) -> str:
+    machine, sizes = found["machine"], found["sizes"]
+    settings = ", ".join(f"`{name}={value}`" for name, value in found["settings"].items())
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory GiB']} GiB,"
+        f" Python {machine['python']}; load before the run {machine['load before']};"
+        f" medians of {sizes['rounds']} rounds of {sizes['row_sample']:,} inferences without"
+        f" objects and of {sizes['sample']:,} with three each;"
+        f" {f'settings {settings}' if settings else 'default settings'}."
+    )
+
+
+def _inferences(found: Found) -> Iterator[str]:
+    if rows := found.get("rows"):
+        yield from _head("inferences", "inferences/s", "of plain DELETE", "bar")
+        rounds = rows["rounds"]
+        yield _cells(
+            "plain DELETE of the same rows", _rate([one["floor"] for one in rounds]), "", ""
+        )
+        rates = [one["rate"] for one in rounds]
+        ratio = median(one["rate"] / one["floor"] for one in rounds)
+        yield _cells("one by one", _rate(rates), f"{ratio:.2f}", _bar(median(rates), ROWS))
+        large = _rate_of(rows["large"])
+        name = f"one by one, {rows['large']['inferences']:,}"
+        yield _cells(name, _rate([large]), "", _bar(large, ROWS))
+    for whole in [found["whole"]] if "whole" in found else []:
+        dropped = sum(one["partitions"] for one in whole)
+        name = f"whole partitions ({dropped} dropped)"
+        yield _cells(name, _rate([_rate_of(one) for one in whole]), "", "")
+
+
+def _objects(found: Found) -> Iterator[str]:
+    parts = [(part, name) for part, name in _BUCKETS.items() if part in found]
+    if parts:
+        yield from _head("objects", "objects/s", "of S3 by itself", "bar")
+    for part, name in parts:
+        rounds = found[part]["rounds"]
+        client = max((c for c in _CLIENTS if c in rounds[0]), key=lambda c: _median(rounds, c))
+        alone = [one[client] for one in rounds]
+        yield _cells(f"{name}: S3's bulk delete by itself ({client})", _rate(alone), "", "")
+        for what, steps, bar in _LINES:
+            rates = [_rate_of(one["erased"], "objects", steps) for one in rounds]
+            ratio = median(rate / floor for rate, floor in zip(rates, alone, strict=True))
+            yield _cells(f"{name}: {what}", _rate(rates), f"{ratio:.2f}", _bar(ratio, bar))
+        large = found[part]["large"]
+        for what, steps, bar in _LINES:
+            rate = _rate_of(large, "objects", steps)
+            ratio = rate / median(alone)
+            said = f"{name}: {large['objects']:,}, {what}"
+            yield _cells(said, _rate([rate]), f"{ratio:.2f}", _bar(ratio, bar))
+
+
+_BUCKETS: Final = {"objects": "unversioned", "versioned": "versioned"}
+_LINES: Final = (
+    ("the delete step", ("delete",), DELETED),
+    ("with listing and verification", _OF_S3, VERIFIED),
+    ("the whole erasure, with rows", None, None),
+)
+
+
+def _steps(found: Found) -> Iterator[str]:
+    """Inferences a second of each step by itself, of the large ones."""
+    yield "Inferences a second of each step by itself; µs of CPU of each process an inference:\n"
+    yield from _head("erasure", "in all", *_STEPS, *(f"{name} µs" for name in _PROCESSES))
+    for name, large in _large(found):
+        spent = large["steps"]
+        rates = [large["inferences"] / spent[step] if spent.get(step) else 0 for step in _STEPS]
+        yield _cells(
+            name,
+            f"{_rate_of(large):,.0f}",
+            *(f"{rate:,.0f}" if rate else "" for rate in rates),
+            *(f"{large['cpu'][process]:,.0f}" for process in _PROCESSES),
+        )
+
+
+def _memory(found: Found) -> Iterator[str]:
+    """Of the retention process, from when it is warm."""
+    yield "Resident MiB of the retention process:\n"
+    yield from _head("erasure", "at a tenth", "half", "the end", "most")
+    for name, large in _large(found):
+        looks = large["resident"]
+        at = [looks[int((len(looks) - 1) * share)] for share in (0.1, 0.5, 1.0)]
+        yield _cells(name, *(f"{mib:.0f}" for mib in (*at, max(looks))))
+
+
+def _beside(found: Found) -> Iterator[str]:
+    rounds = found.get("beside")
+    if not rounds:
+        return
+    rate = median(one["rate"] for one in rounds)
+    yield (
+        f"Questions about another model, {found['sizes']['events']} events/s coming in; the erasure"
+        f" beside them does {rate:,.0f} inferences/s. p99 in milliseconds:\n"
+    )
+    yield from _head("question", "without", "during an erasure", "times", "bar")
+    for kind in ("page", "count", "look-up", "all"):
+        quiet, busy = ([one[when][kind] for one in rounds] for when in ("quiet", "busy"))
+        times = median(b / q for b, q in zip(busy, quiet, strict=True))
+        kept = f"< {TIMES:g}" + ("" if times < TIMES else " **no**")
+        yield _cells(kind, f"{median(quiet):.1f}", f"{median(busy):.1f}", f"{times:.2f}", kept)
+
+
+def _large(found: Found) -> Iterator[tuple[str, Found]]:
+    for part, name in {"rows": "rows", **_BUCKETS}.items():
+        if part in found:
+            large = found[part]["large"]
+            objects = f", {large['objects']:,} objects, {name}" if large["objects"] else ""
+            yield f"{large['inferences']:,} inferences{objects}", large
+    if whole := found.get("whole"):
+        one = min(whole, key=_rate_of)
+        yield f"{one['inferences']:,} inferences in whole partitions", one
+
+
+def _rate_of(one: Found, what: str = "inferences", steps: Sequence[str] | None = None) -> float:
+    """A second: of these steps, or of all that it took."""
+    spent = one["seconds"] if steps is None else sum(one["steps"].get(step, 0) for step in steps)
+    return float(one[what] / spent)
+
+
+def _median(rounds: Sequence[Found], name: str) -> float:
+    return median(float(one[name]) for one in rounds)
+
+
+def _rate(rates: Sequence[float]) -> str:
+    """The median, and the rounds where there are several."""
+    rounds = ", ".join(f"{rate:,.0f}" for rate in rates)
+    return f"{median(rates):,.0f}" + (f" ({rounds})" if len(rates) > 1 else "")
+
+
+def _bar(value: float, bar: float | None) -> str:
+    if bar is None:
+        return ""
+    return f"≥ {bar:,g}" + ("" if value >= bar else " **no**")
+
+
+def _head(*names: str) -> Iterator[str]:
+    yield _cells(*names)
+    yield "|---" * len(names) + "|"
+
+
+def _cells(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
