@@ -15,7 +15,8 @@ from inference_store.store.events import StorageKey
 
 from .clients import away
 from .keys import is_addressable, is_plain
-from .listing import PAGE, Version, survivors
+from .listed import PAGE, Version
+from .listing import survivors
 
 _VERSIONING_SECONDS = 60.0
 THREADS = 4  # bulk deletes in flight: more gain nothing on one server
@@ -50,7 +51,7 @@ class Deletion:
         for bucket, names in _by_bucket(keys).items():
             doomed = [Version(name) for name in names]
             if self._keeps_versions(bucket):
-                doomed = self._survivors(bucket, names, versions=True)
+                doomed = self._survivors(bucket, names, versions=True, expected=True)
             faults += self._delete(bucket, doomed)
         return faults
 
@@ -92,9 +93,13 @@ class Deletion:
         """End the threads."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
-    def _survivors(self, bucket: str, names: Sequence[str], *, versions: bool) -> list[Version]:
+    def _survivors(
+        self, bucket: str, names: Sequence[str], *, versions: bool, expected: bool = False
+    ) -> list[Version]:
         with away():
-            return survivors(self._client, bucket, names, versions)
+            return survivors(
+                self._client, bucket, names, versions, executor=self._executor, expected=expected
+            )
 
     def _delete(self, bucket: str, doomed: Sequence[Version]) -> list[DeleteFault]:
         plain = [version for version in doomed if is_plain(version.key)]

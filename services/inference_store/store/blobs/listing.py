@@ -1,21 +1,96 @@
 """Which of some keys are still in a bucket, in any version, by listing."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from itertools import groupby
 from os.path import commonprefix
-from typing import NamedTuple
+from typing import Final
 
 from minio import Minio
 
-PAGE = 1000
+from .listed import PAGE, Page, Version, after, listed
+
+# To see that nothing is there few names are enough: a page of a thousand takes its time.
+_FEW: Final = 20
+# Where a page passes fewer keys than this share of its names, the keys lie too far apart for it.
+_DENSE: Final = 0.05
 
 
-class Version(NamedTuple):
-    """One version, or delete marker, of an object; `id` is None where the bucket keeps none."""
+def survivors(
+    client: Minio,
+    bucket: str,
+    keys: Sequence[str],
+    versions: bool,
+    *,
+    executor: Executor,
+    expected: bool = False,
+) -> list[Version]:
+    """Every version and delete marker of `keys` (sorted) that the bucket still lists.
 
-    key: str
-    id: str | None = None
-    latest: bool = True
-    marker: bool = False
+    Keys that were captured one after the other are neighbours: one list request from the
+    first to the last covers a thousand of them. Where much else lies between, each folder is
+    listed by itself, and where that is full of others each key. `expected`: most are likely to
+    be there.
+    """
+    swept = partial(_swept, client, bucket, versions=versions)
+    found, left = swept(keys, size=PAGE if expected else _FEW)
+    for some, rest in executor.map(partial(swept, size=PAGE), _folders(left)):
+        found += some
+        for alone in executor.map(partial(swept, size=_FEW), ([key] for key in rest)):
+            found += alone[0]
+    # what a page ended with is listed again where the keys behind it are listed by themselves
+    return list(dict.fromkeys(found))
+
+
+def _swept(
+    client: Minio, bucket: str, keys: Sequence[str], *, size: int, versions: bool
+) -> tuple[list[Version], Sequence[str]]:
+    """What is listed of the keys, from the first to the last; and the keys behind the page after
+    which it gave up, for too much else lies between them. A key alone is not given up."""
+    found: list[Version] = []
+    prefix, place = _begin(keys, versions=versions)
+    while keys and place is not None:
+        page = listed(client, bucket, prefix, place, size=size, versions=versions)
+        found += _among(keys, page)
+        left = _behind(keys, page, versions=versions)
+        if page.next is None or not left:
+            break
+        passed = len(keys) - len(left)
+        if size == PAGE and len(keys) > 1 and passed < _DENSE * len(page.entries):
+            return found, left
+        keys, place, size = left, page.next, PAGE
+    return found, ()
+
+
+def _begin(keys: Sequence[str], *, versions: bool) -> tuple[str, dict[str, str]]:
+    """The prefix of all, and the place before the first."""
+    if not keys:
+        return "", {}
+    # S3's prefixes are of characters, not of path segments
+    prefix = commonprefix([keys[0], keys[-1]])  # noqa: RUF071
+    # "Behind" leaves its own name out: the first key without its last character is before it.
+    # Where that is shorter than the prefix it would add nothing, and MinIO refuses it.
+    before = keys[0][:-1] if len(prefix) < len(keys[0]) else None
+    return prefix, after(before, versions=versions)
+
+
+def _among(keys: Sequence[str], page: Page) -> Iterator[Version]:
+    wanted = frozenset(keys)
+    return (entry for entry in page.entries if entry.key in wanted)
+
+
+def _behind(keys: Sequence[str], page: Page, *, versions: bool) -> Sequence[str]:
+    """Those that the next page may have; of versions also the key that this one ended with."""
+    if page.last is None:
+        return keys
+    return keys[(bisect_left if versions else bisect_right)(keys, page.last) :]
+
+
+def _folders(keys: Sequence[str]) -> Iterator[list[str]]:
+    """Neighbours that differ in their last segment only: a capture's objects."""
+    return (list(group) for _, group in groupby(keys, lambda key: key.rpartition("/")[0]))
 
 
 def first_after(client: Minio, bucket: str, prefix: str, after: str) -> str | None:
@@ -24,62 +99,3 @@ def first_after(client: Minio, bucket: str, prefix: str, after: str) -> str | No
     names = (found.object_name for found in listed)
     # a server that does not know "start after" begins at the first
     return next((name for name in names if name is not None and name > after), None)
-
-
-class _TooManyBetween(Exception):
-    """More other objects than keys lie between the first key and the last."""
-
-
-def survivors(client: Minio, bucket: str, keys: Sequence[str], versions: bool) -> list[Version]:
-    """Every version and delete marker of `keys` (sorted) that the bucket still lists.
-
-    Keys that were captured one after the other are neighbours: one list request from the
-    first to the last covers a thousand of them. Where much else lies between, the halves are
-    listed by themselves, down to one key.
-    """
-    if not keys:
-        return []
-    try:
-        return list(_between(client, bucket, keys, versions))
-    except _TooManyBetween:
-        half = len(keys) // 2
-        first = survivors(client, bucket, keys[:half], versions)
-        return first + survivors(client, bucket, keys[half:], versions)
-
-
-def _between(client: Minio, bucket: str, keys: Sequence[str], versions: bool) -> Iterator[Version]:
-    wanted, last = frozenset(keys), keys[-1]
-    others = beyond = 0
-    for found in _listed(client, bucket, keys, versions):
-        name = found.key
-        if name in wanted:
-            yield found
-        elif name > last:
-            # A page has its versions first and its delete markers after them: only past a
-            # whole page of later names can no marker of ours follow.
-            beyond += 1
-            if not versions or beyond > PAGE:
-                return
-        else:
-            others += 1
-            if len(keys) > 1 and others > PAGE + len(keys):
-                raise _TooManyBetween
-
-
-def _listed(client: Minio, bucket: str, keys: Sequence[str], versions: bool) -> Iterator[Version]:
-    # S3's prefixes are of characters, not of path segments
-    prefix = commonprefix([keys[0], keys[-1]])  # noqa: RUF071
-    # "Start after" leaves its own name out: the first key without its last character is before
-    # it. Where that is shorter than the prefix it would add nothing, and MinIO refuses it.
-    start_after = keys[0][:-1] if len(prefix) < len(keys[0]) else None
-    listed = client.list_objects(
-        bucket,
-        prefix=prefix,
-        start_after=start_after or None,
-        recursive=True,
-        include_version=versions,
-    )
-    for found in listed:
-        if found.object_name is not None:
-            latest = found.is_latest is None or str(found.is_latest).lower() == "true"
-            yield Version(found.object_name, found.version_id, latest, bool(found.is_delete_marker))

@@ -1,6 +1,7 @@
 """Deleted means gone: in every version, where the bucket keeps versions."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
 
@@ -74,11 +75,45 @@ def test_a_locked_version_is_said_to_be_held(minio_server: S3) -> None:
         assert blobs.still_there([key]) == [key]
 
 
-def test_keys_far_apart_are_listed_in_halves(minio_server: S3) -> None:
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as made:
+        yield made
+
+
+def test_keys_far_apart_are_listed_by_themselves(
+    minio_server: S3, executor: ThreadPoolExecutor
+) -> None:
     bucket = minio_server.create_bucket(unique())
     client = minio_server.client()
     for number in range(2200):
         client.put_object(bucket, f"k{number:05}", BytesIO(b""), 0)
-    keys = ["k00000", "k00001", "k02100", "k02300"]
-    found = survivors(client, bucket, keys, versions=False)
-    assert [version.key for version in found] == keys[:3]
+    for keys in (["k00000", "k00001", "k02100", "k02300"], ["k00500", "k00700", "k02199", "k3"]):
+        for expected in (True, False):
+            found = survivors(
+                client, bucket, keys, versions=False, executor=executor, expected=expected
+            )
+            assert [version.key for version in found] == keys[:3]
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_versions_beyond_a_page_are_found(
+    minio_server: S3, bucket: str, executor: ThreadPoolExecutor, expected: bool
+) -> None:
+    """Of one key, of keys among many others, and of names that begin alike."""
+    client = minio_server.client()
+    for _ in range(1100):
+        client.put_object(bucket, "hour/b/data", BytesIO(b""), 0)
+    for number in range(1100):
+        client.put_object(bucket, f"hour/b/data{number:04}", BytesIO(b""), 0)
+    for name in ("hour/a/data", "hour/c/a +%é/data", "hour/c/data"):
+        client.put_object(bucket, name, BytesIO(b""), 0)
+        client.remove_object(bucket, name)
+    keys = ["hour/a/data", "hour/b", "hour/b/data", "hour/c/a +%é/data", "hour/c/data", "hour/d"]
+    found = survivors(client, bucket, keys, versions=True, executor=executor, expected=expected)
+    assert len(found) == len(set(found)) == 1100 + 6
+    assert [version.key for version in found if version.marker] == [keys[0], *keys[3:5]]
+    assert sum(version.latest for version in found) == 4
+    for key in keys:
+        alone = survivors(client, bucket, [key], versions=True, executor=executor)
+        assert sorted(alone) == sorted(version for version in found if version.key == key)
