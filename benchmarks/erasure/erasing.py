@@ -1,25 +1,33 @@
-"""Erasing by the retention service and its policy: how long, by which steps, with what memory."""
+"""Erasing by a real retention service: how long it takes, by which steps, with what memory."""
 
 import asyncio
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
 from urllib.request import urlopen
 
+import httpx
 import psutil
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.service_process import Service
 
 from benchmarks.ingest.measure import CpuClock
+from inference_store.store import registrations
 from inference_store.store.retention import policies, runs
+from inference_store.store.retention.erasures.erasure import FINAL
 from inference_store.store.retention.policies import RetentionPolicy
 from inference_store.store.retention.runs import Run
 
 _PATIENCE_SECONDS = 3600.0
 _LOOK_SECONDS = 0.2
 _SUM = re.compile(r'inference_store_retention_step_seconds_sum\{step="(\w+)"\} (\S+)')
+_ALL = "received_at < TIMESTAMP('2100-01-01T00:00:00Z')"
+_ONE_DAY = {"rules": [{"keep_input": "P1D", "keep_inference": "P1D"}]}
+T = TypeVar("T")
 Pids = Mapping[str, Callable[[], Sequence[int]]]
 
 
@@ -47,11 +55,23 @@ class Erased:
         return asdict(self) | {"resident": list(self.resident[::every])}
 
 
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What is looked at while an erasure runs, and the steps' seconds before it."""
+
+    clock: CpuClock
+    steps: Mapping[str, float]
+    resident: list[float] = field(default_factory=list)
+
+
 class Erasing:
     """Asks a retention service to erase all of a model, and watches."""
 
-    def __init__(self, engine: AsyncEngine, service: Service, pids: Pids) -> None:
+    def __init__(
+        self, engine: AsyncEngine, http: httpx.AsyncClient, service: Service, pids: Pids
+    ) -> None:
         self._engine = engine
+        self._http = http
         self._service = service
         self._pids = pids
 
@@ -59,50 +79,73 @@ class Erasing:
         """Wait until the run that a start begins with is done."""
         async with self._engine.begin() as connection:
             asked = await runs.request(connection)
-        await self._until_done(asked)
+        await self._until(lambda: self._run(asked))
 
-    async def erase(self, model: int, *, count: int, objects: int = 0) -> Erased:
-        """All of the model, which has so many inferences."""
-        await self._keep_one_day(model)
-        before, clock = await asyncio.to_thread(self._steps), CpuClock(self._pids)
+    async def by_request(self, model_id: str, *, count: int, objects: int = 0) -> Erased:
+        """All of the model, which has so many inferences, by a filter over the api."""
+        watch = await self._watch()
+        answer = await self._http.post(f"/v1/models/{model_id}/erasures", json={"filter": _ALL})
+        answer.raise_for_status()
+        found = await self._until(partial(self._erasure, answer.json()["id"]), watch)
+        begun, ended = (datetime.fromisoformat(found[at]) for at in ("begun_at", "finished_at"))
+        if (found["inferences"], found["objects"], found["error"]) != (count, objects, None):
+            raise RuntimeError(f"not {count} inferences and {objects} objects: {found}")
+        return await self._erased(watch, count, objects, (ended - begun).total_seconds())
+
+    async def by_policy(self, model_id: str, *, count: int) -> Erased:
+        """The same by a policy that keeps one day, and a run."""
+        watch = await self._watch()
         async with self._engine.begin() as connection:
+            model = (await registrations.get(connection, model_id)).model
+            await policies.put(connection, model, RetentionPolicy.model_validate(_ONE_DAY))
             asked = await runs.request(connection, model)
-        run, resident = await self._until_done(asked, clock)
-        if run.error is not None or run.inferences_deleted != count:
-            raise RuntimeError(f"erased {run.inferences_deleted} of {count}: {run.error}")
+        run = await self._until(lambda: self._run(asked), watch)
         assert run.started_at is not None
         assert run.finished_at is not None
+        if run.error is not None or run.inferences_deleted != count:
+            raise RuntimeError(f"erased {run.inferences_deleted} of {count}: {run.error}")
+        seconds = (run.finished_at - run.started_at).total_seconds()
+        return await self._erased(watch, count, 0, seconds, run.partitions_dropped)
+
+    async def _watch(self) -> _Watch:
+        return _Watch(CpuClock(self._pids), await asyncio.to_thread(self._steps))
+
+    async def _erased(
+        self, watch: _Watch, count: int, objects: int, seconds: float, partitions: int = 0
+    ) -> Erased:
         after = await asyncio.to_thread(self._steps)
         return Erased(
             inferences=count,
-            seconds=(run.finished_at - run.started_at).total_seconds(),
+            seconds=seconds,
             objects=objects,
-            steps={step: spent - before.get(step, 0.0) for step, spent in after.items()},
-            cpu={name: 1e6 * spent / count for name, spent in clock.used().items()},
-            resident=resident,
-            partitions=run.partitions_dropped,
+            steps={step: spent - watch.steps.get(step, 0.0) for step, spent in after.items()},
+            cpu={name: 1e6 * spent / count for name, spent in watch.clock.used().items()},
+            resident=watch.resident,
+            partitions=partitions,
         )
 
-    async def _keep_one_day(self, model: int) -> None:
-        rule = {"keep_input": "P1D", "keep_inference": "P1D"}
-        async with self._engine.begin() as connection:
-            await policies.put(connection, model, RetentionPolicy.model_validate({"rules": [rule]}))
-
-    async def _until_done(
-        self, asked: Run, clock: CpuClock | None = None
-    ) -> tuple[Run, list[float]]:
+    async def _until(
+        self, ended: Callable[[], Awaitable[T | None]], watch: _Watch | None = None
+    ) -> T:
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        resident: list[float] = []
         while time.monotonic() < deadline:
-            async with self._engine.connect() as connection:
-                run = await runs.find(connection, asked.id)
-            resident.append(self._resident())
-            if run is not None and run.started_at and run.finished_at:
-                return run, resident
-            if clock is not None:
-                clock.look()
+            found = await ended()
+            if watch is not None:
+                watch.resident.append(self._resident())
+                watch.clock.look()
+            if found is not None:
+                return found
             await asyncio.sleep(_LOOK_SECONDS)
-        raise TimeoutError("the retention run did not end")
+        raise TimeoutError("the erasure did not end")
+
+    async def _run(self, asked: Run) -> Run | None:
+        async with self._engine.connect() as connection:
+            run = await runs.find(connection, asked.id)
+        return run if run is not None and run.started_at and run.finished_at else None
+
+    async def _erasure(self, number: str) -> dict[str, Any] | None:
+        found: dict[str, Any] = (await self._http.get(f"/v1/erasures/{number}")).json()
+        return found if found["state"] in FINAL else None
 
     def _resident(self) -> float:
         pids = self._service.process.pids()

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store import registrations
 from inference_store.store.blobs.deletion import THREADS
 from inference_store.store.tables import PARTITIONED, inference
 
@@ -33,9 +34,10 @@ class Put(NamedTuple):
 Delete = Callable[[Sequence[Put]], None]
 
 
-async def plain_deletes(engine: AsyncEngine, model: int, count: int) -> float:
+async def plain_deletes(engine: AsyncEngine, model_id: str, count: int) -> float:
     """Inferences a second: DELETEs by their keys, 1,000 a transaction, and nothing else."""
     async with engine.connect() as connection:
+        model = (await registrations.get(connection, model_id)).model
         query = select(inference.c.uid).where(inference.c.model == model)
         uids = sorted((await connection.execute(query)).scalars())
     if len(uids) != count:

@@ -20,7 +20,7 @@ from tests.service_process import Service
 
 from benchmarks.ingest import stage
 from benchmarks.ingest.events import Made
-from benchmarks.query.asking import asking
+from benchmarks.query.asking import Asker, asking
 from benchmarks.query.feeding import feeding
 from benchmarks.query.restoring import counted
 from inference_store.store import registrations
@@ -34,7 +34,7 @@ from .floors import bulk_deletes, clients, plain_deletes
 from .putting import KINDS, bucket_of, events_of, put
 
 PARTS: Final = ("rows", "beside", "whole", "objects", "versioned")
-_BUCKETS: Final = {"objects": "bench", "versioned": "bench-versioned"}
+_BUCKETS: Final = {"objects": stage.BUCKET, "versioned": "bench-versioned"}
 # Partitions that go whole lie by themselves, long before all others.
 _LONG_AGO_DAYS = 4000
 _QUIET_SECONDS = 30.0
@@ -64,11 +64,6 @@ class Bench:
     ) -> None:  # fmt: skip
         self._sizes, self._minio, self._folder = sizes, minio, folder
         self._dsn = dsn_of(postgres)
-        self._s3 = {
-            "S3_ENDPOINT": minio.endpoint,
-            "S3_ACCESS_KEY": minio.access_key,
-            "S3_SECRET_KEY": minio.secret_key,
-        }
         for part, bucket in _BUCKETS.items():
             bucket_of(minio, bucket, versioned=part == "versioned")
         self._environment = service_environment(
@@ -88,6 +83,7 @@ class Bench:
         # Each fill has a day of its own, so that none meets the dead rows of another.
         self._days = numbers(3)
         self._engine: AsyncEngine
+        self._asker: Asker
 
     async def run(self, parts: Sequence[str]) -> dict[str, Any]:
         """The parts, by name."""
@@ -95,9 +91,10 @@ class Bench:
         found: dict[str, Any] = {}
         try:
             await counted(self._dsn)
-            for part in (part for part in PARTS if part in parts):
-                print(f"{part} …", flush=True)
-                found[part] = await self._part(part)
+            async with asking(self._dsn, self._minio) as self._asker:
+                for part in (part for part in PARTS if part in parts):
+                    print(f"{part} …", flush=True)
+                    found[part] = await self._part(part)
         finally:
             await self._engine.dispose()
         return found
@@ -114,31 +111,29 @@ class Bench:
 
     async def _rows(self) -> dict[str, Any]:
         """Rounds beside plain DELETEs, then the large one."""
-        rounds = []
+        rounds, count = [], self._sizes.row_sample
         async with self._retention() as erasing:
             for _ in range(self._sizes.rounds):
-                count = self._sizes.row_sample
-                plain, ours = [await self._fill(list(self._events(count))) for _ in range(2)]
-                floor = await plain_deletes(self._engine, plain, count)
-                erased = await erasing.erase(ours, count=count)
-                rounds.append({"floor": floor, "rate": erased.rate})
-                print(f"  plain DELETE {floor:,.0f}/s, one by one {erased.rate:,.0f}/s", flush=True)
+                plain, asked, old = [await self._fill(list(self._events(count))) for _ in range(3)]
+                one = {"floor": await plain_deletes(self._engine, plain, count)}
+                one["request"] = (await erasing.by_request(asked, count=count)).rate
+                one["policy"] = (await erasing.by_policy(old, count=count)).rate
+                print(f"  {one}", flush=True)
+                rounds.append(one)
         async with self._retention() as erasing:
-            model, count = await self._all_of(DOOMED)
-            large = await erasing.erase(model, count=count)
+            large = await erasing.by_request(DOOMED, count=await self._count(DOOMED))
         return {"rounds": rounds, "large": _said(large)}
 
     async def _beside(self) -> list[dict[str, Any]]:
         """The same questions under ingest, without an erasure and with one, in turn."""
-        found = []
+        found, questions = [], Questions(self._asker)
         with feeding(self._dsn, self._sizes.events):
-            async with self._retention() as erasing, asking(self._dsn, **self._s3) as asker:
-                questions = Questions(asker)
+            async with self._retention() as erasing:
                 await questions.draw()
                 for name in BESIDE:
-                    model, count = await self._all_of(name)
+                    count = await self._count(name)
                     _, quiet = await questions.during(asyncio.sleep(self._quiet(count)))
-                    erased, busy = await questions.during(erasing.erase(model, count=count))
+                    erased, busy = await questions.during(erasing.by_request(name, count=count))
                     found.append({"quiet": p99(quiet), "busy": p99(busy), "rate": erased.rate})
                     print(f"  {found[-1]}", flush=True)
         return found
@@ -150,7 +145,7 @@ class Bench:
             for _ in range(self._sizes.rounds):
                 events = list(self._events(count, days=_LONG_AGO_DAYS))
                 model = await self._fill(events, alone=True)
-                erased = await erasing.erase(model, count=count)
+                erased = await erasing.by_policy(model, count=count)
                 if not erased.partitions:
                     raise RuntimeError("no partition was dropped")
                 found.append(_said(erased))
@@ -161,7 +156,7 @@ class Bench:
         store = stage.store_of(self._minio, bucket)
         ways = clients(store, self._minio.client(), bucket, versioned=versioned)
         rounds = []
-        async with self._retention(bucket) as erasing:
+        async with self._retention() as erasing:
             for _ in range(self._sizes.rounds):
                 erased = await self._with_objects(erasing, store, bucket, self._sizes.sample)
                 one: dict[str, Any] = {"erased": _said(erased)}
@@ -171,7 +166,7 @@ class Bench:
                     one[name] = await asyncio.to_thread(bulk_deletes, delete, objects)
                     print(f"  {name} by itself {one[name]:,.0f} objects/s", flush=True)
                 rounds.append(one)
-        async with self._retention(bucket) as erasing:
+        async with self._retention() as erasing:
             large = await self._with_objects(erasing, store, bucket, self._sizes.inferences)
         return {"rounds": rounds, "large": _said(large)}
 
@@ -181,7 +176,7 @@ class Bench:
         events = list(self._events(count))
         await asyncio.to_thread(put, store, events)
         model = await self._fill(events, bucket=bucket)
-        return await erasing.erase(model, count=count, objects=count * len(KINDS))
+        return await erasing.by_request(model, count=count, objects=count * len(KINDS))
 
     def _events(self, count: int, *, days: int = 0) -> Iterator[Made]:
         """Of a model and a day of their own, `days` more before the others."""
@@ -189,38 +184,34 @@ class Bench:
 
     async def _fill(
         self, events: list[Made], *, bucket: str | None = None, alone: bool = False
-    ) -> int:
+    ) -> str:
         """Store them; their rows name objects where there is a bucket. Unless they are alone
-        an inference of another model keeps the partition. Returns the model."""
+        an inference of another model keeps the partition. Returns their model."""
         if not alone:
             await stage.fill(self._dsn, events[:1], model_id="kept", keys=False)
         named = {"keys": True, "bucket": bucket} if bucket else {"keys": False}
         model_id = events[0].model_id
         await stage.fill(self._dsn, events, model_id=model_id, **named)
-        async with self._engine.connect() as connection:
-            return (await registrations.get(connection, model_id)).model
+        return model_id
 
-    async def _all_of(self, model_id: str) -> tuple[int, int]:
-        """A model of the population, and how many inferences it has."""
+    async def _count(self, model_id: str) -> int:
+        """How many inferences a model of the population has."""
         async with self._engine.connect() as connection:
             model = (await registrations.get(connection, model_id)).model
             query = select(func.count()).select_from(inference).where(inference.c.model == model)
-            return model, int(await connection.scalar(query) or 0)
+            return int(await connection.scalar(query) or 0)
 
     def _quiet(self, count: int) -> float:
         """About as long as the erasure will take."""
         return min(_QUIET_SECONDS, count / 5_000)
 
     @asynccontextmanager
-    async def _retention(self, bucket: str | None = None) -> AsyncIterator[Erasing]:
-        environment = dict(self._environment)
-        if bucket is not None:
-            environment["INFERENCE_STORE_S3_BUCKET"] = bucket
-        service = Service("retention", environment, self._folder)
+    async def _retention(self) -> AsyncIterator[Erasing]:
+        service = Service("retention", self._environment, self._folder)
         try:
             await asyncio.to_thread(service.wait_ready)
             pids = {"retention": service.process.pids, **self._servers}
-            erasing = Erasing(self._engine, service, pids)
+            erasing = Erasing(self._engine, self._asker.http, service, pids)
             await erasing.idle()
             yield erasing
         finally:

@@ -54,9 +54,11 @@ def _inferences(found: Found) -> Iterator[str]:
         yield _cells(
             "plain DELETE of the same rows", _rate([one["floor"] for one in rounds]), "", ""
         )
-        rates = [one["rate"] for one in rounds]
-        ratio = median(one["rate"] / one["floor"] for one in rounds)
-        yield _cells("one by one", _rate(rates), f"{ratio:.2f}", _bar(median(rates), ROWS))
+        for what in ("request", "policy"):
+            rates = [one[what] for one in rounds]
+            ratio = median(one[what] / one["floor"] for one in rounds)
+            said = _bar(median(rates), ROWS)
+            yield _cells(f"one by one, by a {what}", _rate(rates), f"{ratio:.2f}", said)
         large = _rate_of(rows["large"])
         name = f"one by one, {rows['large']['inferences']:,}"
         yield _cells(name, _rate([large]), "", _bar(large, ROWS))

@@ -1,10 +1,11 @@
 """Asking a real api over HTTP, as a client does, by the clock."""
 
+import asyncio
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -16,9 +17,11 @@ import asyncpg
 import httpx
 from tests.servers.environment import service_environment
 from tests.servers.kafka import Kafka
-from tests.servers.minio import S3
+from tests.servers.minio import S3, MinioServer
 from tests.servers.ports import free_port
 from tests.service_process import Service
+
+from benchmarks.ingest.stage import BUCKET
 
 from .bodies import Body
 from .population import MODELS
@@ -47,7 +50,7 @@ class Asker:
     """One client: questions about the model that has 70 % of all."""
 
     def __init__(self, http: httpx.AsyncClient, postgres: asyncpg.Connection, model: int) -> None:
-        self._http = http
+        self.http = http
         self._postgres = postgres
         self._model = model
         self._inferences = f"/v1/models/{quote(MODELS[0])}/inferences"
@@ -76,7 +79,7 @@ class Asker:
     async def look_up(self, inference_id: str) -> Asked:
         """One inference by its client's id."""
         began = time.perf_counter()
-        answer = await self._http.get(f"{self._inferences}/{quote(inference_id, safe='')}")
+        answer = await self.http.get(f"{self._inferences}/{quote(inference_id, safe='')}")
         answer.raise_for_status()
         return Asked(time.perf_counter() - began, 1)
 
@@ -108,7 +111,7 @@ class Asker:
     async def _post(self, what: str, body: Body) -> tuple[float, Any]:
         """Seconds, and the answer; None where its time was over."""
         began = time.perf_counter()
-        answer = await self._http.post(f"{self._inferences}/{what}", json=body)
+        answer = await self.http.post(f"{self._inferences}/{what}", json=body)
         seconds = time.perf_counter() - began
         if answer.status_code == httpx.codes.SERVICE_UNAVAILABLE and "timeout" in answer.text:
             return seconds, None
@@ -118,27 +121,33 @@ class Asker:
 
     async def understands(self, body: Body, what: str = "query") -> bool:
         """Whether the api knows what the body asks for."""
-        answer = await self._http.post(f"{self._inferences}/{what}", json=body)
+        answer = await self.http.post(f"{self._inferences}/{what}", json=body)
         return answer.status_code not in {400, 404, 405, 422, 501}
 
 
 @asynccontextmanager
-async def asking(dsn: str, **settings: str) -> AsyncIterator[Asker]:
-    """A real api on that database, and a client of it."""
+async def asking(dsn: str, s3: S3 | None = None) -> AsyncIterator[Asker]:
+    """A real api on that database, and a client of it.
+
+    The api wants a bucket, for its ledger: `bench` of `s3`, or of a MinIO of its own.
+    """
     port = str(free_port())
-    nobody = Kafka(_NOBODY), S3(f"http://{_NOBODY}", "nobody", "nothing")
-    environment = service_environment(dsn, *nobody, "bench", API_PORT=port, **settings)
-    with tempfile.TemporaryDirectory() as folder:
+    with ExitStack() as stack:
+        if s3 is None:
+            s3 = await asyncio.to_thread(stack.enter_context, MinioServer())
+            s3.create_bucket(BUCKET)
+        environment = service_environment(dsn, Kafka(_NOBODY), s3, BUCKET, API_PORT=port)
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         service = Service("api", environment, Path(folder))
+        stack.callback(service.stop)
         postgres = await asyncpg.connect(dsn)
         model = await postgres.fetchval(
             "SELECT model FROM registration WHERE model_id = $1", MODELS[0]
         )
         try:
-            service.wait_ready()
+            await asyncio.to_thread(service.wait_ready)
             base = f"http://127.0.0.1:{port}"
             async with httpx.AsyncClient(base_url=base, timeout=60) as http:
                 yield Asker(http, postgres, model)
         finally:
             await postgres.close()
-            service.stop()

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 from benchmarks.query.dataset import scratch
 
+from tests.servers.minio import find_minio
 from tests.servers.missing import demand
 from tests.servers.postgres import find_postgres
 
@@ -15,5 +16,6 @@ from .loaded import Loaded
 def loaded(request: pytest.FixtureRequest) -> Iterator[Loaded]:
     """SIZE inferences."""
     demand("postgres", find_postgres)
+    demand("minio", find_minio)
     with scratch(request.module.SIZE) as (server, dsn):
         yield Loaded(server, dsn)
