@@ -38,8 +38,7 @@ from inference_store.store.metrics import (
 from inference_store.store.retention import claims, erasures, marks, rows
 from inference_store.store.retention.erasures import Erasure, State
 from inference_store.store.retention.failures import failed, reason_of
-from inference_store.store.retention.identities import Identity
-from inference_store.store.retention.marks import Mark
+from inference_store.store.retention.marks import Mark, Place
 from inference_store.store.stages import stage
 
 from .certifier import Certifier
@@ -68,7 +67,7 @@ class Eraser:
         # whether the last step left something because of a hold
         self.spared = False
         # where those that were given no more time go on, and what went wrong so far
-        self._places: dict[UUID, tuple[Identity | None, str | None]] = {}
+        self._places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
 
     async def finish(self, one: Erasure, *, seconds: float = inf) -> State | None:
@@ -105,8 +104,8 @@ class Eraser:
         return state
 
     async def step(
-        self, one: Erasure, after: Identity | None, *, whole_span: bool = False
-    ) -> tuple[Identity | None, str | None]:
+        self, one: Erasure, after: Place | None, *, whole_span: bool = False
+    ) -> tuple[Place | None, str | None]:
         """Erase the marks behind `after`, at most a batch: the last one and what went wrong.
 
         (None, None) when there are none, or it was cancelled; (None, why) where nothing may go.
@@ -132,8 +131,8 @@ class Eraser:
         return last, _sentence(faults)
 
     async def _claim(
-        self, one: Erasure, after: Identity | None
-    ) -> tuple[Sequence[Mark], frozenset[str], Identity | None]:
+        self, one: Erasure, after: Place | None
+    ) -> tuple[Sequence[Mark], frozenset[str], Place | None]:
         """The next marks, the objects that may go, and the last mark that was looked at.
 
         A hold that is placed before the gate is given back keeps its own; one that comes later
@@ -146,7 +145,7 @@ class Eraser:
             await marks.gate_exclusive(connection)
             left = await kept.spare(connection, page, since=one.requested_at)
             self.spared = len(left) < len(page)
-            last = page[-1].model, page[-1].uid
+            last = page[-1].place
             if not left:
                 return (), frozenset(), last
             await erasures.begin_deleting(connection, one.id)

@@ -20,7 +20,7 @@ from inference_store.store.retention import (
 )
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.frontiers import Frontier
-from inference_store.store.retention.identities import Identity
+from inference_store.store.retention.marks import Place
 from inference_store.store.retention.policies import Chain, Scope
 from inference_store.store.retention.runs import Run
 from inference_store.store.retention.selection import Decided
@@ -74,7 +74,8 @@ class Sweep:
         self._work: dict[int, list[_Work]] = {}
         self._begun: dict[Frontier, datetime] = {}
         self._erasures: dict[tuple[int, Scope], Erasure] = {}
-        self._after: dict[Frontier, Identity | None] = {}
+        # only where something was left
+        self._after: dict[Frontier, Place | None] = {}
         # whether a hold keeps something in the span that is being emptied
         self._spared = False
 
@@ -177,8 +178,11 @@ class Sweep:
         ):
             one = self._erasures[work.model, work.scope]
             after = self._after.get(work.place)
-            after, _ = await self._eraser.step(one, after, whole_span=whole_span)
-            self._after[work.place] = after or self._after.get(work.place)
+            reached, fault = await self._eraser.step(one, after, whole_span=whole_span)
+            if fault is not None or after is not None:
+                # Marks have no order of time: what is marked before the place where something is
+                # left waits for the end of the run, which looks at all of them again.
+                self._after[work.place] = reached or after
             if whole_span and self._eraser.spared:
                 self._spared, whole_span = True, False
 

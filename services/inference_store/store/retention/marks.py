@@ -34,7 +34,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.events import parse_stored, received_at_of
 from inference_store.store.layout import belongs_to
 from inference_store.store.partitions import Span, Spans, spans
-from inference_store.store.tables import blob_reference, erasing, inference, registration
+from inference_store.store.tables import (
+    MARKED_KEY,
+    blob_reference,
+    erasing,
+    inference,
+    registration,
+)
 
 from .identities import Identity, among, by_model
 
@@ -44,6 +50,9 @@ _SPANS = 8
 
 # of a mark that is new; `claimed_at` is set by the eraser
 COLUMNS: Final = tuple(column.name for column in erasing.c if column.name != "claimed_at")
+# Where a mark lies among those of its erasure: model, first storage key, uid. What lies side by
+# side in the bucket is deleted side by side, for it is seen to be gone by listing.
+Place: TypeAlias = tuple[int, str, UUID]
 # model, uid, scope, and the storage keys of data, response, metadata and sidecar
 Arrival: TypeAlias = tuple[int, UUID, str, str | None, str | None, str | None, str | None]
 
@@ -65,6 +74,11 @@ class Mark:
     references: tuple[str, ...] = ()
     # None where the model is no longer registered
     model_id: str | None = None
+
+    @property
+    def place(self) -> Place:
+        """Its place in the order of `page`."""
+        return self.model, self.data or self.response or self.metadata or "", self.uid
 
     def owns(self, key: str) -> bool:
         """Whether a storage key is of our own layout and names this inference's capture."""
@@ -147,17 +161,16 @@ async def add(connection: AsyncConnection, erasure: UUID, arrivals: Iterable[Arr
 
 
 async def page(
-    connection: AsyncConnection, erasure: UUID, *, after: Identity | None, limit: int
+    connection: AsyncConnection, erasure: UUID, *, after: Place | None, limit: int
 ) -> list[Mark]:
-    """The first marks of an erasure in the order of (model, uid), behind `after`.
+    """The first marks of an erasure in the order of their places, behind `after`.
 
     At most `limit`, and no more than lie in a few partitions.
     """
-    query = select(erasing).where(erasing.c.erasure == erasure)
-    query = query.order_by(erasing.c.model, erasing.c.uid).limit(limit)
+    order = (erasing.c.model, MARKED_KEY, erasing.c.uid)
+    query = select(erasing).where(erasing.c.erasure == erasure).order_by(*order).limit(limit)
     if after is not None:
-        place = tuple_(erasing.c.model, erasing.c.uid)
-        query = query.where(place > tuple_(literal(after[0]), literal(after[1])))
+        query = query.where(tuple_(*order) > tuple_(*(literal(each) for each in after)))
     rows = list(await connection.execute(query))
     found = rows[: len(await in_few_spans(connection, [row.uid for row in rows]))]
     identities = [(row.model, row.uid) for row in found]

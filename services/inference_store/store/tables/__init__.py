@@ -14,6 +14,7 @@ from .books import (
 from .certifying import certificate, erased_leaves
 from .counting import outdated_count, partition_count
 from .deletion import (
+    MARKED_KEY,
     blob_reference,
     erased_span,
     erasing,
@@ -57,6 +58,7 @@ from .metadata import METADATA
 from .reconciling import reconciliation, reconciliation_finding, reconciliation_named
 
 __all__ = [
+    "MARKED_KEY",
     "METADATA",
     "PARTITIONED",
     "SIDE_TABLES",

@@ -187,8 +187,16 @@ erasing = Table(
     Column("sidecar_storage_key", CODE_POINTS),
     # since then its objects may be gone; NULL: a legal hold placed now still keeps everything
     Column("claimed_at", DateTime(timezone=True)),
-    Index("erasing_erasure_idx", "erasure"),
 )
+
+# Marks are worked off in the order of what lies side by side in the bucket; '' has no objects.
+MARKED_KEY = func.coalesce(
+    erasing.c.data_storage_key,
+    erasing.c.response_storage_key,
+    erasing.c.metadata_storage_key,
+    text("''"),
+)
+Index("erasing_erasure_idx", erasing.c.erasure, erasing.c.model, MARKED_KEY, erasing.c.uid)
 
 # What was erased does not come back with a late redelivery.
 tombstone = Table(
