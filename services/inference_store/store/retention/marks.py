@@ -174,8 +174,14 @@ async def page(
     rows = list(await connection.execute(query))
     found = rows[: len(await in_few_spans(connection, [row.uid for row in rows]))]
     identities = [(row.model, row.uid) for row in found]
-    captures = await _captures(connection, identities)
+    # whose keys they are is asked for only where there are any
+    named = [
+        (row.model, row.uid)
+        for row in found
+        if row.data_storage_key or row.response_storage_key or row.metadata_storage_key
+    ]
     references = await _references(connection, identities)
+    captures = await _captures(connection, [*named, *references])
     names = await _names(connection, {model for model, _ in identities})
     return [
         _mark(row, captures.get(identity), references.get(identity, ()), names.get(row.model))

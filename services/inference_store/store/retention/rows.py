@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ARRAY, ColumnElement, func, literal, select
+from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -61,11 +62,14 @@ async def _forget_inferences(
         await connection.execute(table.delete().where(among(table, model, uids)))
     # What expired before it was ever stored has left nothing that could come back.
     if not whole_span and one.cause != "expired_arrival":
-        rows = [{"model": model, "uid": uid} for uid in uids]
-        made = insert(tombstone).on_conflict_do_update(
-            index_elements=["model", "uid"], set_={"erased_at": func.now()}
+        # one statement and one array: a row each costs more than all that is deleted
+        each = func.unnest(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
+        made = insert(tombstone).from_select(["model", "uid"], select(literal(model), each))
+        await connection.execute(
+            made.on_conflict_do_update(
+                index_elements=["model", "uid"], set_={"erased_at": func.now()}
+            )
         )
-        await connection.execute(made, rows)
 
 
 async def _forget_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
