@@ -184,7 +184,9 @@ class Sweep:
                 # left waits for the end of the run, which looks at all of them again.
                 self._after[work.place] = reached or after
             if whole_span and self._eraser.spared:
-                self._spared, whole_span = True, False
+                self._spared = True
+            # what follows something that stays is remembered one by one
+            whole_span = whole_span and fault is None and not self._eraser.spared
 
     async def _mark(
         self, work: _Work, lo: datetime, hi: datetime, after: UUID | None, *, whole_span: bool
