@@ -24,7 +24,7 @@ def survivors(
     keys: Sequence[str],
     versions: bool,
     *,
-    executor: Executor,
+    executor: Executor | None = None,
     expected: bool = False,
 ) -> list[Version]:
     """Every version and delete marker of `keys` (sorted) that the bucket still lists.
@@ -35,10 +35,11 @@ def survivors(
     be there.
     """
     swept = partial(_swept, client, bucket, versions=versions)
+    side_by_side = map if executor is None else executor.map
     found, left = swept(keys, size=PAGE if expected else _FEW)
-    for some, rest in executor.map(partial(swept, size=PAGE), _folders(left)):
+    for some, rest in side_by_side(partial(swept, size=PAGE), _folders(left)):
         found += some
-        for alone in executor.map(partial(swept, size=_FEW), ([key] for key in rest)):
+        for alone in side_by_side(partial(swept, size=_FEW), ([key] for key in rest)):
             found += alone[0]
     # what a page ended with is listed again where the keys behind it are listed by themselves
     return list(dict.fromkeys(found))
