@@ -43,6 +43,7 @@ _AS_THEY_ARE = (
     "flags",
     "problem",
     "data_deleted_at",
+    "response_deleted_at",
     "revision",
 )
 _LATENCIES = (
@@ -75,10 +76,16 @@ def shown(model_id: str, inference: Inference) -> dict[str, Any]:
 
 def storage_key(inference: Inference, blob: str) -> str | None:
     """Where a blob is; None for what there is not, or is no more."""
-    if blob == "data" and inference.input_erased:
+    if is_erased(inference, blob):
         return None
     key: str | None = inference.row[f"{blob}_storage_key"]
     return key
+
+
+def is_erased(inference: Inference, blob: str) -> bool:
+    """Whether a blob was deleted, or is about to be, while the inference stays."""
+    erased = {"data": inference.input_erased, "response": inference.response_erased}
+    return erased.get(blob, False)
 
 
 def path_of(model_id: str, inference: Inference) -> str:

@@ -31,6 +31,7 @@ from .marker import Marker
 from .pace import Pace
 from .pruning import prune
 from .reconciling import Reconciling
+from .sizing import Sizing
 from .sweep import Sweep
 
 _PRODUCERS_BATCH = 500
@@ -76,6 +77,7 @@ class Leader:
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
         self._marker = Marker(engine, pace)
         self._uncounted = False
+        self._sizing = Sizing(engine, blobs, pace)
         self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
 
     async def begin(self) -> None:
@@ -108,6 +110,7 @@ class Leader:
             await self._certifier.write_head()
         if self._uncounted:
             await self._count()
+        await self._sizing.turn()
         await self._reconciling.turn()
 
     async def _resume(self, *, failed: bool) -> None:

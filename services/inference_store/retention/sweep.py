@@ -2,18 +2,21 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.errors import HoldUnreadable
+from inference_store.store.events import received_at_of
 from inference_store.store.failpoints import failpoint
 from inference_store.store.partitions import Span
+from inference_store.store.queries.bounded import Deadline
 from inference_store.store.retention import (
     erasures,
     failures,
     frontiers,
+    limits,
     policies,
     selection,
     spans,
@@ -28,7 +31,9 @@ from inference_store.store.retention.selection import Decided
 from .dropping import drop
 from .eraser import Eraser
 
-_WHOLE_SPAN = -1
+_WHOLE_SPAN, _LIMITS = -1, -2
+_LIMIT_SECONDS = 240.0
+_SECOND = timedelta(seconds=1)
 _SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
 
 
@@ -42,6 +47,7 @@ class _Work:
     rule: int
     by: tuple[Decided, int] | None
     """None: of everything."""
+    below: UUID | None = None
 
     @property
     def place(self) -> Frontier:
@@ -87,6 +93,7 @@ class Sweep:
             for span, is_closed in found:
                 await self._span(span, is_closed=is_closed)
             await self._remember()
+            await self._beyond_limits()
         except HoldUnreadable as error:
             failures.failed("hold_unreadable")
             unreadable = error.detail
@@ -120,6 +127,22 @@ class Sweep:
         }
         async with self._engine.begin() as connection:
             await frontiers.save(connection, self._chains, swept, self._now, begun=self._begun)
+
+    async def _beyond_limits(self) -> None:
+        """What is more than a policy keeps goes once all that had expired is marked."""
+        for model in self._work:
+            async with self._engine.begin() as connection:
+                deadline = Deadline.after(_LIMIT_SECONDS)
+                chain = self._chains[model]
+                below = await limits.beyond(connection, model, chain, self._now, deadline)
+            if below is None:
+                continue
+            until = received_at_of(below) + _SECOND
+            work = _Work(model, "inference", until, _LIMITS, None, below)
+            async with self._engine.connect() as connection:
+                found = await spans.ending(connection, until=until)
+            for span, _ in found:
+                await self._erase(work, span)
 
     async def _span(self, span: Span, *, is_closed: bool) -> None:
         if await self._close(span, is_closed=is_closed):
@@ -217,6 +240,7 @@ class Sweep:
                 limit=self._batch,
                 by=work.by,
                 after=after,
+                below=work.below,
                 whole_span=whole_span,
             )
             if not marked.count:

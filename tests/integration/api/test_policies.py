@@ -111,6 +111,40 @@ async def test_a_longer_policy_begins_at_once_though_something_is_overdue(
     assert (answer["state"], answer["would_delete"]["inferences"]["count"]) == ("in_force", 30)
 
 
+async def test_an_inference_says_which_rule_decides_and_when_it_goes(
+    client: httpx.AsyncClient,
+) -> None:
+    await ask(client, "PUT", _PATHS["project"], {"minimum_age": "P20D", "max_inferences": 99})
+    keep = {"rules": [{**LOW, "keep_inference": "P1Y"}]}
+    await ask(client, "PUT", _PATHS["default"], {"rules": [{**REST, "keep_input": "P2Y"}]})
+    await ask(client, "PUT", _PATHS["model"], keep)
+    path = "/v1/models/hall/inferences"
+    low = await ask(client, "GET", f"{path}/id-30/retention")
+    assert low["decided_by"]["name"] == "low"
+    assert low["input_goes_at"] == _shown(_NOW + timedelta(days=18))  # the minimum age
+    assert low["limits"] == [{"name": "max_inferences", "most": 99, "level": "project"}]
+    high = await ask(client, "GET", f"{path}/id-42/retention")
+    assert (high["decided_by"]["level"], high["decided_by"]["name"]) == ("default", "rest")
+    assert high["response_goes_at"] == _shown(_NOW + timedelta(days=55))
+    hold = {"name": "case 7", "reason": "x", "model_id": "hall", "filter": "top_score > 0.8"}
+    await ask(client, "POST", "/v1/holds", hold)
+    assert (await ask(client, "GET", f"{path}/id-42/retention"))["held_by"]["name"] == "case 7"
+    assert (await ask(client, "GET", f"{path}/id-30/retention"))["held_by"] is None
+    lost = (await ask(client, "PUT", _PATHS["default"], {"rules": [REST]}))["would_delete"]
+    assert (lost["inputs"]["count"], lost["inputs"]["held"]) == (0, 7)
+
+
+async def test_a_limit_is_previewed(client: httpx.AsyncClient) -> None:
+    answer = await ask(client, "PUT", _PATHS["model"], {"max_inferences": 10})
+    lost = answer["would_delete"]
+    assert (answer["state"], lost["inferences"]["count"]) == ("pending", 35)
+    assert lost["examples"][0]["decided_by"] is None
+
+
+def _shown(at: datetime) -> str:
+    return at.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
 async def test_now_needs_the_token_of_this_very_policy(client: httpx.AsyncClient) -> None:
     path = _PATHS["default"]
     body = {"rules": [LOW]}

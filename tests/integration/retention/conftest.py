@@ -64,9 +64,11 @@ Retain = Callable[..., Awaitable[Run]]
 def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Retain:
     """One requested run, carried out by a leader in this process; resumes what was begun."""
 
-    async def carry_out(model: int | None = None, *, using: Blobs = blobs) -> Run:
+    async def carry_out(
+        model: int | None = None, *, using: Blobs = blobs, cause: runs.Cause = "request"
+    ) -> Run:
         async with engine.begin() as connection:
-            asked = await runs.request(connection, model)
+            asked = await runs.request(connection, model, cause=cause)
         async with candidacy(engine) as leadership:
             assert await leadership.take()
             pace = Pace(leadership, Heartbeat(), asyncio.Event())

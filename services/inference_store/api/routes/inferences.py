@@ -15,7 +15,7 @@ from inference_store.api.problems import refusals
 from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include
-from inference_store.api.shown import links, shown, storage_key
+from inference_store.api.shown import is_erased, links, shown, storage_key
 from inference_store.api.shown_erasures import shown as shown_erasure
 from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
@@ -174,8 +174,8 @@ async def _read(
 
 
 async def _streamed(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
-    if blob == "data" and inference.input_erased:
-        raise Gone("The data of this inference has been deleted.")
+    if is_erased(inference, blob):
+        raise Gone(f"The {blob} of this inference has been deleted.")
     key = storage_key(inference, blob)
     if key is None:
         raise NotFound(f"The inference has no {blob}.")

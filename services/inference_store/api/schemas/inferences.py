@@ -124,6 +124,7 @@ class ShownInference(Shown):
     flags: list[str]
     problem: str | None
     data_deleted_at: datetime | None
+    response_deleted_at: datetime | None
     revision: int
     data_storage_key: str | None
     response_storage_key: str | None

@@ -26,6 +26,8 @@ class Inference:
     aliases: tuple[str, ...]
     input_erased: bool
     """Its input is gone, or is being deleted."""
+    response_erased: bool
+    """Its response is gone, or is being deleted."""
     metadata: tuple[Entry, ...] | None = None
     predictions: tuple[Mapping[str, Any], ...] | None = None
 
@@ -51,7 +53,8 @@ async def read(
     )
     found = {row["uid"]: dict(row) for row in rows.mappings()}
     aliases = await _aliases(connection, model, wanted)
-    inputs = await _inputs_marked(connection, model, wanted)
+    inputs = await _marked(connection, model, wanted, "input")
+    responses = await _marked(connection, model, wanted, "response")
     predictions = await _predictions(connection, model, wanted) if PREDICTIONS in include else None
     return [
         Inference(
@@ -59,6 +62,7 @@ async def read(
             top_label=found[uid]["top_label_name"],
             aliases=tuple(aliases.get(uid, ())),
             input_erased=uid in inputs or found[uid]["data_deleted_at"] is not None,
+            response_erased=uid in responses or found[uid]["response_deleted_at"] is not None,
             metadata=_entries(found[uid], include),
             predictions=None if predictions is None else tuple(predictions.get(uid, ())),
         )
@@ -82,10 +86,10 @@ async def _aliases(connection: AsyncConnection, model: int, uids: Any) -> dict[U
     return found
 
 
-async def _inputs_marked(connection: AsyncConnection, model: int, uids: Any) -> set[UUID]:
+async def _marked(connection: AsyncConnection, model: int, uids: Any, scope: str) -> set[UUID]:
     table = erasing.c
     query = select(table.uid).where(
-        table.model == model, table.uid == any_(uids), table.scope == "input"
+        table.model == model, table.uid == any_(uids), table.scope == scope
     )
     return set((await connection.execute(query)).scalars())
 

@@ -15,7 +15,7 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.tables import policy_sweep
+from inference_store.store.tables import hold, policy_sweep
 
 from .policies import Chain, Scope
 
@@ -42,7 +42,9 @@ async def load(
     """Where each sweep may begin; one that is not there begins at the beginning."""
     signs = {model: sign(chain) for model, chain in chains.items()}
     here = policy_sweep.c
-    query = select(policy_sweep).where(here.whole_at > now - _WHOLE)
+    # a hold that has ended by itself since kept what lies behind
+    ended = select(hold.c.id).where(hold.c.until > here.until, hold.c.until <= now)
+    query = select(policy_sweep).where(here.whole_at > now - _WHOLE, ~ended.exists())
     return {
         (row.model, row.rule, row.scope): row.until - _OVERLAP
         for row in await connection.execute(query)

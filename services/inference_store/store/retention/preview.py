@@ -7,7 +7,7 @@ apart. Where time runs out the answer is `partial`, and its figures are what was
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -30,19 +30,20 @@ from sqlalchemy import (
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import holds
-from inference_store.store.events import uid_floor
+from inference_store.store.events import received_at_of, uid_floor
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
 from inference_store.store.queries.scope import Scope as Where
 from inference_store.store.queries.scope import pieces, window
 from inference_store.store.tables import erasing, inference, registration
 
-from . import policies, selection
+from . import limits, policies, selection
 from .policies import Chain, Of, RetentionPolicy, Scope, Version
 from .selection import UNDECIDED, Decided
 
 EXAMPLES = 20
 _SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
 _NOTHING = Chain()
+_SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,10 @@ async def _models(
 async def _look(
     connection: AsyncConnection, one: _Model, now: datetime, deadline: Deadline, found: WouldDelete
 ) -> None:
-    until = one.after.latest(now)
+    below = await limits.beyond(connection, one.model, one.after, now, deadline)
+    above = await limits.beyond(connection, one.model, one.before, now, deadline)
+    ends = [one.after.latest(now), None if below is None else received_at_of(below) + _SECOND]
+    until = max((end for end in ends if end is not None), default=None)
     if until is None:
         return
     rules = await selection.decided(connection, one.after)
@@ -159,6 +163,9 @@ async def _look(
         rows = _rows(piece, rules, ruled, held)
         gone = {scope: _gone(one.after, rows.c.rule, rows, scope, now) for scope in _SCOPES}
         past = {scope: _gone(one.before, rows.c.before, rows, scope, now) for scope in _SCOPES}
+        for parts, cut in ((gone, below), (past, above)):
+            if cut is not None:
+                parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
         [counted] = await fetch(connection, _counted(rows, gone, past), deadline)
         _add(found, counted._asdict())
         if len(found.examples) < EXAMPLES:

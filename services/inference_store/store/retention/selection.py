@@ -82,16 +82,19 @@ async def mark_expired(
     limit: int,
     by: tuple[Decided, int] | None = None,
     after: UUID | None = None,
+    below: UUID | None = None,
     whole_span: bool = False,
 ) -> Marked:
-    """Mark inferences received in [lo, hi), behind `after`; with `by` those that this rule decides.
+    """Mark inferences received in [lo, hi), behind `after` and `below` a uid; with `by` those that
+    this rule decides.
 
     Those that a hold keeps are left out, and those that an edit has locked, for the next run. Of a
     whole span the claim has to find what is held, for what follows that is remembered one by one.
     Raises HoldUnreadable.
     """
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
-    where = queries.Scope(model, first, uid_floor(hi))
+    last = uid_floor(hi) if below is None else min(uid_floor(hi), below)
+    where = queries.Scope(model, first, last)
     query = unmarked(where, scope, columns(scope, erasure))
     if by is not None:
         rules, number = by

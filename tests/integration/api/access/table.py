@@ -54,6 +54,7 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", f"{_I}/response"): Row(Right.READ, Over.MODEL, 200),
     ("GET", f"{_I}/metadata"): Row(Right.READ_INPUTS, Over.MODEL, 200),
     ("POST", f"{_I}/metadata"): Row(Right.ANNOTATE, Over.MODEL, 200, _ITEM),
+    ("GET", f"{_I}/retention"): Row(Right.READ, Over.MODEL, 200),
     ("GET", f"{_M}/retention-policy"): Row(Right.READ, Over.MODEL, 200),
     ("PUT", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 200, _RULES),
     ("DELETE", f"{_M}/retention-policy"): Row(Right.ADMIN, Over.MODEL, 204),

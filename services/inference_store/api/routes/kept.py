@@ -1,0 +1,49 @@
+"""Why an inference is kept, and until when."""
+
+from fastapi import APIRouter
+
+from inference_store.api.access import Asking, GuardedRoute, needs
+from inference_store.api.answer import Answer
+from inference_store.api.dependencies import Reading
+from inference_store.api.paths import InferenceId, ModelId
+from inference_store.api.policy_changes import decider
+from inference_store.api.problems import refusals
+from inference_store.api.schemas.kept import ShownKept
+from inference_store.store.queries import lookup
+from inference_store.store.retention import explained
+from inference_store.store.rights import Right
+
+router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+
+
+@router.get(
+    "/models/{model_id}/inferences/{inference_id}/retention",
+    response_model=ShownKept,
+    responses=refusals(404),
+    openapi_extra=needs(Right.READ),
+    summary="Why an inference is kept",
+)
+async def get_retention(
+    model_id: ModelId, inference_id: InferenceId, connection: Reading, access: Asking
+) -> Answer:
+    """Which rule of which policy decides about the newest inference of that id, when its parts
+    go by it, which limits apply beside, and the oldest hold that keeps it."""
+    registration = await access.model(connection, model_id)
+    same = await lookup.by_id(connection, registration.model, inference_id)
+    kept = await explained.explain(connection, registration.model, same.newest)
+    rule, hold = kept.decided_by, kept.held_by
+    return Answer(
+        {
+            "uid": same.newest,
+            "received_at": kept.received_at,
+            "decided_by": rule and decider(rule.of, rule.number, rule.rule.name),
+            "input_goes_at": kept.input_goes_at,
+            "response_goes_at": kept.response_goes_at,
+            "inference_goes_at": kept.inference_goes_at,
+            "limits": [
+                {"name": each.name, "most": each.most, "level": each.of.level}
+                for each in kept.limits
+            ],
+            "held_by": None if hold is None else {"id": hold.id, "name": hold.name},
+        }
+    )

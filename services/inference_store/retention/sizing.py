@@ -1,0 +1,84 @@
+"""Asking the bucket for the sizes that limits by bytes need: a few seconds at a time.
+
+Behind `after` every size is known; once a day all are looked through again, for what came late
+and for what lost an object since.
+"""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs import Blobs
+from inference_store.store.errors import AccessDenied, BlobMissing
+from inference_store.store.events import parse_stored
+from inference_store.store.retention import policies, sizes
+from inference_store.store.retention.sizes import Unsized
+
+from .pace import Pace
+
+_LOWEST: Final = UUID(int=0)
+_BATCH: Final = 500
+_THREADS: Final = 8
+_SECONDS: Final = 10.0
+_ANEW_SECONDS: Final = 24 * 3600.0
+
+
+class Sizing:
+    """Fills in sizes of the models that have a limit by bytes."""
+
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, pace: Pace) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._pace = pace
+        self._after: dict[int, UUID] = {}
+        self._began = time.monotonic()
+
+    async def turn(self) -> None:
+        """Learn some. Raises Stopped, BlobsAway and the database's trouble."""
+        if time.monotonic() > self._began + _ANEW_SECONDS:
+            self._after.clear()
+            self._began = time.monotonic()
+        async with self._engine.connect() as connection:
+            chains = await policies.by_model(connection)
+        until = time.monotonic() + _SECONDS
+        for model, chain in sorted(chains.items()):
+            if any(limit.name == "max_bytes" for limit in chain.limits):
+                while time.monotonic() < until and await self._some(model):
+                    await self._pace.next_step()
+
+    async def _some(self, model: int) -> bool:
+        """Whether there was anything to learn."""
+        after = self._after.get(model, _LOWEST)
+        async with self._engine.connect() as connection:
+            found = await sizes.unknown(connection, model, after=after, limit=_BATCH)
+        if not found:
+            return False
+        known = await asyncio.to_thread(self._ask, found)
+        async with self._engine.begin() as connection:
+            await sizes.know(connection, model, known)
+        self._after[model] = found[-1].uid
+        return True
+
+    def _ask(self, found: list[Unsized]) -> dict[UUID, int]:
+        """The sizes of those whose every object could be asked for. Blocks."""
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="size") as executor:
+            pairs = zip(found, executor.map(self._size, found), strict=True)
+            return {each.uid: size for each, size in pairs if size is not None}
+
+    def _size(self, one: Unsized) -> int | None:
+        total = 0
+        for key in one.keys:
+            place = parse_stored(key)
+            if place.bucket not in self._blobs.buckets.allowed:
+                return None
+            try:
+                total += self._blobs.head(place)
+            except BlobMissing:
+                continue  # it has none
+            except AccessDenied:
+                return None
+        return total

@@ -1,0 +1,58 @@
+"""What a filtered policy no longer keeps when it arrives, through Kafka into Postgres."""
+
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import registrations
+from inference_store.store.books import Outcome
+from inference_store.store.cql2 import parse_text
+from inference_store.store.filters.known import Known
+from inference_store.store.filters.saved import save
+from inference_store.store.registrations import Details
+from inference_store.store.retention import policies
+from inference_store.store.retention.policies import DEFAULT, RetentionPolicy
+from inference_store.store.tables import erasing, inference
+from tests.builders import NOW
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import Line
+from tests.polling import until
+from tests.producer import Capture, capture
+
+
+def late(number: int, reviewed: str | None) -> Capture:
+    """Five days old."""
+    items = [{"key": "reviewed", "type": "bool", "value": reviewed}] if reviewed else []
+    return capture(number, received_at=NOW - timedelta(days=5), metadata=items)
+
+
+def rule(filter: str | None, **keep: str) -> dict[str, Any]:
+    saved = None if filter is None else save(parse_text(filter), Known()).text
+    return {"saved": saved, **{f"keep_{name}": age for name, age in keep.items()}}
+
+
+async def test_the_rule_that_is_true_of_it_decides(running: Line, engine: AsyncEngine) -> None:
+    _, producer = running
+    first = late(1, "true")
+    rules = [
+        rule("metadata.reviewed = TRUE", input="P1Y", inference="P1Y"),
+        rule("metadata.reviewed = FALSE", input="P1D", inference="P2D"),
+    ]
+    rest = [rule(None, input="P3D", response="P4D", inference="P30D")]
+    async with engine.begin() as connection:
+        made, _ = await registrations.put(connection, first.model_id, Details())
+        own = RetentionPolicy.model_validate({"rules": rules})
+        await policies.put(connection, made.model, own)
+        wide = RetentionPolicy.model_validate({"rules": rest})
+        body = await policies.setting(connection, DEFAULT, wide)
+        await policies.apply_set(connection, body, NOW, "me")
+    await producer.produce(first, late(2, "false"), late(3, None))
+    await until(lambda: counted(engine), lambda found: found.total() == 3)
+    assert +(await counted(engine)) == {Outcome.STORED: 2, Outcome.EXPIRED: 1}
+    async with engine.connect() as connection:
+        there = set((await connection.execute(select(inference.c.uid))).scalars())
+        marks = await connection.execute(select(erasing.c.uid, erasing.c.scope))
+        scopes = sorted((row.uid in there, row.scope) for row in marks)
+    assert scopes == [(False, "inference"), (True, "input"), (True, "response")]
