@@ -1,9 +1,6 @@
 """A ledger on a real database and a real bucket, and databases that are older backups of it."""
 
-import asyncio
-import subprocess
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
@@ -12,15 +9,14 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
 from inference_store.store.ledger import Body, Kind, Ledger
 from inference_store.store.settings import RetentionSettings
-from tests.servers.fixtures import unique
+from tests.integration.backups import Restore, backup, restore
 from tests.servers.minio import S3
-from tests.servers.postgres import Postgres, find_postgres
+
+__all__ = ["Restore", "backup", "restore"]
 
 PREFIX = "ledger/"
-Restore = Callable[[bytes], Awaitable[AsyncEngine]]
 
 
 async def note_down(connection: AsyncConnection, body: Body, _: datetime, actor: str) -> str:
@@ -77,32 +73,3 @@ async def head(engine: AsyncEngine) -> int:
     async with engine.connect() as connection:
         found = await connection.scalar(text("SELECT number FROM ledger_head"))
     return int(found or 0)
-
-
-@pytest.fixture
-def backup(database: str) -> Callable[[], bytes]:
-    """A dump of the test's database, as `pg_dump` makes it."""
-
-    def dump() -> bytes:
-        command = [str(find_postgres() / "pg_dump"), "-Fc", database]
-        return subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
-
-    return dump
-
-
-@pytest.fixture
-async def restore(postgres_server: Postgres) -> AsyncIterator[Restore]:
-    """A factory: a new database, as `pg_restore` makes it of a dump, and an engine on it."""
-    async with AsyncExitStack() as stack:
-
-        async def make(dump: bytes) -> AsyncEngine:
-            name = unique()
-            dsn = postgres_server.create_database(name)
-            stack.callback(postgres_server.drop_database, name)
-            command = [str(find_postgres() / "pg_restore"), "-d", dsn, "--no-owner"]
-            await asyncio.to_thread(subprocess.run, command, input=dump, check=True, timeout=120)
-            engine = create_engine(dsn)
-            stack.push_async_callback(engine.dispose)
-            return engine
-
-        yield make

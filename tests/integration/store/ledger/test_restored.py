@@ -1,7 +1,5 @@
 """An older backup of Postgres is told apart, and gets what came since by a replay."""
 
-from collections.abc import Callable
-
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -11,14 +9,15 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.errors import LedgerApart
 from inference_store.store.events import StorageKey
 from inference_store.store.ledger import Entry, Ledger, LedgerWatch, Note
+from tests.integration.backups import Backup, Restore
 
-from .conftest import PREFIX, Restore, head, ledger_of, words
+from .conftest import PREFIX, head, ledger_of, words
 
 
 async def test_a_restored_backup_refuses_until_it_was_replayed(
     ledger: Ledger,
     blobs: Blobs,
-    backup: Callable[[], bytes],
+    backup: Backup,
     restore: Restore,
 ) -> None:
     await ledger.write("word", {"word": "before"}, actor="a")
@@ -83,7 +82,7 @@ async def test_another_bucket_is_refused_until_the_ledger_begins_anew_there(
 
 
 async def test_a_backup_of_before_a_ledger_began_anew_is_told_what_it_lacks(
-    ledger: Ledger, blobs: Blobs, backup: Callable[[], bytes], restore: Restore
+    ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     older = await restore(backup())
     await ledger.write("word", {"word": "one"}, actor="a")
@@ -95,7 +94,7 @@ async def test_a_backup_of_before_a_ledger_began_anew_is_told_what_it_lacks(
 
 
 async def test_the_ledger_of_another_store_is_refused(
-    ledger: Ledger, blobs: Blobs, backup: Callable[[], bytes], restore: Restore
+    ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     empty = await restore(backup())
     await ledger.write("word", {"word": "one"}, actor="a")
@@ -106,7 +105,7 @@ async def test_the_ledger_of_another_store_is_refused(
 
 
 async def test_an_entry_that_was_changed_is_not_replayed(
-    ledger: Ledger, blobs: Blobs, backup: Callable[[], bytes], restore: Restore
+    ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     older = await restore(backup())
     await ledger.write("word", {"word": "one"}, actor="a")
@@ -120,7 +119,7 @@ async def test_an_entry_that_was_changed_is_not_replayed(
 
 
 async def test_a_kind_that_this_version_does_not_know_is_said(
-    ledger: Ledger, blobs: Blobs, backup: Callable[[], bytes], restore: Restore
+    ledger: Ledger, blobs: Blobs, backup: Backup, restore: Restore
 ) -> None:
     older = await restore(backup())
     await ledger.write("word", {"word": "one"}, actor="a")

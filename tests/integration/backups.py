@@ -1,0 +1,45 @@
+"""Backups of Postgres, as an operator makes and restores them: `pg_dump`, `pg_restore`."""
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import create_engine
+from tests.servers.fixtures import unique
+from tests.servers.postgres import Postgres, find_postgres
+
+Backup = Callable[[], bytes]
+Restore = Callable[[bytes], Awaitable[AsyncEngine]]
+
+
+@pytest.fixture
+def backup(database: str) -> Backup:
+    """A factory: a dump of the test's database."""
+
+    def dump() -> bytes:
+        command = [str(find_postgres() / "pg_dump"), "-Fc", database]
+        return subprocess.run(command, capture_output=True, check=True, timeout=120).stdout
+
+    return dump
+
+
+@pytest.fixture
+async def restore(postgres_server: Postgres) -> AsyncIterator[Restore]:
+    """A factory: a new database made of a dump, and an engine on it."""
+    async with AsyncExitStack() as stack:
+
+        async def make(dump: bytes) -> AsyncEngine:
+            name = unique()
+            dsn = postgres_server.create_database(name)
+            stack.callback(postgres_server.drop_database, name)
+            command = [str(find_postgres() / "pg_restore"), "--exit-on-error", "-d", dsn]
+            await asyncio.to_thread(subprocess.run, command, input=dump, check=True, timeout=120)
+            engine = create_engine(dsn)
+            stack.push_async_callback(engine.dispose)
+            return engine
+
+        yield make
