@@ -29,7 +29,7 @@ from .certifier import Certifier, uncertified
 from .eraser import Eraser
 from .marker import Marker
 from .pace import Pace
-from .pruning import prune
+from .pruning import forget_values, prune
 from .reconciling import Reconciling
 from .sizing import Sizing
 from .sweep import Sweep
@@ -185,6 +185,7 @@ class Leader:
                 folded = await key_registry.fold(connection)
         await self._fold_producers()
         await prune(self._engine, self._settings, self._pace, self._ledger)
+        await forget_values(self._ledger, self._settings, self._pace)
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)

@@ -40,3 +40,14 @@ async def _checkpoint(engine: AsyncEngine, ledger: Ledger) -> None:
     if body is not None:
         with suppress(Unavailable):  # others write: the next run notes it
             await ledger.write("audit_checkpoint", body, actor="retention")
+
+
+async def forget_values(ledger: Ledger, settings: RetentionSettings, pace: Pace) -> None:
+    """Entries of the ledger that are old enough forget what they said; they stay, and count as
+    `ledger`. Raises BlobsAway."""
+    forgotten = 1
+    while forgotten:
+        await pace.next_step()
+        seconds = settings.ledger_values_keep_seconds
+        forgotten = await ledger.forget(older_than_seconds=seconds)
+        PRUNED.labels("ledger").inc(forgotten)

@@ -47,6 +47,16 @@ async def move(connection: AsyncConnection, entry: Entry) -> None:
     await connection.execute(ledger_intent.delete().where(past))
 
 
+async def forgotten(connection: AsyncConnection) -> int:
+    """The last entry that has forgotten what it said; 0: none has."""
+    return int((await connection.execute(select(ledger_head.c.forgotten))).scalar_one())
+
+
+async def forget_to(connection: AsyncConnection, number: int) -> None:
+    """Entries up to this one have forgotten what they said."""
+    await connection.execute(ledger_head.update().values(forgotten=number))
+
+
 async def take_turn(connection: AsyncConnection) -> None:
     """Wait until no other process writes; the turn lasts over transactions, until it is given
     back or the connection ends."""

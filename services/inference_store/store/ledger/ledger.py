@@ -30,6 +30,7 @@ from inference_store.store.failpoints import failpoint
 from . import apart, head
 from .entries import Entries
 from .entry import Body, Entry, Note, Said
+from .forgetting import forget
 from .head import Head
 from .kinds import KINDS, Kind
 
@@ -139,6 +140,12 @@ class Ledger:
                 raise LedgerApart(apart.not_empty(self.entries.place, entry.number))
             await self._take_effect(connection, entry)
             return entry
+
+    async def forget(self, *, older_than_seconds: float, limit: int = 20) -> int:
+        """Let entries older than this forget what they said, at most so many; how many did."""
+        return await forget(
+            self._engine, self.entries, older_than_seconds=older_than_seconds, limit=limit
+        )
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection]:

@@ -1,6 +1,6 @@
 """How far this database has come in the ledger that lies in the bucket."""
 
-from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, func
+from sqlalchemy import BigInteger, Column, DateTime, Integer, Table, func, text
 
 from .metadata import CODE_POINTS, METADATA
 
@@ -11,6 +11,8 @@ ledger_head = Table(
     Column("id", Integer, primary_key=True, autoincrement=False),
     Column("number", BigInteger, nullable=False),
     Column("hash", CODE_POINTS, nullable=False),
+    # entries up to this one have forgotten what they said
+    Column("forgotten", BigInteger, nullable=False, server_default=text("0")),
 )
 
 # Entries that writers of this database meant to put into the bucket: one that is found there
