@@ -2,8 +2,8 @@
 
 import asyncio
 import json
+import os
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -15,7 +15,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from tests.polling import until
-from tests.servers.fixtures import MakeEnvironment
+from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.minio import MinioServer
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
@@ -63,27 +64,57 @@ def _health(api: Service) -> httpx.Response:
     return httpx.get(f"{api.admin}/health/ready", timeout=10)
 
 
+@pytest.mark.real_minio
 @pytest.mark.parametrize("silent", [False, True], ids=["refuses", "says nothing"])
 def test_without_the_object_store_it_is_ready_and_answers(
-    service_environment: MakeEnvironment, tmp_path: Path, silent: bool
+    service_environment: MakeEnvironment, own_minio: MinioServer, tmp_path: Path, silent: bool
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1] if silent else free_port()
-        endpoint = f"http://127.0.0.1:{port}"
-        environment = service_environment(API_PORT="0", S3_ENDPOINT=endpoint)
-        api = Service("api", environment, tmp_path).wait_ready()
-        _listening(api)
-        try:
-            said = _health(api)
-            address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
-            answer = httpx.get(f"{address}/v1/models")
-        finally:
-            listening.close()
-            api.stop()
+    own_minio.start_if_ended()
+    own_minio.create_bucket(bucket := unique())
+    keys = {"S3_ACCESS_KEY": own_minio.access_key, "S3_SECRET_KEY": own_minio.secret_key}
+    environment = service_environment(
+        API_PORT="0", S3_ENDPOINT=own_minio.endpoint, S3_BUCKET=bucket, **keys
+    )
+    api = Service("api", environment, tmp_path).wait_ready()
+    _listening(api)
+    stopped = own_minio.pids() if silent else []
+    try:
+        if not silent:
+            own_minio.kill()
+        for pid in stopped:
+            os.kill(pid, signal.SIGSTOP)
+        said = _health(api)
+        address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
+        answer = httpx.get(f"{address}/v1/models")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+        api.stop()
     assert said.status_code == 200
     assert said.json()["parts"]["postgres"] == "ready"
     assert said.json()["parts"]["object store"] != "ready"
     assert answer.status_code == 200
+
+
+def test_before_the_ledger_was_compared_it_is_not_ready(
+    service_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    """Its Postgres might be an older backup, which has what is erased."""
+    environment = service_environment(
+        API_PORT="0", S3_ENDPOINT=f"http://127.0.0.1:{free_port()}", S3_TIMEOUT_SECONDS="1"
+    )
+    api = Service("api", environment, tmp_path)
+    _listening(api)
+    try:
+        said = _health(api)
+        address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
+        answer = httpx.get(f"{address}/v1/models", timeout=30)
+    finally:
+        api.stop()
+    assert said.status_code == 503
+    assert said.json()["parts"]["ledger"] == "not compared with the bucket yet"
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "/docs/errors#unavailable"
 
 
 async def test_questions_that_hold_every_connection_leave_it_ready(
