@@ -100,6 +100,23 @@ class Ledger:
         async with self._turn() as connection:
             return await self._settle(connection)
 
+    async def inspect(self) -> Look:
+        """As `look`, and changes nothing: an entry that is to take effect still is no fault."""
+        while True:
+            async with self._engine.connect() as connection:
+                at = await head.read(connection)
+            found = await asyncio.to_thread(self._compared, at)
+            if found.beyond is None:
+                return found
+            entry = await asyncio.to_thread(self._following, at, found.beyond)
+            async with self._engine.connect() as connection:
+                if await head.read(connection) != at:
+                    continue  # a writer is at work
+                ours = await head.intended(connection, at)
+            if entry.hash not in ours:
+                raise LedgerApart(apart.ahead(self.entries.place, at.number, entry))
+            return found
+
     async def replay(
         self, *, skip_forgotten: bool = False, say: Callable[[Entry], None] = lambda _: None
     ) -> int:

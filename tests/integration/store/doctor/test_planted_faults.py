@@ -17,14 +17,19 @@ from confluent_kafka import Producer
 from minio.commonconfig import COMPLIANCE
 from minio.objectlockconfig import DAYS, ObjectLockConfig
 from minio.versioningconfig import SUSPENDED, VersioningConfig
+from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.cli import doctor
 from inference_store.store import partitions, registrations
+from inference_store.store.blobs import Blobs
 from inference_store.store.doctor import DoctorSettings, Subject, store
+from inference_store.store.events import StorageKey
+from inference_store.store.ledger.entry import Entry, Said
 from inference_store.store.partitions import Span, lock_catalogue
 from inference_store.store.retention import policies
 from inference_store.store.retention.policies import RetentionPolicy
+from inference_store.store.settings import BlobSettings
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
@@ -188,6 +193,20 @@ def objects_locked(patient: Patient) -> None:
     patient.set(S3_BUCKET=name)
 
 
+def older_backup(patient: Patient) -> None:
+    key = "ledger/0000000001"
+    settings = BlobSettings(
+        s3_endpoint=patient.s3.endpoint,
+        s3_access_key=SecretStr(patient.s3.access_key),
+        s3_secret_key=SecretStr(patient.s3.secret_key),
+        s3_bucket=patient.bucket,
+    )
+    said = Said.anew({}, None, None)
+    entry = Entry(1, "begun_anew", datetime.now(UTC), "a", "", said.hash, said)
+    with Blobs(settings) as blobs:
+        blobs.put(StorageKey(patient.bucket, key), entry.encoded(), content_type="a/b")
+
+
 def clock_wrong(patient: Patient) -> None:
     """An S3 server whose clock is an hour late; it says no more than that."""
 
@@ -248,6 +267,7 @@ FAULTS = [
     Fault(wrong_s3_key, "bucket", "failed", "InvalidAccessKeyId"),
     Fault(versioning_suspended, "bucket", "warning", "suspended"),
     Fault(objects_locked, "bucket", "warning", "for 30 days"),
+    Fault(older_backup, "ledger", "failed", "inference-store ledger replay"),
     Fault(clock_wrong, "object store clock", "failed", "s behind ours"),
     Fault(settings_fight, "settings", "warning", "it could bring the inference back"),
     Fault(setting_unknown, "names of settings", "failed", "INFERENCE_STORE_INGESTER_BATCH_EVENTS"),
