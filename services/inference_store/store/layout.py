@@ -19,6 +19,8 @@ _KINDS = frozenset({"data", "metadata", "response"})
 # Beneath these lies what the store itself adds, by model.
 SIDECARS = "sidecars"
 EDITED = "metadata"
+# Proof of what was erased: no event may name such a key, to have it shown or deleted.
+CLOSED = ("certificates/",)
 # Servers that keep objects as files allow 255 bytes between two slashes.
 _LONGEST_SEGMENT = 200
 

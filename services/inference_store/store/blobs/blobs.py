@@ -21,6 +21,7 @@ from inference_store.store.errors import (
     BlobTooLarge,
 )
 from inference_store.store.events import Buckets, StorageKey
+from inference_store.store.layout import CLOSED
 from inference_store.store.settings import BlobSettings
 
 from .clients import away, minio_client, obstore_client
@@ -59,7 +60,7 @@ class Blobs:
         self._deletion = Deletion(self._minio)
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="blobs-get")
-        closed = (settings.ledger_prefix,)
+        closed = (settings.ledger_prefix, *CLOSED)
         self.buckets = Buckets(settings.s3_bucket, settings.buckets, closed)
 
     def parse(self, text: str) -> StorageKey:

@@ -10,7 +10,7 @@ DEAD_LETTER_REASONS = {
     ),
     "unreadable_record": "Its record batch cannot be read; the first letter of it keeps its bytes.",
     "invalid_header": "A Kafka header has a name that is not UTF-8; a redrive indexes the event.",
-    "invalid_storage_key": "A storage key names a bucket that is not allowed, or no key.",
+    "invalid_storage_key": "A storage key names no key, or a bucket or a key that is not allowed.",
     "unknown_model": "The model is not registered, and the ingester is set to refuse it.",
     "blob_missing": "A blob the index needs did not come in time.",
     "blob_forbidden": "The object store refuses a blob the index needs, and gives others.",

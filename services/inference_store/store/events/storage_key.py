@@ -45,7 +45,9 @@ class Buckets:
                 " (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
             )
         if self.is_closed(StorageKey(bucket, key)):
-            raise ValueError(f"keys that begin with {key.split('/')[0]}/ are the store's own")
+            raise ValueError(
+                f"{key!r}: keys that begin with {' or '.join(self.closed)} are the store's own"
+            )
         return StorageKey(bucket, _checked(key))
 
     def is_closed(self, key: StorageKey) -> bool:
