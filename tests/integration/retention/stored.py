@@ -201,6 +201,7 @@ class Storing:
         async def ask() -> tuple[list[Run], list[Erasure]]:
             async with self.engine.connect() as connection:
                 left = await erasures.unfinished(connection, failed=True)
+                left += await erasures.certifying(connection)
                 return await runs.listed(connection), left
 
         def enough(answer: tuple[list[Run], list[Erasure]]) -> bool:

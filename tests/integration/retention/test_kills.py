@@ -1,4 +1,5 @@
-"""`kill -9` at every place of an erasure; started again it ends what was begun, exactly once."""
+"""`kill -9` at every place of an erasure; started again it ends what was begun, exactly once, and
+each erasure has one certificate, which is true."""
 
 from pathlib import Path
 from signal import SIGKILL
@@ -6,13 +7,20 @@ from signal import SIGKILL
 import pytest
 
 from inference_store.store import sidecars
+from inference_store.store.certificates import chain
+from inference_store.store.certificates.archive import Archive
+from inference_store.store.certificates.keys import new_key
+from inference_store.store.certificates.signed import read_signed
+from inference_store.store.certificates.verifying import Verification
 from inference_store.store.events import StorageKey
 from inference_store.store.failpoints import FAILPOINTS
+from inference_store.store.retention import erasures
 from tests.service_process import Service
 
 from .stored import Stored, Storing, ago
 
 # A place, and at which passing of it: some passed before, some of another kind.
+KEY = new_key()
 PLACES = [name for name in FAILPOINTS if name.startswith("retention.")]
 KILLS = [*PLACES, "retention.object_delete.after:4", "retention.row_delete.before:3"]
 
@@ -37,6 +45,7 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
     storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str
 ) -> None:
     kept, inputs = await stored(storing)
+    environment = environment | {"INFERENCE_STORE_CERTIFICATE_KEY": KEY.pem}
     failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
     assert failing.process.wait(60) == 128 + SIGKILL, failing.text
     service = Service("retention", environment, tmp_path)
@@ -45,7 +54,7 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
     finally:
         service.stop()
     assert await storing.stored() == {one.uid for one in (*kept, *inputs)}
-    assert storing.objects() == {
+    assert {key for key in storing.objects() if not key.startswith("certificates/")} == {
         *(key.key for one in kept for key in one.objects),
         *(key.key for one in inputs for key in one.objects[1:]),
         *(f"sidecars/model/{one.uid}" for one in inputs),
@@ -58,3 +67,19 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
     assert await storing.scalar("SELECT sum(inferences) FROM erasure") == 12 + 3 + 12 + 3
     assert sum(run.inferences_deleted for run in done) == 27
     assert sum(run.inputs_deleted for run in done) == 3
+    await certified(storing)
+
+
+async def certified(storing: Storing) -> None:
+    """Every erasure by one certificate, together over everything that went, once."""
+    async with storing.engine.connect() as connection:
+        ended = await erasures.listed(connection)
+        signed = [read_signed(row.signed) for row in await chain.listed(connection)]
+    assert {one.state for one in ended} == {"certified"}
+    named = [one.document["erasure"]["id"] for one in signed]
+    assert sorted(named) == sorted(str(one.id) for one in ended)
+    said = [one.document["erased"] for one in signed]
+    assert sum(each["inferences"] for each in said) == 12 + 3 + 12 + 3
+    assert sum(each["objects"] for each in said) == 4 * (12 + 12) + 3 * 3 + 3
+    verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
+    assert [str(wrong) async for wrong in verification.wrongs()] == []

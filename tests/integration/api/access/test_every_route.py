@@ -18,6 +18,7 @@ from inference_store.store.certificates import chain, documents, erased
 from inference_store.store.certificates.keys import new_key
 from inference_store.store.certificates.signed import signed
 from inference_store.store.cql2 import parse
+from inference_store.store.events import uid_of
 from inference_store.store.reconciling import reconciliations
 from inference_store.store.records import Record, Trouble
 from inference_store.store.retention import erasures, policies, runs
@@ -103,7 +104,8 @@ async def a_certificate(connection: AsyncConnection, model: int, model_id: str) 
     """A certificate of an erasure of a model, with a list."""
     key, place = new_key(), await chain.head(connection)
     one = await erasures.request(connection, model=model, uids=[])
-    await erased.tell(connection, key, one.id, scope="inference", uids=[uuid4()], objects=())
+    uids = [uid_of(NOW, model_id)]
+    await erased.tell(connection, key, one.id, scope="inference", uids=uids, objects=())
     told = await erased.of_erasure(connection, one.id)
     asked = documents.Asked(
         id=one.id,
@@ -192,6 +194,7 @@ async def _is_as_if_it_were_not(
         "id": "999999",
         "key_id": "nobody",
         "hold_id": uuid,
+        "certificate": "999999",
     }
     path = place[1].format(**absent) + row.query
     answer = await a_key.ask(key, place[0], path, _filled(row.body, "nobody"))
