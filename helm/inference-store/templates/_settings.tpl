@@ -141,6 +141,9 @@ env:
 {{- if and $v.auth.enabled (has .component (list "api" "test" "doctor")) }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_API_TOKEN" "secret" (include "inference-store.tokenSecret" .root) "key" (ternary $v.auth.existingSecretKey "api-token" (ne $v.auth.existingSecret ""))) | nindent 0 }}
 {{- end }}
+{{- if and (eq .component "retention") $v.retention.certificates.existingSecret }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_CERTIFICATE_KEY" "secret" $v.retention.certificates.existingSecret "key" $v.retention.certificates.existingSecretKey) | nindent 0 }}
+{{- end }}
 {{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}
 {{- end }}

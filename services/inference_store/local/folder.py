@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from inference_store.store.certificates.keys import new_key
+
 from .errors import LocalStackError
 
 NAME = ".inference-store"
@@ -55,13 +57,15 @@ class LocalFolder:
         file = self.path / "passwords.json"
         if not file.exists():
             made = {name: secrets.token_hex(16) for name in Passwords.__slots__}
-            # Renamed into place: a kill in between leaves no half-written file.
-            half = file.with_suffix(".new")
-            half.unlink(missing_ok=True)
-            with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-                json.dump(made, out)
-            half.replace(file)
+            _written(file, json.dumps(made))
         return Passwords(**json.loads(file.read_text()))
+
+    def certificate_key(self) -> Path:
+        """The file of the key that signs certificates of erasures, made at the first call."""
+        file = self.path / "certificate-key.pem"
+        if not file.exists():
+            _written(file, new_key().pem)
+        return file
 
     @contextmanager
     def taken(self) -> Iterator[None]:
@@ -78,3 +82,12 @@ class LocalFolder:
                     f"in another folder."
                 ) from error
             yield
+
+
+def _written(file: Path, secret: str) -> None:
+    """Renamed into place: a kill in between leaves no half-written file."""
+    half = file.with_suffix(".new")
+    half.unlink(missing_ok=True)
+    with os.fdopen(os.open(half, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(secret)
+    half.replace(file)

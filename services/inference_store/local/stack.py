@@ -63,6 +63,7 @@ def running_stack(folder: LocalFolder, api_port: int, proxy_port: int) -> Iterat
             )
         )
         chosen = programs.settings(servers, models, ports)
+        chosen["CERTIFICATE_KEY_FILE"] = str(folder.certificate_key())
         programs.migrate(folder, chosen)
         services = {}
         for name in programs.SERVICES:  # all started before any is waited for

@@ -255,6 +255,13 @@ class Certifier:
         return state
 
 
+async def without_key(engine: AsyncEngine, one: Erasure) -> State:
+    """End an erasure without a certificate, as there is no key."""
+    async with engine.connect() as connection:
+        began = (await chain.head(connection)).number > 0
+    return await uncertified(engine, one, "key_missing" if began else "no_key")
+
+
 async def uncertified(engine: AsyncEngine, one: Erasure, reason: str) -> State:
     """End an erasure without a certificate; `reason` as the metric has it."""
     async with engine.begin() as connection:

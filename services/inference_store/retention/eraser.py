@@ -33,7 +33,6 @@ from inference_store.store.metrics import (
     ERASED,
     OBJECTS_DELETED,
     STEP_SECONDS,
-    UNCERTIFIED,
 )
 from inference_store.store.retention import claims, erasures, marks, rows
 from inference_store.store.retention.erasures import Erasure, State
@@ -41,7 +40,7 @@ from inference_store.store.retention.failures import failed, reason_of
 from inference_store.store.retention.marks import Mark, Place
 from inference_store.store.stages import stage
 
-from .certifier import Certifier
+from .certifier import Certifier, without_key
 from .pace import Pace
 from .requests import forget_requests
 
@@ -99,7 +98,7 @@ class Eraser:
         if state in {"certifying", "partly_held"} and self._certifier is not None:
             state = await self._certifier.certify(one, state)
         elif state == "deleted":
-            UNCERTIFIED.labels("no_key").inc()
+            await without_key(self._engine, one)
         _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)
         return state
 

@@ -25,7 +25,7 @@ from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 
-from .certifier import Certifier, uncertified
+from .certifier import Certifier, without_key
 from .eraser import Eraser
 from .marker import Marker
 from .pace import Pace
@@ -150,7 +150,7 @@ class Leader:
             if self._certifier is not None:
                 await self._certifier.certify(one, one.state)
             elif one.state == "certifying":
-                await uncertified(self._engine, one, "no_key")
+                await without_key(self._engine, one)
 
     async def _carry_out(self, run: Run) -> None:
         async with self._engine.begin() as connection:

@@ -5,22 +5,24 @@ store itself.
 is new for every capture, so such a key belongs to one inference only. A client's ids are
 never in a key, for they repeat and hold `/`.
 
-What the store adds is named by the inference's uid: `sidecars/…` and `metadata/…`.
+What the store adds is named by the inference's uid: `sidecars/…` and `metadata/…`. Certificates lie
+under `certificates/…`.
 """
 
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import Literal
+from typing import Final, Literal
 from urllib.parse import quote, unquote
 from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
+CERTIFICATES: Final = "certificates/"
 _KINDS = frozenset({"data", "metadata", "response"})
 # Beneath these lies what the store itself adds, by model.
 SIDECARS = "sidecars"
 EDITED = "metadata"
 # Proof of what was erased: no event may name such a key, to have it shown or deleted.
-CLOSED = ("certificates/",)
+CLOSED = (CERTIFICATES,)
 # Servers that keep objects as files allow 255 bytes between two slashes.
 _LONGEST_SEGMENT = 200
 

@@ -269,8 +269,8 @@ LAST_RECONCILIATION = _gauge(
 CERTIFICATES = _counter("retention_certificates_total", "Certificates of erasures signed.")
 UNCERTIFIED = _counter(
     "retention_uncertified_total",
-    "Erasures that ended without a certificate, by why: `no_key`, or `unlisted` (part of it was"
-    " erased without a key).",
+    "Erasures that ended without a certificate, by why: `no_key` (there never was one),"
+    " `key_missing`, or `unlisted` (part of it was erased without a key).",
     "reason",
 )
 CERTIFICATE_TROUBLE = _counter(

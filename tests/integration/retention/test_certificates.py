@@ -1,8 +1,11 @@
 """An erasure ends with a certificate that says what went, and no more."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from uuid import uuid4
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.certifier import Certifier
@@ -10,12 +13,17 @@ from inference_store.retention.eraser import Eraser
 from inference_store.store.blobs import Blobs
 from inference_store.store.certificates import chain
 from inference_store.store.certificates.archive import Archive
+from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import SigningKey, new_key
+from inference_store.store.certificates.proving import proofs
 from inference_store.store.certificates.signed import Signed, read_signed
 from inference_store.store.certificates.verifying import Verification
+from inference_store.store.events import StorageKey
+from inference_store.store.settings import RetentionSettings
+from tests.servers.minio import S3
 
 from .conftest import NoPace
-from .stored import NOW, Storing, ago
+from .stored import NOW, Stored, Storing, ago
 from .test_erasures import found, request
 
 Certificates = Callable[[], Awaitable[list[Signed]]]
@@ -73,3 +81,101 @@ async def test_what_was_signed_verifies(
     verification = Verification(engine, Archive(blobs), trusted={key.id})
     assert [str(wrong) async for wrong in verification.wrongs()] == []
     assert (verification.seen.certificates, verification.seen.leaves) == (3, 3 * 12 * 4)
+
+
+async def test_a_key_is_followed_by_the_next_that_it_signs(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, certificates: Certificates
+) -> None:
+    first, second, stranger = new_key(), new_key(), new_key()
+    model = await storing.model()
+
+    async def erase(*keys: SigningKey) -> tuple[str, list[Stored]]:
+        certifier = Certifier(engine, blobs, keys, events_seconds=3600)
+        eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+        doomed = await storing.inferences(model, 3, ago(days=1))
+        return str(await eraser.finish(await request(engine, *doomed))), doomed
+
+    state, before = await erase(first)
+    assert state == "certified"
+    # it waits: who signs must be the chain's key, or signed by it
+    assert (await erase(stranger))[0] == "certifying"
+    state, after = await erase(second, first)
+    assert state == "certified"
+    assert [one.signed_by for one in await certificates()] == [
+        *(first.id, first.id, first.id),
+        second.id,
+    ]
+    verification = Verification(engine, Archive(blobs), trusted={first.id})
+    assert [str(wrong) async for wrong in verification.wrongs()] == []
+    assert [key.id for key in verification.seen.keys] == [first.id, second.id]
+    for key, gone, number in ((first, before, 2), (second, after, 4)):
+        (proof,) = await proofs(engine, key, gone[1].uid)
+        assert (proof.certificate, proof.scope, proof.size) == (number, "inference", 12)
+        assert proof.holds
+    assert await proofs(engine, second, before[1].uid) == []
+
+
+async def test_an_older_backup_gets_its_certificates_back_from_the_bucket(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, eraser: Eraser, certifier: Certifier
+) -> None:
+    model = await storing.model()
+    for days in (2, 1):
+        doomed = await storing.inferences(model, 12, ago(days=days))
+        await eraser.finish(await request(engine, *doomed))
+    async with engine.begin() as connection:
+        await connection.execute(text("DELETE FROM certificate WHERE number > 1"))
+        await connection.execute(text("DELETE FROM erased_leaves"))
+        await connection.execute(text("DELETE FROM erasure"))
+    await certifier.begin()
+    verification = Verification(engine, Archive(blobs))
+    assert [str(wrong) async for wrong in verification.wrongs()] == []
+    assert (verification.seen.certificates, verification.seen.leaves) == (2, 96)
+
+
+async def test_a_head_that_the_bucket_locks_stays(
+    engine: AsyncEngine,
+    storing: Storing,
+    minio_server: S3,
+    settings: RetentionSettings,
+    key: SigningKey,
+) -> None:
+    name = minio_server.create_bucket(f"locked-{uuid4()}", object_lock=True)
+    locking = settings.model_copy(update={"s3_bucket": name})
+    head = Head(locking, lock_days=1)
+    with Blobs(locking) as blobs:
+        certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head)
+        eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+        model = await storing.model()
+        asked = await request(engine, *await storing.inferences(model, 2, NOW, objects=False))
+        assert await eraser.finish(asked) == "certified"
+        await certifier.write_head()
+        assert head.is_locked()
+        place = StorageKey(name, "certificates/head")
+        (fault,) = blobs.delete_objects([place])
+        assert fault.held
+        # what is put over it, and a delete marker, hide nothing
+        blobs.put(place, b"{}", content_type="application/json")
+        minio_server.client().remove_object(name, place.key)
+        newest = await asyncio.to_thread(head.newest)
+        assert newest is not None
+        assert newest.document["number"] == 2
+        blobs.delete_objects([StorageKey(name, "certificates/0000000002.json")])
+        async with engine.begin() as connection:
+            await connection.execute(text("DELETE FROM certificate WHERE number = 2"))
+        verification = Verification(engine, Archive(blobs))
+        [wrong async for wrong in verification.wrongs()]
+        (found,) = [str(wrong) async for wrong in verification.head(head)]
+        assert "says that there is one, and the chain ends with 1" in found
+
+
+async def test_without_a_key_an_erasure_is_only_deleted(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, certifier: Certifier
+) -> None:
+    model = await storing.model()
+    asked = await request(engine, *await storing.inferences(model, 25, ago(days=1)))
+    plain = Eraser(engine, blobs, NoPace(), batch=10)
+    assert (await plain.step(asked, None))[0] is not None
+    # a key that comes when a part is gone does not certify that part
+    late = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    assert await late.finish(asked) == "deleted"
+    assert (await found(engine, asked)).certificate is None

@@ -181,7 +181,9 @@ async def test_a_tail_cut_from_both(
     await execute(engine, "DELETE FROM certificate WHERE number = 4")
     # so that nothing but the head knows
     await execute(engine, "DELETE FROM erasure WHERE certificate = 4")
-    assert await wrongs() == ["certificate 4: certificates/head has it, and the chain ends with 3"]
+    assert await wrongs() == [
+        "certificate 4: certificates/head says that there is one, and the chain ends with 3"
+    ]
 
 
 @pytest.mark.usefixtures("erased")

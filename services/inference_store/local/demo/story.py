@@ -35,6 +35,7 @@ def tell(
                 screen.step(asked(rest, query))
             screen.say(_open_image(rest))
             screen.say(own_picture(stack.proxy, rest))
+            screen.say(certificate(rest))
             screen.say(_what_there_is(stack, folder))
             if not once:
                 _serve(stack, screen)
@@ -82,6 +83,16 @@ curl -s {rest.address}/v1/models/{model}/inferences/mine
 """
 
 
+def certificate(rest: Rest) -> str:
+    """How to erase what was captured of that call, and see the certificate."""
+    at = rest.address
+    return f"""\
+# Erase it for good; a moment later a signed certificate says what went:
+curl -s -X DELETE {at}/v1/models/{FACES.model_id}/inferences/mine
+curl -s "{at}/v1/certificates?limit=1"
+"""
+
+
 def _what_there_is(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
@@ -94,7 +105,8 @@ Running     on 127.0.0.1 only:
     models     {stack.model_server.rest}, gRPC {stack.model_server.grpc} (Open Inference Protocol)
     proxy      {stack.proxy}, gRPC {stack.proxy_grpc} (stands before the models)
 {admin}
-Written     {folder.path}: logs/, s3/, run/ (pid files), passwords.json
+Written     {folder.path}: logs/, s3/, run/ (pid files), passwords.json,
+            certificate-key.pem
             {servers.postgres.data}: the database
 {_copied_binaries(servers.postgres.binaries)}\
             Delete these folders and nothing is left.

@@ -11,8 +11,8 @@ from typing import Final
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobMissing
 from inference_store.store.events import StorageKey
+from inference_store.store.layout import CERTIFICATES as PREFIX
 
-PREFIX: Final = "certificates/"
 _JSON: Final = "application/json"
 _BYTES: Final = "application/octet-stream"
 _MOST_BYTES: Final = 64 * 1024 * 1024

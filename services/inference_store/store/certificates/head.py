@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 from inference_store.store.blobs import LockedObject
 from inference_store.store.events import StorageKey
+from inference_store.store.layout import CERTIFICATES
 from inference_store.store.settings import BlobSettings
 
-from .archive import PREFIX
 from .signed import NotSigned, Signed, read_signed
 
-KEY = f"{PREFIX}head"
+KEY = f"{CERTIFICATES}head"
 _MOST_BYTES = 1024 * 1024
 
 

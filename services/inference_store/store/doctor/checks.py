@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from . import clocks, kafka, ledger, object_store, postgres, settings, store
+from . import certificates, clocks, kafka, ledger, object_store, postgres, settings, store
 from .finding import Check
 
 CHECKS: Sequence[Check] = (
@@ -17,6 +17,12 @@ CHECKS: Sequence[Check] = (
     Check("kafka", "Kafka answers, and is 3 or newer.", kafka.look),
     Check("topic", "The topic is there and keeps what it is given.", kafka.topic, ("kafka",)),
     Check("lag", "Ingesters keep up.", kafka.lag, ("topic", "migrations")),
+    Check(
+        "certificates",
+        "Erasures end with one, where a key signs them.",
+        certificates.look,
+        ("migrations",),
+    ),
     Check("bucket", "Each bucket is there; what is deleted is gone.", object_store.look),
     Check("ledger", "Bucket and Postgres are of one time.", ledger.look, ("migrations", "bucket")),
     Check("object store clock", "Its clock agrees with ours.", clocks.of_object_store),
