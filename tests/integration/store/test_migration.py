@@ -9,6 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import partitions
 from inference_store.store.database import create_engine
 from inference_store.store.migration import downgrade, upgrade
+from inference_store.store.retention import policies
+from inference_store.store.retention.policies import Of, RetentionPolicy
 from inference_store.store.tables import METADATA
 from tests.integration.stored import START, Made, store
 from tests.servers.fixtures import migrate, unique
@@ -52,6 +54,40 @@ async def test_the_sidecars_column_reaches_partitions_that_are_there(
     async with engine.connect() as connection:
         rows = await connection.execute(text("SELECT sidecar_storage_key FROM inference"))
         assert list(rows.scalars()) == [None, None]
+    await engine.dispose()
+    postgres_server.drop_database(name)
+
+
+async def test_policies_of_the_version_before_stay_in_force(postgres_server: Postgres) -> None:
+    name = unique()
+    dsn = postgres_server.create_database(name)
+    await asyncio.to_thread(upgrade, dsn, "0011")
+    engine = create_engine(dsn)
+    async with engine.begin() as connection:
+        made = await connection.execute(
+            text(
+                "INSERT INTO registration (model_id, registered_by) VALUES ('a/b', 'api'),"
+                " ('other', 'api') RETURNING model"
+            )
+        )
+        model, _ = made.scalars()
+        rules = '[{"name": "é", "keep_input": "P1D", "keep_inference": "P1Y"}]'
+        await connection.execute(
+            text(
+                "INSERT INTO retention_policy (model, rules, revision)"
+                " VALUES (:model, CAST(:rules AS jsonb), 7)"
+            ),
+            {"model": model, "rules": rules},
+        )
+    await asyncio.to_thread(upgrade, dsn)
+    async with engine.begin() as connection:
+        [(number, chain)] = (await policies.by_model(connection)).items()
+        [decider] = chain.rules
+        assert (number, decider.of, decider.revision) == (model, Of("model", "a/b"), 7)
+        rule = decider.rule
+        assert (rule.name, rule.keep_input, rule.response) == ("é", "P1D", "P1Y")
+        later = await policies.put(connection, model, RetentionPolicy(max_inferences=1))
+        assert later.revision == 8
     await engine.dispose()
     postgres_server.drop_database(name)
 

@@ -119,6 +119,19 @@ async def test_the_policies_of_a_model_its_project_and_all_apply(engine: AsyncEn
         assert [chain.rules[0].of for _, chain in sorted(found.items())] == [PROJECT, DEFAULT]
 
 
+async def test_what_cannot_be_read_lets_nothing_go(engine: AsyncEngine) -> None:
+    async with engine.begin() as connection:
+        made, _ = await registrations.put(connection, "m", Details())
+        await put(connection, DEFAULT, policy("P1D"))
+        broken = RetentionPolicy.model_validate(
+            {"rules": [{"keep_input": "P1D", "keep_inference": "P1D", "saved": '{"version": 99}'}]}
+        )
+        await put(connection, MODEL, broken)
+        assert await policies.by_model(connection) == {}
+        await put(connection, MODEL, None)
+        assert list(await policies.by_model(connection)) == [made.model]
+
+
 async def test_a_model_that_is_removed_takes_its_policy_with_it(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
         for _ in range(2):

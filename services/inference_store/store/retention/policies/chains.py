@@ -4,14 +4,19 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
+import structlog
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.errors import StoreError
+from inference_store.store.retention.failures import failed
 from inference_store.store.tables import registration
 
 from . import stored
 from .chain import DEFAULT, Chain, Of, chain_of
 from .stored import Version
+
+_log = structlog.get_logger()
 
 
 def wider(model_id: str, project_id: str | None) -> tuple[Of, ...]:
@@ -36,7 +41,7 @@ async def by_model(
 
 
 def chain(owners: Iterable[Of], versions: dict[Of, Version]) -> Chain | None:
-    """The chain of these owners' policies; None: none of them has one."""
+    """The chain of these owners' policies; None: none of them has one that can be read."""
     found = [versions[of] for of in owners if of in versions]
     if not found:
         return None
@@ -45,8 +50,15 @@ def chain(owners: Iterable[Of], versions: dict[Of, Version]) -> Chain | None:
 
 
 @lru_cache(maxsize=4096)
-def _chain(policies: tuple[tuple[Of, int, str], ...]) -> Chain:
-    return chain_of([(of, revision, stored.read_document(t)) for of, revision, t in policies])
+def _chain(policies: tuple[tuple[Of, int, str], ...]) -> Chain | None:
+    """None where a filter cannot be read: nothing may be deleted then, and it is said once."""
+    try:
+        return chain_of([(of, revision, stored.read_document(t)) for of, revision, t in policies])
+    except (StoreError, ValueError, KeyError, TypeError) as error:
+        failed("policy_unreadable")
+        whose = ", ".join(str(of) for of, _, _ in policies)
+        _log.error("policy unreadable", action="policy_unreadable", of=whose, error=str(error))
+        return None
 
 
 def _owners(rows: Iterable[Any]) -> set[Of]:
