@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of, is_trouble
-from inference_store.store.errors import BlobsAway, LedgerApart
+from inference_store.store.errors import BlobsAway, Unavailable
 from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.metrics import LAST_RUN, RUN_INTERVAL
 from inference_store.store.retention.failures import failed
@@ -122,7 +122,7 @@ class _Retention:
             async with candidacy(self._engine) as leadership:
                 await self._stand_by(leadership)
                 await self._lead(leadership)
-        except LedgerApart as exc:
+        except Unavailable as exc:  # apart, or others were always faster to write
             await self._trouble("ledger", exc)
         except BlobsAway as exc:
             await self._trouble("object store", exc)
