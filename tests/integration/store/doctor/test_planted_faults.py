@@ -267,7 +267,7 @@ FAULTS = [
     Fault(wrong_s3_key, "bucket", "failed", "InvalidAccessKeyId"),
     Fault(versioning_suspended, "bucket", "warning", "suspended"),
     Fault(objects_locked, "bucket", "warning", "for 30 days"),
-    Fault(older_backup, "ledger", "failed", "inference-store ledger replay"),
+    Fault(older_backup, "ledger", "failed", "ledger replay`, which gives it"),
     Fault(clock_wrong, "object store clock", "failed", "s behind ours"),
     Fault(settings_fight, "settings", "warning", "it could bring the inference back"),
     Fault(setting_unknown, "names of settings", "failed", "INFERENCE_STORE_INGESTER_BATCH_EVENTS"),
