@@ -58,7 +58,10 @@ async def test_every_change_and_every_read_of_an_input(a_key: Keys) -> None:
     read = next(each for each in found if each["action"] == "data_read")
     assert read["uid"] is not None
     policy = next(each for each in found if each["action"] == "policy_set")
-    assert policy["detail"] == {**_RULES, "revision": 1}
+    begins = policy["detail"].pop("effective_at")
+    assert begins is not None
+    said = {"level": "model", "undercuts_minimum_age": False, "revision": 1}
+    assert policy["detail"] == {**_RULES, **said}
 
 
 async def _items(a_key: Keys, **filters: Any) -> list[dict[str, Any]]:
