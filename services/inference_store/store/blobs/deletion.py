@@ -4,6 +4,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from minio import Minio
@@ -12,6 +13,8 @@ from minio.error import S3Error
 from minio.versioningconfig import OFF
 
 from inference_store.store.events import StorageKey
+from inference_store.store.metrics import STEP_SECONDS
+from inference_store.store.stages import stage
 
 from .clients import away
 from .keys import is_addressable, is_plain
@@ -96,7 +99,8 @@ class Deletion:
     def _survivors(
         self, bucket: str, names: Sequence[str], *, versions: bool, expected: bool = False
     ) -> list[Version]:
-        with away():
+        timed = stage(STEP_SECONDS, "list") if expected else nullcontext()
+        with away(), timed:
             return survivors(
                 self._client, bucket, names, versions, executor=self._executor, expected=expected
             )
