@@ -33,6 +33,18 @@ async def place(
         return await holds.apply_placed(connection, body, datetime.now(UTC), "test")
 
 
+async def change(engine: AsyncEngine, placed: Placed, model: int, *uids: UUID) -> Placed:
+    """Another hold in its place, by uids."""
+    async with engine.begin() as connection:
+        ids = [f"uid:{uid}" for uid in uids]
+        made = await holds.make(connection, model, holds.Asked(inference_ids=ids))
+        name = select(registration.c.model_id).where(registration.c.model == model)
+        body = {"id": str(placed.hold.id), "name": "a hold", "reason": "narrower", "until": None}
+        body |= {"model_id": await connection.scalar(name), "filter": made.text}
+        more = {"inference_ids": ids, "revision": placed.hold.revision + 1}
+        return await holds.apply_changed(connection, body | more, datetime.now(UTC), "test")
+
+
 async def release(engine: AsyncEngine, placed: Placed) -> None:
     """Let it go."""
     body = {"id": str(placed.hold.id), "reason": "over", "revision": placed.hold.revision + 1}

@@ -211,6 +211,15 @@ class Storing:
 
         return (await until(ask, enough, seconds=seconds))[0]
 
+    async def until_partly_held(self, number: UUID, seconds: float = 60) -> None:
+        """The erasure has ended, but for what a hold keeps."""
+
+        async def ask() -> str | None:
+            async with self.engine.connect() as connection:
+                return await erasures.state_of(connection, number)
+
+        await until(ask, lambda state: state == "partly_held", seconds=seconds)
+
     def objects(self) -> set[str]:
         """Every key that the bucket lists, in any version."""
         client = self.blobs._minio

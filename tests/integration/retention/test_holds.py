@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import select, update
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.retention.eraser import Eraser
 from inference_store.store.blobs import Blobs, DeleteFault
@@ -20,7 +20,7 @@ from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import erased_span, erasing, erasure_held, hold, partition_span
 
 from .conftest import NoPace, Retain
-from .holding import place, release
+from .holding import change, place, release
 from .stored import NOW, Storing, ago
 from .test_erasures import found, request
 
@@ -28,6 +28,11 @@ from .test_erasures import found, request
 async def _left(engine: AsyncEngine) -> set[UUID]:
     async with engine.connect() as connection:
         return set((await connection.execute(select(erasure_held.c.uid))).scalars())
+
+
+async def _taken_up(connection: AsyncConnection) -> None:
+    while await kept.take_up(connection, limit=10):
+        pass
 
 
 async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go(
@@ -46,17 +51,34 @@ async def test_a_hold_that_is_placed_after_the_mark_wins_and_its_release_lets_go
     assert (ended.inferences, ended.held, ended.finished_at) == (17, 8, None)
     async with engine.begin() as connection:
         assert not (await connection.execute(select(erasing))).all()
-        assert await kept.take_up(connection, limit=100) == 0
+        await _taken_up(connection)
         assert await erasures.unfinished(connection, failed=True) in ([], [ended])
     await release(engine, placed)
     async with engine.begin() as connection:
         assert await kept.take_up(connection, limit=5) == 5
+        assert len(await _left(engine)) == 8  # not committed yet
         assert await kept.take_up(connection, limit=5) == 3
+        assert await kept.take_up(connection, limit=5) == 0
     assert await eraser.finish(asked) == "deleted"
     assert (await storing.rows(), storing.objects()) == ({}, set())
     ended = await found(engine, asked)
     assert (ended.inferences, ended.held) == (25, 0)
     assert ended.finished_at is not None
+
+
+async def test_a_hold_that_is_changed_lets_go_what_it_no_longer_keeps(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    model = await storing.model()
+    doomed = await storing.inferences(model, 4, ago(days=1))
+    wide = await place(engine, model, "ok")
+    asked = await request(engine, *doomed)
+    assert await eraser.finish(asked) == "partly_held"
+    await change(engine, wide, model, doomed[1].uid)
+    async with engine.begin() as connection:
+        await _taken_up(connection)
+    assert await eraser.finish(asked) == "partly_held"
+    assert await storing.stored() == {doomed[1].uid}
 
 
 async def test_what_is_held_when_it_is_asked_for_is_never_marked(
@@ -136,7 +158,7 @@ async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(
     assert await eraser.finish(two) == "partly_held"
     await release(engine, placed)
     async with engine.begin() as connection:
-        await kept.take_up(connection, limit=10)
+        await _taken_up(connection)
     assert await eraser.finish(two) == "deleted"
     assert storing.objects() == set()
 
@@ -257,7 +279,7 @@ async def test_what_was_never_stored_is_kept_by_a_hold_that_is_younger(
     assert storing.objects() == {"late"}
     await release(engine, placed)
     async with engine.begin() as connection:
-        assert await kept.take_up(connection, limit=10) == 1
+        await _taken_up(connection)
     await _finished(engine, eraser, queued)
     assert storing.objects() == set()
 

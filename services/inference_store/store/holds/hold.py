@@ -1,6 +1,6 @@
 """A legal hold, as it is kept."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -43,7 +43,7 @@ class Hold:
 
 def hold_of(row: Any) -> Hold:
     """A Hold from a row of the table."""
-    values = dict(row._mapping)
+    values = {each.name: getattr(row, each.name) for each in fields(Hold)}
     ids = values["inference_ids"]
     return Hold(**values | {"inference_ids": None if ids is None else tuple(ids)})
 

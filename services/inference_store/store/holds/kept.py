@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import and_, func, literal, or_, select
+from sqlalchemy import case, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -20,6 +20,7 @@ from .force import holding, in_force
 from .hold import Hold, is_in_force
 
 _KEYS: Final = tuple(name for name in marks.COLUMNS if name.endswith("_storage_key"))
+_ALL: Final = 2**31 - 1
 _STOPPED: Final = ("cancelling", "cancelled")
 _Row = Any
 
@@ -76,20 +77,22 @@ async def refused(
 
 
 async def take_up(connection: AsyncConnection, *, limit: int) -> int:
-    """Mark again what a hold kept that has been released, has ended or has changed; how many.
+    """Mark again what a hold kept that has been released, has ended or has changed; 0: nothing is
+    left to look at.
 
     A policy's erasure is not taken up: the policy may have changed, and its next run sees. What
     another hold keeps is spared again when it is claimed.
     """
+    stale = await _stale(connection)
+    if stale is None:
+        return 0
+    id, before = stale
     here = erasure_held.c
-    same = and_(is_in_force(), hold.c.revision == here.hold_revision)
-    query = select(erasure_held, erasure.c.cause, erasure.c.state).select_from(
-        erasure_held.outerjoin(hold, hold.c.id == here.hold).outerjoin(
-            erasure, erasure.c.id == here.erasure
-        )
-    )
-    query = query.where(or_(hold.c.id.is_(None), ~same)).limit(limit)
-    rows = list(await connection.execute(query.order_by(here.model, here.uid)))
+    query = select(erasure_held, erasure.c.cause, erasure.c.state)
+    query = query.select_from(erasure_held.outerjoin(erasure, erasure.c.id == here.erasure))
+    query = query.where(here.hold == id, here.hold_revision < before)
+    query = query.order_by(here.model, here.uid).limit(limit)
+    rows = list(await connection.execute(query))
     await _mark_again(connection, [row for row in rows if _goes_on(row)])
     for row in rows:
         which = (here.erasure == row.erasure, here.model == row.model, here.uid == row.uid)
@@ -97,7 +100,18 @@ async def take_up(connection: AsyncConnection, *, limit: int) -> int:
     ids = {row.erasure for row in rows}
     waiting = (erasure.c.id.in_(ids), erasure.c.state == "partly_held")
     await connection.execute(erasure.update().where(*waiting).values(state="pending"))
-    return len(rows)
+    if len(rows) < limit:
+        await connection.execute(hold.update().where(hold.c.id == id).values(taken_up=before))
+    return max(1, len(rows))
+
+
+async def _stale(connection: AsyncConnection) -> tuple[UUID, int] | None:
+    """A hold that may have let go of something since it was last looked at, and the revision
+    before which all is let go. Asked every turn, so of the holds alone: what they left is many."""
+    before = case((is_in_force(), hold.c.revision), else_=_ALL)
+    query = select(hold.c.id, before).where(hold.c.taken_up < before).limit(1)
+    row = (await connection.execute(query)).first()
+    return None if row is None else (row[0], row[1])
 
 
 def _goes_on(row: _Row) -> bool:

@@ -106,7 +106,8 @@ async def _set(connection: AsyncConnection, body: _Document, values: dict[str, A
     """Only forward: an entry that is applied again undoes nothing that came after it."""
     here = hold.c
     changed = hold.update().where(here.id == UUID(body["id"]), here.revision < body["revision"])
-    await connection.execute(changed.values(values | {"revision": body["revision"]}))
+    changed = changed.values(values | {"revision": body["revision"], "taken_up": 0})
+    await connection.execute(changed)
 
 
 async def _remember(

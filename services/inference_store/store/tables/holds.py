@@ -26,6 +26,8 @@ hold = Table(
     Column("released_at", DateTime(timezone=True)),
     Column("release_reason", CODE_POINTS),
     Column("revision", Integer, nullable=False, server_default=text("1")),
+    # what erasures left because of an older revision has been taken up; see holds.kept
+    Column("taken_up", Integer, nullable=False, server_default=text("0")),
     Index("hold_placed_at_idx", "placed_at"),
 )
 
@@ -59,5 +61,5 @@ erasure_held = Table(
     Column("sidecar_storage_key", CODE_POINTS),
     # when it had been claimed before the hold: then some of its objects may be gone
     Column("claimed_at", DateTime(timezone=True)),
-    Index("erasure_held_hold_idx", "hold"),
+    Index("erasure_held_hold_idx", "hold", "hold_revision"),
 )
