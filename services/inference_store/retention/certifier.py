@@ -244,6 +244,7 @@ class Certifier:
             requested_by=one.requested_by,
             run=one.run,
             held=held,
+            by=documents.without_values(self.key, one.asked),
         )
         counted = {"versions": one.versions, "bytes": one.bytes, "rows": one.table_rows}
         earlier = [read_signed(row.signed).document["erased"] for row in before]

@@ -134,7 +134,6 @@ async def test_an_older_backup_gets_its_certificates_back_from_the_bucket(
 
 async def test_a_head_that_the_bucket_locks_stays(
     engine: AsyncEngine,
-    storing: Storing,
     minio_server: S3,
     settings: RetentionSettings,
     key: SigningKey,
@@ -145,8 +144,9 @@ async def test_a_head_that_the_bucket_locks_stays(
     with Blobs(locking) as blobs:
         certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head)
         eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+        storing = Storing(engine, blobs, name)
         model = await storing.model()
-        asked = await request(engine, *await storing.inferences(model, 2, NOW, objects=False))
+        asked = await request(engine, *await storing.inferences(model, 2, NOW))
         assert await eraser.finish(asked) == "certified"
         await certifier.write_head()
         assert head.is_locked()

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from .chain import Link
 from .erased import Erased
-from .keys import PublicKey
+from .keys import PublicKey, SigningKey
+from .signed import canonical
 
 METHOD: Final = (
     "Every object was deleted in all its versions, then its key was listed again and not found."
@@ -29,6 +30,8 @@ class Asked:
     requested_by: str | None
     run: UUID | None
     held: Mapping[UUID, int] = field(default_factory=dict)
+    # by what it was asked for, without any value: see `without_values`
+    by: Mapping[str, Any] | None = None
 
 
 def certificate_of(
@@ -50,6 +53,7 @@ def certificate_of(
             "scope": asked.scope,
             "requested_at": instant(asked.requested_at),
             "requested_by": asked.requested_by,
+            "asked": asked.by,
             "run": None if asked.run is None else str(asked.run),
         },
         "erased": {
@@ -73,6 +77,25 @@ def certificate_of(
         },
         "remains": remains(clear_at),
     }
+
+
+def without_values(key: SigningKey, asked: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What an erasure was asked for: a filter and a subject by keyed hashes, ids by how many."""
+    if asked is None:
+        return None
+    said: dict[str, Any] = {}
+    if "filter" in asked:
+        said["filter"] = {"keyed_hash": _keyed(key, "filter", asked["filter"])}
+    if "subject" in asked:
+        subject = asked["subject"]
+        said["subject"] = {"keyed_hash": _keyed(key, "subject", subject)}
+    if "inference_ids" in asked:
+        said["inference_ids"] = len(asked["inference_ids"])
+    return said
+
+
+def _keyed(key: SigningKey, kind: str, value: Any) -> str:
+    return key.keyed_hash(kind, canonical(value).encode()).hex()
 
 
 def remains(clear_at: datetime) -> list[dict[str, Any]]:
