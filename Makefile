@@ -20,7 +20,8 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e faults \
-	bench-erasure bench-ingest bench-peers bench-proxy bench-query bench-scale audit image sbom chart chart-e2e clean
+	bench-erasure bench-ingest bench-peers bench-proxy bench-query bench-rebuild bench-scale audit image sbom chart chart-e2e \
+	clean
 
 help: ## Print every target and what it does.
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +109,9 @@ bench-erasure: servers ## Measure erasures against plain DELETE and S3's own bul
 	@$(BIN)/python -m benchmarks.erasure --rows $(or $(ROWS),1000000) \
 		--inferences $(or $(INFERENCES),100000) --rounds $(or $(ROUNDS),3)
 	@$(BIN)/python -m benchmarks.erasure.report
+
+bench-rebuild: servers ## Measure indexing again from the bucket alone beside ingesting.
+	@$(BIN)/python -m benchmarks.rebuild
 
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale

@@ -36,7 +36,13 @@ HOMES = {
     "cryptography": {"store/certificates"},
     "sqlalchemy": {
         *("store", "api", "ingester", "retention"),
-        *("cli/keys.py", "cli/audit.py", "cli/ledger.py", "cli/certificates.py"),
+        *(
+            "cli/keys.py",
+            "cli/reconcile.py",
+            "cli/audit.py",
+            "cli/ledger.py",
+            "cli/certificates.py",
+        ),
     },
     "alembic": {"store/migration.py"},
     "obstore": {"store/blobs"},

@@ -8,11 +8,15 @@ import time
 from typing import Any
 
 import orjson
+from sqlalchemy import func
+from sqlalchemy.exc import DBAPIError
 
+from inference_store.ingester.rebuild import Rebuild
 from inference_store.store.access import Action, Who, note
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway
+from inference_store.store.errors import BlobsAway, StoreError
+from inference_store.store.ledger import Ledger
 from inference_store.store.reconciling import reconciliations
 from inference_store.store.reconciling.reconciler import Reconciler
 from inference_store.store.reconciling.reconciliations import FINAL, REPAIRS, Reconciliation
@@ -37,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repair",
         choices=[each for each in REPAIRS if each != "none"],
         default="none",
-        help="rebuild: index again from the bucket; erase-orphans: erase objects without rows",
+        help="rebuild: index again from the bucket alone, then compare",
     )
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
 
@@ -49,7 +53,9 @@ def run(arguments: argparse.Namespace) -> int:
         return asyncio.run(_Command(settings, arguments).run())
     except BlobsAway as away:
         print(f"The object store is away; the same command goes on: {away}", file=sys.stderr)
-    except OSError as away:
+    except StoreError as wrong:
+        print(wrong.detail, file=sys.stderr)
+    except (DBAPIError, OSError) as away:
         print(f"Postgres is away; the same command goes on: {away}", file=sys.stderr)
     return 2
 
@@ -83,12 +89,34 @@ class _Command:
         return 2 if ended.state == "failed" else int(_is_amiss(ended))
 
     async def _work(self, engine: Any, blobs: Blobs) -> Reconciliation:
+        if self._repair != "none":
+            # What was decided about deletion since the backup comes first, or it would be undone.
+            await Ledger(engine, blobs, prefix=self._settings.ledger_prefix).look()
         one = await self._begun(engine)
         worker = Reconciler(self._settings, engine, blobs, kafka=self._settings)
+        if one.repair == "rebuild" and one.state in {"pending", "repairing"}:
+            one = await self._rebuilt(engine, blobs, worker, one)
         while one.state not in FINAL:
             one = await worker.step(one)
-            self._tell(f"{one.state}: place {one.place + 1} of {len(one.places)}, {_counts(one)}")
+            self._progress(one)
         return one
+
+    async def _rebuilt(
+        self, engine: Any, blobs: Blobs, worker: Reconciler, one: Reconciliation
+    ) -> Reconciliation:
+        """Index from the bucket, from where it is; afterwards the two are compared."""
+        places = worker.places(one)
+        named = [str(place) for place in places]
+        if one.places != named:
+            async with engine.begin() as connection:
+                one = await reconciliations.update(
+                    connection, one.id, places=named, place=0, after="", started_at=func.now()
+                )
+        one = await Rebuild(self._settings, engine, blobs).run(one, places, self._progress)
+        return await worker.begin(one, places)
+
+    def _progress(self, one: Reconciliation) -> None:
+        self._tell(f"{one.state}: place {one.place + 1} of {len(one.places)}, {_counts(one)}")
 
     async def _begun(self, engine: Any) -> Reconciliation:
         """The same that was begun and not ended; else a new one."""
@@ -132,7 +160,8 @@ def as_text(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
 def as_json(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
     """The report for programs; the first findings alone."""
     report = {name: getattr(one, name) for name in Reconciliation.__slots__}
-    return orjson.dumps({**report, "findings": found}, option=orjson.OPT_INDENT_2).decode()
+    report |= {"findings": found}
+    return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 
 
 def _counts(one: Reconciliation) -> str:

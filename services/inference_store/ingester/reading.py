@@ -5,7 +5,7 @@ The event loop is given back every 50 events, so that the batch before can be wr
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
@@ -32,23 +32,15 @@ from inference_store.store.task_types import (
 )
 
 from .batch import MissingBlob, Read
+from .kept import Kept, Underway, from_bucket, has_no_response, without_missing
 
 _T = TypeVar("_T")
 _SLICE = 50
+# a flag: the bucket had no response any more when the index was made anew
+_NO_RESPONSE = "response_missing"
 _NO_METADATA = Metadata(entries=(), leaves=(), presences=(), flags=(), problem=None)
 # Bytes of blobs in memory at once: what is over is fetched in the next round.
 _FETCH_BUDGET = 64 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class _Event:
-    """A decoded event on its way: its record, and the two blobs that the index reads."""
-
-    record: Record
-    event: InferenceEvent
-    registration: Registration | None = None
-    metadata: Fetched = None
-    response: Fetched = None
 
 
 class Reader:
@@ -67,13 +59,18 @@ class Reader:
         )
         self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)
 
-    async def read(self, records: Sequence[Record]) -> list[Read]:
-        """What each record is, in order. Raises BlobsAway, and errors of Postgres."""
+    async def read(self, records: Sequence[Record], kept: Kept | None = None) -> list[Read]:
+        """What each record is, in order. Raises BlobsAway, and errors of Postgres.
+
+        `kept`: the records come from the bucket, not from Kafka.
+        """
         with stage(STAGE_SECONDS, "decode"):
             troubles, events = await self._decode(records)
+        for item in events if kept else ():
+            from_bucket(item, kept)
         with stage(STAGE_SECONDS, "look_up"):
             await self._look_up(events)
-        known: list[_Event] = []
+        known: list[Underway] = []
         for item in events:
             if item.registration is None:
                 troubles.append(Read(item.record, _unknown(item.event)))
@@ -87,9 +84,9 @@ class Reader:
                 reads += await self._parse(fetched)
         return sorted(reads, key=lambda read: (read.record.place, read.record.offset))
 
-    async def _decode(self, records: Sequence[Record]) -> tuple[list[Read], list[_Event]]:
+    async def _decode(self, records: Sequence[Record]) -> tuple[list[Read], list[Underway]]:
         troubles: list[Read] = []
-        events: list[_Event] = []
+        events: list[Underway] = []
         for some in _slices(records):
             for record in some:
                 if record.fault is not None:
@@ -102,7 +99,7 @@ class Reader:
                 except InvalidEvent as wrong:
                     troubles.append(Read(record, _trouble(wrong)))
                 else:
-                    events.append(_Event(record, event))
+                    events.append(Underway(record, event))
             await asyncio.sleep(0)
         return troubles, events
 
@@ -115,7 +112,7 @@ class Reader:
             found = wrong
         return replace(fault, model_id=found.model_id, inference_id=found.inference_id)
 
-    async def _look_up(self, events: Sequence[_Event]) -> None:
+    async def _look_up(self, events: Sequence[Underway]) -> None:
         """Each event's registration; an unknown model is registered, if it may be."""
         wanted = {item.event.model_id: item.event for item in events}
         if not wanted:
@@ -129,9 +126,9 @@ class Reader:
         for item in events:
             item.registration = found.get(item.event.model_id)
 
-    async def _fetch(self, events: list[_Event]) -> tuple[list[_Event], list[_Event]]:
+    async def _fetch(self, events: list[Underway]) -> tuple[list[Underway], list[Underway]]:
         """Those whose blobs are here now, and those that did not fit into memory with them."""
-        wanted = [place for item in events for place in _wanted(item.event)]
+        wanted = [place for item in events for place in _wanted(item)]
         if not any(wanted):
             return events, []
         failpoint("ingester.get.before")
@@ -140,22 +137,27 @@ class Reader:
             self._blobs.get_many, wanted, limit=limit, budget=_FETCH_BUDGET
         )
         failpoint("ingester.get.after")
-        here: list[_Event] = []
-        later: list[_Event] = []
+        here: list[Underway] = []
+        later: list[Underway] = []
         for item, metadata, response in zip(events, got[::2], got[1::2], strict=True):
-            item.metadata, item.response = metadata, response
-            over = metadata is OVER_BUDGET or response is OVER_BUDGET
-            (later if over else here).append(item)
+            if metadata is OVER_BUDGET or response is OVER_BUDGET:
+                later.append(item)
+                continue
+            item.metadata = item.metadata if metadata is None else metadata
+            item.response = response
+            if item.kept is not None:
+                without_missing(item)
+            here.append(item)
         return here, later
 
-    async def _parse(self, events: Sequence[_Event]) -> list[Read]:
+    async def _parse(self, events: Sequence[Underway]) -> list[Read]:
         reads: list[Read] = []
         for some in _slices(events):
             reads += [Read(item.record, self._result(item)) for item in some]
             await asyncio.sleep(0)
         return reads
 
-    def _result(self, item: _Event) -> Indexable | MissingBlob:
+    def _result(self, item: Underway) -> Indexable | MissingBlob:
         event, registration = item.event, item.registration
         if registration is None:
             raise AssertionError("only events of known models are parsed")
@@ -171,8 +173,8 @@ class Reader:
                 return waits
         return self._indexable(item, registration)
 
-    def _indexable(self, item: _Event, registration: Registration) -> Indexable:
-        flags: list[str] = []
+    def _indexable(self, item: Underway, registration: Registration) -> Indexable:
+        flags = [_NO_RESPONSE] if item.kept and has_no_response(item) else []
         metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
         response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
         if metadata is None and "metadata_too_large" not in flags and response is not None:
@@ -186,7 +188,7 @@ class Reader:
             sidecar=self._sidecar(item),
         )
 
-    def _sidecar(self, item: _Event) -> Sidecar | None:
+    def _sidecar(self, item: Underway) -> Sidecar | None:
         """What keeps the event in the bucket, where that is asked for and its producer does not."""
         if self._settings.ingester_sidecars == "off" or not sidecars.is_wanted(item.event):
             return None
@@ -201,7 +203,7 @@ class Reader:
         response: bytes | None,
         flags: Sequence[str],
     ) -> Predictions:
-        if "response_too_large" in flags:
+        if "response_too_large" in flags or _NO_RESPONSE in flags:
             return Predictions(items=None)
         return read_predictions(
             response,
@@ -226,10 +228,11 @@ def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
     return blob if isinstance(blob, bytes) else None
 
 
-def _wanted(event: InferenceEvent) -> tuple[StorageKey | None, StorageKey | None]:
-    """The objects that the index needs: never the datum, and nothing that came inline."""
+def _wanted(item: Underway) -> tuple[StorageKey | None, StorageKey | None]:
+    """The objects that the index needs: never the datum, and nothing that is here already."""
+    event = item.event
     return (
-        event.metadata if event.inline_metadata is None else None,
+        event.metadata if event.inline_metadata is None and item.metadata is None else None,
         event.response if event.inline_response is None else None,
     )
 

@@ -35,6 +35,8 @@ FAILPOINTS = (
     "partitions.create.before",
     "partitions.create.after",
     "reconcile.window.after",
+    "rebuild.commit.before",
+    "rebuild.commit.after",
     "retention.mark.before",
     "retention.mark.after",
     "retention.object_delete.before",

@@ -19,7 +19,7 @@ from inference_store.api.schemas.reconciliations import (
     ShownReconciliation,
 )
 from inference_store.store.access import Action
-from inference_store.store.errors import Forbidden, NotFound
+from inference_store.store.errors import NotFound
 from inference_store.store.reconciling import reconciliations
 from inference_store.store.reconciling.reconciliations import Finding, Reconciliation
 from inference_store.store.rights import Right
@@ -59,15 +59,13 @@ async def list_reconciliations(
 async def request_reconciliation(
     body: AskedReconciliation, connection: Writing, access: Asking
 ) -> Answer:
-    """Ask the retention service to compare them, and to erase the orphans if that is said."""
-    if body.repair != "none" and not access.caller.reach(Right.DELETE).is_everything:
-        raise Forbidden("Erasing orphans needs the right `delete` over everything as well.")
-    found = await reconciliations.request(
-        connection, model_id=body.model_id, cause="request", repair=body.repair
-    )
-    asked: dict[str, Any] = {"asked_model_id": body.model_id, "repair": body.repair}
+    """Ask the retention service to compare them."""
+    found = await reconciliations.request(connection, model_id=body.model_id, cause="request")
     await access.note(
-        connection, Action.RECONCILIATION_REQUESTED, reconciliation=str(found.id), **asked
+        connection,
+        Action.RECONCILIATION_REQUESTED,
+        reconciliation=str(found.id),
+        asked_model_id=body.model_id,
     )
     headers = {"Location": f"/v1{_PATH}/{found.id}"}
     return Answer(_shown(found), status_code=202, headers=headers)

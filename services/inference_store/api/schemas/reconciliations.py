@@ -11,12 +11,10 @@ Kind = Literal["orphan", "missing", "unreadable"]
 
 
 class AskedReconciliation(Body):
-    """What to compare, and what to do with what is found."""
+    """What to compare."""
 
     model_id: ShortText | None = None
     """Left out: every model."""
-    repair: Literal["none", "erase-orphans"] = "none"
-    """`erase-orphans` also needs the right `delete` over everything."""
 
 
 class ShownReconciliation(Shown):
@@ -28,7 +26,7 @@ class ShownReconciliation(Shown):
     cause: str
     """`schedule`, `request` or `command`."""
     repair: str
-    """`none`, `rebuild` or `erase-orphans`."""
+    """`none` or `rebuild`."""
     state: str
     """pending, comparing, repairing, done or failed."""
     requested_at: datetime
@@ -76,7 +74,7 @@ class ShownFinding(Shown):
     bytes: int | None
     modified_at: datetime | None
     state: str
-    """`found`, or what a repair made of it: `erasing`, `held`, `gone`."""
+    """`found`."""
     detail: str | None
 
 

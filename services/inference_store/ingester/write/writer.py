@@ -169,13 +169,7 @@ class Writer:
 
         Adds to `sidecars` those that the caller has to `put` before it commits.
         """
-        await keep_registrations(connection, reads)
-        with stage(STAGE_SECONDS, "sort_out"):
-            arrivals = await sort_out(connection, reads)
-        if arrivals.spans_gone:
-            self._spans = partitions.Spans()
-        with stage(STAGE_SECONDS, "insert"):
-            stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
+        arrivals, stored = await self.store(connection, reads, one_by_one=one_by_one)
         sidecars += sidecars_of(stored)
         with stage(STAGE_SECONDS, "set_aside"):
             await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
@@ -185,6 +179,19 @@ class Writer:
         for read, outcome in (*stored, *settled_of(arrivals)):
             outcomes.setdefault(read.record.place, Counter())[outcome] += 1
         return outcomes
+
+    async def store(
+        self, connection: AsyncConnection, reads: Sequence[Read], *, one_by_one: bool = False
+    ) -> tuple[Arrivals, list[tuple[Read, Outcome]]]:
+        """Write what may be stored, in the caller's transaction; what may not is the caller's."""
+        await keep_registrations(connection, reads)
+        with stage(STAGE_SECONDS, "sort_out"):
+            arrivals = await sort_out(connection, reads)
+        if arrivals.spans_gone:
+            self._spans = partitions.Spans()
+        with stage(STAGE_SECONDS, "insert"):
+            stored = await self._insert(connection, arrivals, one_by_one=one_by_one)
+        return arrivals, stored
 
     async def _insert(
         self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool

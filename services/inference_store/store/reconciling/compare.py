@@ -74,7 +74,8 @@ class Comparison:
             progress: dict[str, Any] = {"place": one.place + 1, "after": ""}
         else:
             progress = {"after": window.until}
-        counts = Counter(one.counts) + window.counts
+        counts = Counter(one.counts)
+        counts.update(window.counts)
         kept = [f for f in window.findings if one.count(_COUNTED[f.kind]) < MOST_FINDINGS]
         async with self._engine.begin() as connection:
             await reconciliations.add(connection, one.id, kept)

@@ -42,7 +42,7 @@ class Reconciler:
     async def due(self, *, scheduled: bool) -> Reconciliation | None:
         """What is to be worked on; with `scheduled` once a day one that nobody asked for."""
         async with self._engine.begin() as connection:
-            found = await reconciliations.unfinished(connection, repairs=("none", "erase-orphans"))
+            found = await reconciliations.unfinished(connection, repairs=("none",))
             if found is not None or not scheduled:
                 return found
             last = await reconciliations.last(connection, "schedule")

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.tables import reconciliation, reconciliation_finding
 
 Cause = Literal["schedule", "request", "command"]
-Repair = Literal["none", "rebuild", "erase-orphans"]
+Repair = Literal["none", "rebuild"]
 State = Literal["pending", "comparing", "repairing", "done", "failed"]
 Kind = Literal["orphan", "missing", "unreadable"]
 REPAIRS: Final = get_args(Repair)

@@ -40,7 +40,7 @@ async def forget(
     erased = 0
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
         if one.scope == "input":
-            await _forget_inputs(connection, model, uids)
+            await forget_inputs(connection, model, uids)
         elif one.scope == "response":
             await _forget_responses(connection, model, uids)
         else:
@@ -72,7 +72,7 @@ async def _forget_inferences(
         )
 
 
-async def _forget_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
+async def forget_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
     """The datum is gone: said on the row, and its prompts with it. The rest stays."""
     here = inference.c
     others = (here.response_storage_key, here.metadata_storage_key)

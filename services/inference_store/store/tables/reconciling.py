@@ -13,7 +13,7 @@ reconciliation = Table(
     Column("model_id", CODE_POINTS),
     # 'schedule', 'request' or 'command'
     Column("cause", CODE_POINTS, nullable=False),
-    # 'none', 'rebuild' or 'erase-orphans'
+    # 'none' or 'rebuild'
     Column("repair", CODE_POINTS, nullable=False),
     # 'pending', 'comparing', 'repairing', 'done', 'failed'
     Column("state", CODE_POINTS, nullable=False),
@@ -53,7 +53,7 @@ reconciliation_finding = Table(
     Column("uid", UUID(as_uuid=True)),
     Column("bytes", BigInteger),
     Column("modified_at", DateTime(timezone=True)),
-    # what became of it: 'found', 'rebuilt', 'erasing', 'held', 'gone'
+    # 'found'
     Column("state", CODE_POINTS, nullable=False, server_default=text("'found'")),
     Column("detail", CODE_POINTS),
 )

@@ -1,0 +1,99 @@
+"""What a page of a bucket's listing says of inferences, on a bucket that is a dictionary."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from inference_store.ingester.bucket import listed
+from inference_store.store import sidecars
+from inference_store.store.blobs import Found
+from inference_store.store.events import StorageKey
+from inference_store.store.layout import key_of
+from inference_store.store.reconciling.places import Place
+
+AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
+PLACE = Place("b", "captures")
+
+
+class Bucket:
+    """As much of Blobs as is asked for."""
+
+    def __init__(self, objects: dict[str, bytes]) -> None:
+        self.objects = objects
+
+    def page(self, bucket: str, prefix: str, *, after: str, limit: int) -> list[Found]:
+        keys = sorted(key for key in self.objects if key.startswith(prefix) and key > after)
+        return [Found(StorageKey(bucket, key), 1, AT) for key in keys[:limit]]
+
+    def get_many(self, keys: Sequence[StorageKey], **_: Any) -> list[bytes]:
+        return [self.objects[place.key] for place in keys]
+
+
+def _capture(
+    number: int, *, kinds: str = "data metadata response", **more: Any
+) -> dict[str, bytes]:
+    event = {"model_id": "m", "inference_id": str(number)}
+    document = orjson.dumps({"metadata": [], "event": event, "request": {}} | more)
+    keys = {kind: key_of("captures", "m", AT, UUID(int=number), kind) for kind in kinds.split()}  # type: ignore[arg-type]
+    return {key: document if kind == "metadata" else b"x" for kind, key in keys.items()}
+
+
+def _walk(objects: dict[str, bytes], limit: int, place: Place = PLACE) -> list[Any]:
+    bucket: Any = Bucket(objects)
+    pages, after = [], ""
+    while True:
+        found = listed(bucket, place, after, limit=limit)
+        pages.append(found)
+        if found.after is None:
+            return pages
+        assert found.after > after, "it goes on"
+        after = found.after
+
+
+def test_no_capture_is_cut_by_the_end_of_a_page() -> None:
+    objects: dict[str, bytes] = {}
+    for number in range(1, 8):
+        objects |= _capture(number)
+    for limit in range(1, 25):
+        carried = [each for page in _walk(objects, limit) for each in page.carried]
+        ids = [orjson.loads(each.record.payload)["inference_id"] for each in carried]
+        assert ids == [str(number) for number in range(1, 8)], limit
+        if limit >= 3:
+            assert [each.input_deleted_at for each in carried] == [None] * 7, limit
+
+
+def test_an_input_is_gone_where_neither_request_nor_datum_is_left() -> None:
+    kept = _capture(1, kinds="metadata response")  # never had a datum, or it was lost
+    erased = _capture(2, kinds="metadata response", request=None)
+    document = orjson.loads(next(v for k, v in erased.items() if k.endswith("metadata")))
+    del document["request"]
+    erased = {k: orjson.dumps(document) if k.endswith("metadata") else v for k, v in erased.items()}
+    (page,) = _walk(kept | erased, 100)
+    assert [each.input_deleted_at for each in page.carried] == [None, AT]
+
+
+def test_what_carries_no_event_is_named() -> None:
+    broken = dict.fromkeys(_capture(1, kinds="metadata"), b"no json")
+    bare = dict.fromkeys(_capture(2, kinds="metadata"), b"[]")
+    stray = {"sidecars/m/2026/11/01/12/no-uid": b"{}"}
+    (page,) = _walk(broken | bare, 100)
+    assert (page.carried, [place.key for place, _ in page.unreadable]) == ([], [*broken, *bare])
+    (page,) = _walk(stray, 100, Place("b", "sidecars"))
+    assert [place.key for place, _ in page.unreadable] == [*stray]
+
+
+def test_a_sidecar_carries_the_event_of_another_producer() -> None:
+    uid = UUID(int=7)
+    contents = sidecars.Contents(b'{"model_id": "m"}', b"[]", {"time": AT.isoformat()}, True)
+    key = f"sidecars/m/2026/11/01/12/{uid}"
+    (page,) = _walk({key: sidecars.encode(contents)}, 100, Place("b", "sidecars"))
+    (carried,) = page.carried
+    assert (carried.record.payload, carried.copy, carried.is_sidecar) == (
+        contents.event,
+        b"[]",
+        True,
+    )
+    assert (carried.record.time, carried.input_deleted_at) == (AT, AT)
