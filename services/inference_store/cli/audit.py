@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from inference_store.store import audit_chain
 from inference_store.store.audit_chain import Verdict
 from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.audit_checkpoints import Checking
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, LedgerApart
 from inference_store.store.ledger.entries import Entries
@@ -60,7 +61,8 @@ async def _verify(settings: _Settings) -> Verdict:
             # One snapshot: what is written meanwhile is no fault.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             await require_schema(connection)
-            return await audit_chain.verify(connection, anchors=anchors)
+            check = await Checking.of(connection)
+            return await audit_chain.verify(connection, check, anchors)
     finally:
         await engine.dispose()
 

@@ -5,6 +5,9 @@ from contextlib import suppress
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import audit_chain
+from inference_store.store.audit_chain import Sign
+from inference_store.store.certificates.audit_checkpoints import signing
+from inference_store.store.certificates.keys import signing_keys
 from inference_store.store.errors import Unavailable
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import PRUNED
@@ -23,20 +26,22 @@ async def prune(
 ) -> None:
     """Remove what each kind's setting no longer keeps; of the audit only what is in its chain."""
     await all_linked(engine)
-    await _checkpoint(engine, ledger)
+    async with engine.connect() as connection:
+        sign = await signing(connection, signing_keys(settings))
+    await _checkpoint(engine, ledger, sign)
     for records in RECORDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
             await pace.next_step()
             async with engine.begin() as connection:
-                pruned = await records.prune(connection, seconds, _BATCH)
+                pruned = await records.prune(connection, seconds, _BATCH, sign)
             PRUNED.labels(records.name).inc(pruned)
 
 
-async def _checkpoint(engine: AsyncEngine, ledger: Ledger) -> None:
+async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
     """Where the audit's chain stands goes to the bucket too: a tail cut off here is seen there."""
     async with engine.connect() as connection:
-        body = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS)
+        body = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS, sign=sign)
     if body is not None:
         with suppress(Unavailable):  # others write: the next run notes it
             await ledger.write("audit_checkpoint", body, actor="retention")

@@ -12,6 +12,7 @@ from sqlalchemy import Column, ColumnElement, Table, func, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain
+from inference_store.store.audit_chain import Sign
 from inference_store.store.dead_letters import SETTLED
 from inference_store.store.tables import (
     audit,
@@ -24,7 +25,7 @@ from inference_store.store.tables import (
 
 from .erasures import ENDED
 
-Prune = Callable[[AsyncConnection, float, int], Awaitable[int]]
+Prune = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,8 @@ class Records:
     time: ColumnElement[datetime]
     may_go: ColumnElement[bool]
     prune: Prune
-    """Remove what is older than so many seconds, the oldest first, at most so many; how many."""
+    """Remove what is older than so many seconds, the oldest first, at most so many; how many.
+    What says where the audit was cut is signed."""
 
 
 def _rows(
@@ -46,7 +48,7 @@ def _rows(
     """Of rows that are simply deleted; `parts`: what names them in rows that go with them."""
     at, key = table.c[time], table.c.id
 
-    async def prune(connection: AsyncConnection, seconds: float, limit: int) -> int:
+    async def prune(connection: AsyncConnection, seconds: float, limit: int, _: Sign) -> int:
         old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
         found = list((await connection.execute(old)).scalars())
         for part in (*parts, key) if found else ():
@@ -56,8 +58,8 @@ def _rows(
     return {"time": at, "may_go": may_go, "prune": prune}
 
 
-async def _prune_audit(connection: AsyncConnection, seconds: float, limit: int) -> int:
-    return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit)
+async def _prune_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
+    return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit, sign=sign)
 
 
 def _ago(seconds: float) -> ColumnElement[datetime]:
