@@ -40,6 +40,7 @@ from inference_store.store.retention.failures import failed, reason_of
 from inference_store.store.retention.marks import Mark, Place
 from inference_store.store.stages import stage
 
+from .asides import Asides
 from .certifier import Certifier, without_key
 from .pace import Pace
 from .requests import forget_requests
@@ -65,6 +66,7 @@ class Eraser:
         self._batch = batch
         # whether the last step left something because of a hold
         self.spared = False
+        self._asides = Asides(engine, blobs, pace)
         # where those that were given no more time go on, and what went wrong so far
         self._places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
@@ -92,6 +94,8 @@ class Eraser:
             if time.monotonic() > until:
                 self._places[one.id] = after, error
                 return None
+        if one.scope == "inference" and one.cause in {"policy", "request"}:
+            await self._asides.take_erased(one)
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
             state = await erasures.finish(connection, one, error=error, certifying=certifying)

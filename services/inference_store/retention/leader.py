@@ -25,6 +25,7 @@ from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.runs import Run
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 
+from .asides import Asides
 from .certifier import Certifier, without_key
 from .eraser import Eraser
 from .marker import Marker
@@ -75,7 +76,7 @@ class Leader:
             else None
         )
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
-        self._marker = Marker(engine, pace)
+        self._marker = Marker(engine, self._ledger, Asides(engine, blobs, pace), pace)
         self._uncounted = False
         self._sizing = Sizing(engine, blobs, pace)
         self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
@@ -169,7 +170,8 @@ class Leader:
         _log.info("retention run", action="retention_run", id=str(run.id), error=error)
 
     def _sweep(self, run: Run) -> Sweep:
-        return Sweep(self._engine, self._eraser, run, batch=self._batch, now=datetime.now(UTC))
+        now = datetime.now(UTC)
+        return Sweep(self._engine, self._ledger, self._eraser, run, batch=self._batch, now=now)
 
     async def _tidy(self) -> None:
         """What grows with time is folded, forgotten or measured."""

@@ -2,13 +2,15 @@
 
 import time
 from math import inf
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
+from uuid import UUID
 
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.errors import StoreError
 from inference_store.store.failpoints import failpoint
+from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import RETENTION_TROUBLE, STEP_SECONDS
 from inference_store.store.queries.bounded import OutOfTime
 from inference_store.store.retention import erasures
@@ -16,9 +18,11 @@ from inference_store.store.retention.erasures import Erasure, marking
 from inference_store.store.retention.erasures.marking import Part
 from inference_store.store.stages import stage
 
+from .asides import Asides
 from .pace import Pace
 
 Marked: TypeAlias = Literal["all", "not_yet", "over"]
+ACTOR: Final = "retention"
 _BATCH = 5_000
 _log = structlog.get_logger()
 
@@ -27,8 +31,20 @@ class Marker:
     """Works off what is asked of erasures that are not marked yet. Raises the database's trouble:
     try again later."""
 
-    def __init__(self, engine: AsyncEngine, pace: Pace, *, batch: int = _BATCH) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        ledger: Ledger,
+        asides: Asides,
+        pace: Pace,
+        *,
+        batch: int = _BATCH,
+    ) -> None:
         self._engine = engine
+        self._ledger = ledger
+        self._asides = asides
+        # those whose dead letters and parked events were looked through
+        self._looked: set[UUID] = set()
         self._pace = pace
         self._batch = batch
 
@@ -45,9 +61,10 @@ class Marker:
             if state in {"cancelling", "cancelled"}:
                 await self._unmark(one)
                 return "over"
-            if not left:
-                return "all"
             try:
+                if not left:
+                    await self._look_aside(one)
+                    return "all"
                 await self._batch_of(one, left[0])
             except (OutOfTime, StoreError) as error:
                 await self._fail(one, error)
@@ -62,9 +79,13 @@ class Marker:
                     return
                 found = await marking.find(connection, one, part, limit=self._batch)
                 batch = await marking.body(connection, one, part.model, found)
-            async with self._engine.begin() as connection:
-                await marking.apply(connection, batch)
+            await self._ledger.write("erasure_batch", batch, actor=ACTOR)
         failpoint("retention.mark.after")
+
+    async def _look_aside(self, one: Erasure) -> None:
+        if one.id not in self._looked and one.deleting_since is None:
+            await self._asides.take_subject(one, self._ledger, actor=ACTOR)
+            self._looked.add(one.id)
 
     async def _unmark(self, one: Erasure) -> None:
         removed = 1
@@ -72,8 +93,7 @@ class Marker:
             await self._pace.next_step()
             async with self._engine.begin() as connection:
                 removed = await erasures.unmark(connection, one.id, limit=self._batch)
-        async with self._engine.begin() as connection:
-            await erasures.cancelled(connection, one.id)
+        await self._ledger.write("erasure_cancelled", {"erasure": str(one.id)}, actor=ACTOR)
         _log.info("erasure", action="erasure", id=str(one.id), state="cancelled")
 
     async def _fail(self, one: Erasure, error: Exception) -> None:

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import received_at_of
 from inference_store.store.failpoints import failpoint
+from inference_store.store.ledger import Ledger
 from inference_store.store.partitions import Span
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.retention import (
@@ -21,7 +22,7 @@ from inference_store.store.retention import (
     selection,
     spans,
 )
-from inference_store.store.retention.erasures import Erasure
+from inference_store.store.retention.erasures import Erasure, marking
 from inference_store.store.retention.frontiers import Frontier
 from inference_store.store.retention.marks import Place
 from inference_store.store.retention.policies import Chain, Scope
@@ -30,6 +31,7 @@ from inference_store.store.retention.selection import Decided
 
 from .dropping import drop
 from .eraser import Eraser
+from .marker import ACTOR
 
 _WHOLE_SPAN, _LIMITS = -1, -2
 _LIMIT_SECONDS = 240.0
@@ -65,6 +67,7 @@ class Sweep:
     def __init__(
         self,
         engine: AsyncEngine,
+        ledger: Ledger,
         eraser: Eraser,
         run: Run,
         *,
@@ -72,6 +75,7 @@ class Sweep:
         now: datetime,
     ) -> None:
         self._engine = engine
+        self._ledger = ledger
         self._eraser = eraser
         self._run = run
         self._batch = batch
@@ -217,22 +221,12 @@ class Sweep:
         """Mark one batch, and answer its last: from the commit on no query shows them."""
         failpoint("retention.mark.before")
         model, scope = work.model, work.scope
-        async with self._engine.begin() as connection:
-            one = self._erasures.get((model, scope))
-            if one is None:
-                one = await erasures.create(
-                    connection,
-                    model=model,
-                    cause="policy",
-                    scope=scope,
-                    run=self._run.id,
-                    state="marking",
-                )
-            else:
-                await erasures.advance(connection, one.id, "marking")
+        one = self._erasures.get((model, scope))
+        trial = uuid4()
+        async with self._engine.connect() as connection:
             marked = await selection.mark_expired(
                 connection,
-                one.id,
+                trial,
                 model=model,
                 scope=scope,
                 lo=lo,
@@ -244,12 +238,22 @@ class Sweep:
                 whole_span=whole_span,
             )
             if not marked.count:
-                # nothing to do: an erasure that marks nothing is not worth a row
-                await connection.rollback()
                 return None
-        self._erasures[model, scope] = one
+            begun = one or erasures.Begun(uuid4(), "policy", scope, self._run.id)
+            batch = await marking.tried(connection, begun, model, trial)
+            # taken back: the ledger has it before it takes effect
+            await connection.rollback()
+        await self._ledger.write("erasure_batch", batch, actor=ACTOR)
+        if one is None:
+            self._erasures[model, scope] = await self._found(begun.id)
         failpoint("retention.mark.after")
         return marked.last
+
+    async def _found(self, id: UUID) -> Erasure:
+        async with self._engine.connect() as connection:
+            found = await erasures.find(connection, id)
+        assert found is not None, "its first batch made it"
+        return found
 
 
 def _works(model: int, chain: Chain, rules: Decided, now: datetime) -> Iterator[_Work]:

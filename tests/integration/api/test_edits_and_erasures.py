@@ -83,7 +83,8 @@ class Trial:
         listed = self._server.client().list_objects(
             self.bucket, recursive=True, include_version=True
         )
-        return sorted(str(item.object_name) for item in listed)
+        names = (str(item.object_name) for item in listed)
+        return sorted(name for name in names if not name.startswith("ledger/"))
 
     async def references(self) -> set[tuple[str, Any]]:
         async with self.engine.connect() as connection:

@@ -221,7 +221,8 @@ class Storing:
         await until(ask, lambda state: state == "partly_held", seconds=seconds)
 
     def objects(self) -> set[str]:
-        """Every key that the bucket lists, in any version."""
+        """Every key that the bucket lists, but for the store's own records."""
         client = self.blobs._minio
         listed = client.list_objects(self.bucket, recursive=True, include_version=False)
-        return {str(item.object_name) for item in listed}
+        names = {str(item.object_name) for item in listed}
+        return {name for name in names if not name.startswith(("ledger/", "certificates/"))}

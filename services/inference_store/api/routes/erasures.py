@@ -1,18 +1,18 @@
 """Erasures: every deletion is one."""
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Annotated, Any, TypeAlias
+from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Query
-from sqlalchemy.ext.asyncio import AsyncConnection
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.api import moments
 from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.chosen_models import chosen_models
-from inference_store.api.dependencies import Reading, Settings, Writing
+from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
 from inference_store.api.filters import read_filter
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
@@ -27,12 +27,14 @@ from inference_store.api.schemas.links import PageParameters
 from inference_store.api.shown_erasures import shown, shown_page
 from inference_store.store.access import Action
 from inference_store.store.errors import NotFound
+from inference_store.store.ledger import Ledger, Note
 from inference_store.store.queries import lookup
 from inference_store.store.registrations import Registration
 from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import chosen, foretelling
+from inference_store.store.retention.erasures import chosen, entries, foretelling
 from inference_store.store.rights import Right
 
+_Models: TypeAlias = Callable[[AsyncConnection], Awaitable[Sequence[Registration]]]
 router = APIRouter(route_class=GuardedRoute, tags=["retention"])
 _FORETOLD: dict[int | str, dict[str, Any]] = {
     200: {"model": Foretold, "description": "What would go, of a `dry_run`: nothing was marked."}
@@ -48,12 +50,15 @@ _FORETOLD: dict[int | str, dict[str, Any]] = {
     summary="Erase by a filter, ids or a subject",
 )
 async def request_erasure(
-    model_id: ModelId, body: ErasureRequest, connection: Writing, to: Settings, access: Asking
+    model_id: ModelId, body: ErasureRequest, request: Request, ledger: LedgerOf, access: Asking
 ) -> Answer:
     """Erase what is stored of one model and matches. The retention service marks it, which hides
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
-    registration = await access.model(connection, model_id)
-    return await _answered(connection, access, to, body, [registration])
+
+    async def models(connection: AsyncConnection) -> Sequence[Registration]:
+        return [await access.model(connection, model_id)]
+
+    return await _answered(request, ledger, access, body, models)
 
 
 @router.post(
@@ -65,12 +70,14 @@ async def request_erasure(
     summary="Erase over several models",
 )
 async def request_erasure_across(
-    body: ErasureRequestAcross, connection: Writing, to: Settings, access: Asking
+    body: ErasureRequestAcross, request: Request, ledger: LedgerOf, access: Asking
 ) -> Answer:
     """Erase what matches of several models, of a project, or of all: one erasure."""
-    return await _answered(
-        connection, access, to, body, await chosen_models(connection, access, body)
-    )
+
+    async def models(connection: AsyncConnection) -> Sequence[Registration]:
+        return await chosen_models(connection, access, body)
+
+    return await _answered(request, ledger, access, body, models)
 
 
 @router.post(
@@ -124,24 +131,38 @@ async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> 
 
 
 async def _answered(
-    connection: AsyncConnection,
-    access: Access,
-    to: Settings,
-    body: ErasureRequest,
-    models: Sequence[Registration],
+    request: Request, ledger: Ledger, access: Access, body: ErasureRequest, of: _Models
 ) -> Answer:
-    numbers = [each.model for each in models]
-    asked = await _asked(connection, numbers, body)
-    not_found = await _not_found(connection, numbers, body.inference_ids or ())
-    if body.dry_run:
-        seconds = to.query_timeout_seconds
-        found = await foretelling.foretell(connection, numbers, asked, seconds=seconds)
-        return Answer(_foretold(models, found, not_found))
-    one = await erasures.ask(connection, models=numbers, asked=asked, by=access.who.actor)
-    noted: dict[str, Any] = {"erasure": str(one.id), "models": [each.model_id for each in models]}
-    about = models[0] if len(models) == 1 else None
-    await access.note(connection, Action.ERASURE_REQUESTED, about, **noted)
-    told = await shown(connection, one, not_found=not_found)
+    async with querying(request, access) as connection:
+        models = await of(connection)
+        numbers = [each.model for each in models]
+        asked = await _asked(connection, numbers, body)
+        if body.dry_run:
+            return await _foretold(request, connection, models, asked, body)
+    return await _requested(request, ledger, access, models, asked, body)
+
+
+async def _requested(  # noqa: PLR0917
+    request: Request,
+    ledger: Ledger,
+    access: Access,
+    models: Sequence[Registration],
+    asked: dict[str, Any],
+    body: ErasureRequest,
+) -> Answer:
+    """The ledger has it before it takes effect. What is not found is looked for in the first
+    Postgres: a replica that is behind lacks what has just come."""
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.connect() as connection:
+        numbers = [each.model for each in models]
+        not_found = await _not_found(connection, numbers, body.inference_ids or ())
+    ids = [each.model_id for each in models]
+    said = entries.requested(uuid4(), ids, asked)
+    noted = {"erasure": said["erasure"], "models": ids}
+    note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, noted)
+    one = await ledger.write("erasure_requested", said, actor=access.who, note=note)
+    async with engine.connect() as connection:
+        told = await shown(connection, one, not_found=not_found)
     return Answer(told, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
 
 
@@ -171,16 +192,22 @@ async def _not_found(
     return left
 
 
-def _foretold(
+async def _foretold(
+    request: Request,
+    connection: AsyncConnection,
     models: Sequence[Registration],
-    found: dict[int, foretelling.Foretold],
-    not_found: Sequence[str],
-) -> dict[str, Any]:
-    names = {each.model: each.model_id for each in models}
+    asked: dict[str, Any],
+    body: ErasureRequest,
+) -> Answer:
+    numbers, names = [each.model for each in models], {each.model: each.model_id for each in models}
+    not_found = await _not_found(connection, numbers, body.inference_ids or ())
+    seconds = request.app.state.settings.query_timeout_seconds
+    found = await foretelling.foretell(connection, numbers, asked, seconds=seconds)
     every = [{"model_id": names[model], **asdict(each)} for model, each in found.items()]
-    return {
+    told = {
         "model_id": models[0].model_id if len(models) == 1 else None,
         **asdict(foretelling.total(found.values())),
         "models": [each for each in every if each["inferences"] or each["partial"]],
-        "not_found": list(not_found),
+        "not_found": not_found,
     }
+    return Answer(told)

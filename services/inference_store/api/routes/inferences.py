@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from typing import Annotated
+from uuid import uuid4
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
 from inference_store.api.access import Access, Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer
-from inference_store.api.dependencies import BlobStore, Reading, Settings, Writing
+from inference_store.api.dependencies import BlobStore, LedgerOf, Reading, Settings
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.erasures import ShownErasure
@@ -21,10 +22,12 @@ from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobMissing, Conflict, Gone, NotFound
 from inference_store.store.events.storage_key import parse_stored
+from inference_store.store.ledger import Body
 from inference_store.store.queries import lookup
 from inference_store.store.queries.read import Inference, read
 from inference_store.store.registrations import Registration
 from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import marking
 from inference_store.store.rights import Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
@@ -78,23 +81,35 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     summary="Erase an inference",
 )
 async def erase_inference(
-    model_id: ModelId, inference_id: InferenceId, connection: Writing, access: Asking
+    model_id: ModelId,
+    inference_id: InferenceId,
+    request: Request,
+    ledger: LedgerOf,
+    access: Asking,
 ) -> Answer:
     """Erase every inference of that id, with its blobs. Queries stop showing it at once; the
     retention service does the rest, and GET /v1/erasures/{id} follows it."""
-    registration = await access.model(connection, model_id)
-    model = registration.model
-    same = await lookup.by_id(connection, model, inference_id, most=_MOST_ERASED + 1)
-    if len(same.uids) > _MOST_ERASED:
-        raise Conflict(
-            f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
-            " `uid:`, or let a retention policy do it."
-        )
-    erasure = await erasures.request(connection, model=model, uids=same.uids, by=access.who.actor)
-    noted = {"inference_id": inference_id, "erasure": str(erasure.id)}
-    await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
-    body = await shown_erasure(connection, erasure)
-    return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{erasure.id}"})
+    one = erasures.Begun(uuid4(), "request", "inference", requested_by=access.who.actor)
+
+    async def said(connection: AsyncConnection) -> Body:
+        registration = await access.model(connection, model_id)
+        model = registration.model
+        same = await lookup.by_id(connection, model, inference_id, most=_MOST_ERASED + 1)
+        if len(same.uids) > _MOST_ERASED:
+            raise Conflict(
+                f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
+                " `uid:`, or by a filter."
+            )
+        noted = {"inference_id": inference_id, "erasure": str(one.id)}
+        await access.note(connection, Action.INFERENCE_ERASED, registration, same.uids, **noted)
+        return await marking.body(connection, one, model, marking.Found(same.uids, None))
+
+    await ledger.write("erasure_batch", said, actor=access.who)
+    async with request.app.state.engine.connect() as connection:
+        erasure = await erasures.find(connection, one.id)
+        assert erasure is not None, "its batch made it"
+        body = await shown_erasure(connection, erasure)
+    return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
 
 
 def _wanted(

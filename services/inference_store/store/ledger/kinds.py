@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain, holds
 from inference_store.store.retention import policies
+from inference_store.store.retention.erasures import entries
 
 from .entry import Body
 
@@ -43,4 +44,12 @@ KINDS: Sequence[Kind] = (
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
     Kind("hold_released", "A legal hold was released.", holds.apply_released),
     Kind("audit_checkpoint", "Where the audit's chain stood.", audit_chain.apply_checkpoint),
+    Kind("erasure_requested", "An erasure was asked for.", entries.apply_requested),
+    Kind(
+        "erasure_batch",
+        "Inferences are about to be marked for an erasure: their uids and objects.",
+        entries.apply_batch,
+        rehearsed=False,
+    ),
+    Kind("erasure_cancelled", "An erasure was cancelled.", entries.apply_cancelled, False),
 )

@@ -30,6 +30,13 @@ async def cancel(connection: AsyncConnection, id: UUID) -> Erasure:
     return erasure_of(row)
 
 
+async def stop(connection: AsyncConnection, id: UUID) -> None:
+    """It is to be cancelled, whatever was done with it: a replay goes by what was decided."""
+    here = erasure.c
+    where = (here.id == id, here.state != "cancelled")
+    await connection.execute(erasure.update().where(*where).values(state="cancelling"))
+
+
 async def unmark(connection: AsyncConnection, id: UUID, *, limit: int) -> int:
     """Take marks of an erasure away; how many. Queries show the inferences again."""
     here = erasing.c

@@ -35,6 +35,17 @@ FINAL: Final[Sequence[State]] = (*ENDED, "failed", "partly_held")
 """Nothing more is done now; what failed is tried again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """An erasure that its first batch makes."""
+
+    id: UUID
+    cause: Cause
+    scope: Scope
+    run: UUID | None = None
+    requested_by: str | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Erasure:
     """What is erased, why, how far it is. `objects` were deleted and seen to be gone.

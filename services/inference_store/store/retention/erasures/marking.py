@@ -7,13 +7,15 @@ reached is not of this erasure.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import registrations
 from inference_store.store.holds import kept
 from inference_store.store.queries.ask import query_of
 from inference_store.store.queries.bounded import Deadline
@@ -21,10 +23,18 @@ from inference_store.store.queries.page import find as find_page
 from inference_store.store.queries.scope import window
 from inference_store.store.retention import marks
 from inference_store.store.retention.identities import among
-from inference_store.store.tables import erasure, erasure_model, inference, registration, tombstone
+from inference_store.store.retention.policies import Scope
+from inference_store.store.tables import (
+    erasing,
+    erasure,
+    erasure_model,
+    inference,
+    registration,
+    tombstone,
+)
 
 from .chosen import truth_of
-from .erasure import Erasure
+from .erasure import Begun, Erasure
 from .progress import marked
 
 KEYS: Final = (
@@ -79,72 +89,111 @@ async def find(connection: AsyncConnection, one: Erasure, part: Part, *, limit: 
 
 
 async def body(
-    connection: AsyncConnection, one: Erasure, model: int, found: Found
+    connection: AsyncConnection, one: Erasure | Begun, model: int, found: Found
 ) -> dict[str, Any]:
-    """A batch as it is written down: uids and the keys of their objects, for JSON."""
-    name = select(registration.c.model_id).where(registration.c.model == model)
-    columns = (inference.c.uid, *(inference.c[key] for key in KEYS))
+    """A batch as the ledger has it: uids and the keys of their objects, for JSON.
+
+    Without what a hold keeps, which is remembered. Raises HoldUnreadable.
+    """
     rows: list[Any] = []
     if found.uids:
+        columns = (inference.c.uid, *(inference.c[key] for key in KEYS))
         query = select(*columns).where(among(inference, model, found.uids))
-        rows = list(await connection.execute(query.order_by(inference.c.uid)))
+        stored = await connection.execute(query.order_by(inference.c.uid))
+        arrivals = [(model, uid, one.scope, *keys) for uid, *keys in stored]
+        left = await kept.refused(connection, one.id, arrivals)
+        rows = [(uid, *keys) for _, uid, _, *keys in left]
+    up_to = None if found.up_to is None else str(found.up_to)
+    return await entry(connection, one, model, rows) | {"up_to": up_to}
+
+
+async def tried(
+    connection: AsyncConnection, one: Erasure | Begun, model: int, trial: UUID
+) -> dict[str, Any]:
+    """The batch that was marked for `trial` in this transaction, which takes it back."""
+    columns = (erasing.c.uid, *(erasing.c[key] for key in KEYS))
+    query = select(*columns).where(erasing.c.erasure == trial).order_by(erasing.c.uid)
+    rows = list(await connection.execute(query))
+    return await entry(connection, one, model, rows)
+
+
+async def entry(
+    connection: AsyncConnection, one: Erasure | Begun, model: int, rows: Sequence[Any]
+) -> dict[str, Any]:
+    """A batch of uids with the keys of their objects, stored or not, for the ledger."""
+    name = select(registration.c.model_id).where(registration.c.model == model)
     return {
         "erasure": str(one.id),
         "cause": one.cause,
         "scope": one.scope,
-        "run": None if one.run is None else str(one.run),
         "requested_by": one.requested_by,
+        "run": None if one.run is None else str(one.run),
         "model_id": await connection.scalar(name),
         "marks": [[str(uid), *keys] for uid, *keys in rows],
-        "up_to": None if found.up_to is None else str(found.up_to),
     }
 
 
-async def apply(connection: AsyncConnection, batch: Mapping[str, Any]) -> int:
+async def apply(
+    connection: AsyncConnection, batch: Mapping[str, Any], at: datetime, actor: str
+) -> int:
     """Mark what a batch names: from the commit on no query shows it. How many. Repeatable."""
-    number, scope = UUID(batch["erasure"]), batch["scope"]
-    query = select(registration.c.model).where(registration.c.model_id == batch["model_id"])
-    model = await connection.scalar(query)
-    if model is None:
-        return 0  # a model that is gone has no inferences
-    await _exists(connection, batch, model)
-    added = await _mark(connection, number, scope, model, batch["marks"])
+    number = UUID(batch["erasure"])
+    model = await registrations.ensure(connection, batch["model_id"])
+    await _exists(connection, batch, model, at, actor)
+    added = await _mark(connection, number, batch["scope"], model, batch["marks"])
     await marked(connection, number, added)
-    await _reached(connection, number, model, batch["up_to"], added)
+    if "up_to" in batch:
+        await _reached(connection, number, model, batch["up_to"], added)
     return added
 
 
 async def _mark(
-    connection: AsyncConnection, number: UUID, scope: str, model: int, named: Sequence[Any]
+    connection: AsyncConnection, number: UUID, scope: Scope, model: int, named: Sequence[Any]
 ) -> int:
     """What is stored with the keys that it has now; what is not, with those that were written."""
-    keys = {UUID(uid): tuple(each) for uid, *each in named}
-    if not keys:
+    uids = [UUID(uid) for uid, *_ in named]
+    if not uids:
         return 0
-    uids = sorted(keys)
-    columns = (inference.c.uid, *(inference.c[key] for key in KEYS))
-    stored = select(*columns).where(among(inference, model, uids)).order_by(inference.c.uid)
+    here = inference.c
+    keys = [here[key] for key in KEYS]
+    stored = select(here.model, here.uid, literal(scope), literal(number), *keys)
+    stored = stored.where(among(inference, model, uids)).order_by(here.uid)
     # An edit of the same inference holds its row: it is waited for, and seen.
-    now = {uid: tuple(each) for uid, *each in await connection.execute(stored.with_for_update())}
-    if len(now) < len(uids):
-        gone = select(tombstone.c.uid).where(among(tombstone, model, uids))
-        for uid in (await connection.execute(gone)).scalars():
+    made = insert(erasing).from_select(marks.COLUMNS, stored.with_for_update())
+    added = (await connection.execute(made.on_conflict_do_nothing())).rowcount
+    if added < len(uids):
+        added += await _mark_absent(connection, number, scope, model, named)
+    return added
+
+
+async def _mark_absent(
+    connection: AsyncConnection, number: UUID, scope: Scope, model: int, named: Sequence[Any]
+) -> int:
+    """What a replay finds not stored, and was not erased here: an event may bring it again."""
+    keys = {UUID(uid): tuple(each) for uid, *each in named}
+    uids = sorted(keys)
+    for table in (inference, tombstone, erasing):
+        known = select(table.c.uid).where(among(table, model, uids))
+        for uid in (await connection.execute(known)).scalars():
             keys.pop(uid, None)
-    arrivals = [(model, uid, scope, *each) for uid, each in sorted((keys | now).items())]
-    return await marks.add(connection, number, await kept.refused(connection, number, arrivals))
+    arrivals = [(model, uid, scope, *each) for uid, each in sorted(keys.items())]
+    return await marks.add(connection, number, arrivals)
 
 
-async def _exists(connection: AsyncConnection, batch: Mapping[str, Any], model: int) -> None:
-    """An erasure of a policy has no request that made it: its first batch does."""
+async def _exists(
+    connection: AsyncConnection, batch: Mapping[str, Any], model: int, at: datetime, actor: str
+) -> None:
+    """An erasure that no request made begins with its first batch."""
+    asked = batch["cause"] == "request"
     values = {
         "id": UUID(batch["erasure"]),
         "model": model,
         "cause": batch["cause"],
         "scope": batch["scope"],
         "run": None if batch["run"] is None else UUID(batch["run"]),
-        "requested_by": batch["requested_by"],
-        "state": "marking",
-        "begun_at": func.now(),
+        "requested_at": at,
+        "requested_by": batch["requested_by"] or (actor if asked else None),
+        "state": "pending" if asked else "marking",
     }
     await connection.execute(insert(erasure).values(values).on_conflict_do_nothing())
 

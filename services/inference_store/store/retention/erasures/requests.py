@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -52,12 +53,15 @@ async def ask(
     asked: Mapping[str, Any],
     by: str,
     id: UUID | None = None,
+    at: datetime | None = None,
 ) -> Erasure:
     """An erasure of what is asked for, which the service marks. Repeatable with the same `id`."""
     number = id or uuid4()
     values = {"id": number, "cause": "request", "scope": "inference", "state": "pending"}
     one = models[0] if len(models) == 1 else None
     made = insert(erasure).values(**values, model=one, asked=dict(asked), requested_by=by)
+    if at is not None:
+        made = made.values(requested_at=at)
     await connection.execute(made.on_conflict_do_nothing())
     rows = [{"erasure": number, "model": model} for model in models]
     if rows:
