@@ -16,6 +16,7 @@ that is missing) keeps its mark, so that its row, which names it, is not lost.
 import asyncio
 import time
 from collections.abc import Iterable, Sequence, Set
+from datetime import datetime
 from math import inf
 from uuid import UUID
 
@@ -35,7 +36,7 @@ from inference_store.store.metrics import (
     STEP_SECONDS,
 )
 from inference_store.store.retention import claims, erasures, marks, rows
-from inference_store.store.retention.erasures import Erasure, State
+from inference_store.store.retention.erasures import Erasure, State, obstacles
 from inference_store.store.retention.failures import failed, reason_of
 from inference_store.store.retention.marks import Mark, Place
 from inference_store.store.stages import stage
@@ -46,6 +47,8 @@ from .pace import Pace
 from .requests import forget_requests
 
 _log = structlog.get_logger()
+# Of how many objects of a batch it is asked when their locks end.
+_ASKED = 100
 
 
 class Eraser:
@@ -131,6 +134,7 @@ class Eraser:
         whole_span = whole_span and len(done) == len(page) and not self.spared
         with stage(STEP_SECONDS, "forget"):
             await self._forget(one, done, doomed, objects=objects, whole_span=whole_span)
+        await self._note(one, faults, done)
         return last, _sentence(faults)
 
     async def _claim(
@@ -200,6 +204,21 @@ class Eraser:
         failpoint("retention.row_delete.after")
         ERASED.labels(one.scope).inc(erased)
         OBJECTS_DELETED.inc(objects)
+
+    async def _note(
+        self, one: Erasure, faults: Sequence[DeleteFault], done: Sequence[Mark]
+    ) -> None:
+        """Name what stands in the way, and until when; what does no longer is forgotten."""
+        if not faults and one.state != "failed":
+            return
+        ends = await asyncio.to_thread(self._ends, faults[:_ASKED])
+        found = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
+        gone = [str(key) for mark in done for key in _objects(mark)]
+        async with self._engine.begin() as connection:
+            await obstacles.note(connection, one.id, found, gone)
+
+    def _ends(self, faults: Sequence[DeleteFault]) -> dict[StorageKey, datetime | None]:
+        return {fault.key: self._blobs.locked_until(fault.key) for fault in faults if fault.held}
 
 
 def _objects(mark: Mark) -> list[StorageKey]:

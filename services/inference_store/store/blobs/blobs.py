@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from io import BytesIO
 from threading import Lock
@@ -29,6 +29,7 @@ from .deletion import DeleteFault, Deletion
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .listing import first_after
+from .locks import locked_until
 from .pages import Found, page
 from .reading import Fetched, get_many, get_plain, refuse_size
 from .streaming import BlobStream, stream_plain, stream_whole
@@ -202,6 +203,10 @@ class Blobs:
         self._refuse_strange(bucket)
         with away():
             return page(self._minio, bucket, prefix, after, limit)
+
+    def locked_until(self, key: StorageKey) -> datetime | None:
+        """When the last lock of S3 on an object ends; None: nobody says. Raises BlobsAway."""
+        return None if key.bucket not in self.buckets.allowed else locked_until(self._minio, key)
 
     def check(self) -> None:
         """Raise BlobsAway, saying why, unless the default bucket answers."""

@@ -59,9 +59,14 @@ class Deletion:
         return faults
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
-        """Those of `keys` of which a version or a delete marker is still listed."""
+        """Those of `keys` of which a version or a delete marker is still listed.
+
+        Whether the bucket keeps versions is asked anew: where it began to after it was asked last,
+        a delete without a version's id has written a marker, and the data stayed.
+        """
         found: list[StorageKey] = []
         for bucket, names in _by_bucket(keys).items():
+            self._versioned.pop(bucket, None)
             left = self._survivors(bucket, names, versions=self._keeps_versions(bucket))
             found += [
                 StorageKey(bucket, name) for name in sorted({version.key for version in left})

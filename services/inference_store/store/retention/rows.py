@@ -1,5 +1,6 @@
 """Deleting the rows of what has been erased: all of a batch in one transaction."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 from uuid import UUID
@@ -9,6 +10,8 @@ from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import audit_chain
+from inference_store.store.events import received_at_of
 from inference_store.store.tables import (
     PARTITIONED,
     blob_reference,
@@ -37,29 +40,44 @@ async def forget(
     `whole_span`: their partitions are about to be dropped, so only the parents' rows go, which
     say how far it is; what they were is remembered as a span, not by tombstones.
     """
-    erased = 0
+    erased: dict[int, int] = {}
+    gone: Counter[str] = Counter()
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
         if one.scope == "input":
             await forget_inputs(connection, model, uids)
         elif one.scope == "response":
             await _forget_responses(connection, model, uids)
         else:
-            await _forget_inferences(connection, one, model, uids, whole_span=whole_span)
-        erased += await marks.remove(connection, one.id, model, uids)
-    await erasures.count(connection, one.id, inferences=erased, objects=objects)
+            gone += await _forget_inferences(connection, one, model, uids, whole_span=whole_span)
+        erased[model] = await marks.remove(connection, one.id, model, uids)
+    total = sum(erased.values())
+    received = [received_at_of(mark.uid) for mark in done]
+    await erasures.count(
+        connection,
+        one.id,
+        inferences=total,
+        objects=objects,
+        table_rows=gone,
+        received=(min(received), max(received)),
+        by_model=erased,
+    )
     if one.run is not None:
         column = retention_run.c[f"{one.scope}s_deleted"]
         counted = retention_run.update().where(retention_run.c.id == one.run)
-        await connection.execute(counted.values({column: column + erased}))
-    return erased
+        await connection.execute(counted.values({column: column + total}))
+    return total
 
 
 async def _forget_inferences(
     connection: AsyncConnection, one: Erasure, model: int, uids: Sequence[UUID], *, whole_span: bool
-) -> None:
+) -> Counter[str]:
+    """How many rows of which table went. What was audited of them goes too."""
+    gone: Counter[str] = Counter()
     tables = (inference,) if whole_span else tuple(reversed(PARTITIONED))
     for table in (*tables, blob_reference):
-        await connection.execute(table.delete().where(among(table, model, uids)))
+        deleted = await connection.execute(table.delete().where(among(table, model, uids)))
+        gone[table.name] = deleted.rowcount
+    gone["audit"] = await audit_chain.forget(connection, one.id, uids=uids)
     # What expired before it was ever stored has left nothing that could come back.
     if not whole_span and one.cause != "expired_arrival":
         # one statement and one array: a row each costs more than all that is deleted
@@ -70,6 +88,7 @@ async def _forget_inferences(
                 index_elements=["model", "uid"], set_={"erased_at": func.now()}
             )
         )
+    return +gone
 
 
 async def forget_inputs(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeAlias, get_args
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
@@ -121,12 +121,15 @@ async def listed(
 
 
 async def unfinished(connection: AsyncConnection, *, failed: bool) -> list[Erasure]:
-    """What was begun or asked for, oldest first; with `failed`, also what is to be tried again.
+    """What was begun or asked for, oldest first, and what a lock of S3 kept until now; with
+    `failed`, also what else is to be tried again.
 
     Not what only waits for its certificate.
     """
-    final = (*(ENDED if failed else FINAL), "certifying")
-    query = select(*COLUMNS).where(erasure.c.state.not_in(final)).order_by(erasure.c.requested_at)
+    here = erasure.c
+    free = and_(here.state == "failed", here.retry_at <= func.now())
+    begun = here.state.not_in((*(ENDED if failed else FINAL), "certifying"))
+    query = select(*COLUMNS).where(or_(begun, free)).order_by(here.requested_at)
     return [erasure_of(row) for row in await connection.execute(query)]
 
 

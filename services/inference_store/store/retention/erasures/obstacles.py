@@ -63,3 +63,8 @@ async def note(
     first = select(func.min(here.retry_at)).where(here.erasure == id, here.retry_at > func.now())
     changing = erasure.update().where(erasure.c.id == id)
     await connection.execute(changing.values(retry_at=first.scalar_subquery()))
+
+
+async def clear(connection: AsyncConnection, id: UUID) -> None:
+    """Nothing stands in the way any more."""
+    await connection.execute(erasure_obstacle.delete().where(erasure_obstacle.c.erasure == id))

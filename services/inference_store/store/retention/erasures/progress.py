@@ -12,13 +12,14 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.holds import kept
-from inference_store.store.tables import erasing, erasure
+from inference_store.store.tables import erasing, erasure, erasure_model
 
+from . import obstacles
 from .erasure import Erasure, State, models_of
 
 _ERROR_CHARACTERS = 2000
@@ -61,8 +62,10 @@ async def count(
     bytes: int = 0,
     table_rows: Mapping[str, int] | None = None,
     received: tuple[datetime, datetime] | None = None,
+    by_model: Mapping[int, int] | None = None,
 ) -> None:
     """Add to what has been erased; `received`: when the oldest and the newest of it were."""
+    await _count_models(connection, id, by_model or {})
     here = erasure.c
     values: dict[str, Any] = {
         "inferences": here.inferences + inferences,
@@ -80,6 +83,13 @@ async def count(
         values["oldest"] = func.least(here.oldest, received[0])
         values["newest"] = func.greatest(here.newest, received[1])
     await connection.execute(erasure.update().where(here.id == id).values(values))
+
+
+async def _count_models(connection: AsyncConnection, id: UUID, erased: Mapping[int, int]) -> None:
+    here = erasure_model.c
+    for model, number in erased.items():
+        changed = erasure_model.update().where(here.erasure == id, here.model == model)
+        await connection.execute(changed.values(erased=here.erased + number))
 
 
 async def finish(
@@ -102,8 +112,15 @@ async def finish(
     ended: State = "certifying" if certifying else "deleted"
     state: State = "failed" if left else "partly_held" if held else ended
     reason = (error or "something was left over")[:_ERROR_CHARACTERS] if left else None
-    ended_at = func.now() if state == ended else None
-    values = {"state": state, "error": reason, "held": held, "finished_at": ended_at}
+    values = {
+        "state": state,
+        "error": reason,
+        "held": held,
+        "finished_at": func.now() if state == ended else None,
+        "retry_at": _still_to_come() if left else None,
+    }
+    if not left:
+        await obstacles.clear(connection, one.id)
     where = (erasure.c.id == one.id, erasure.c.state.not_in(_STOPPED))
     changed = await connection.execute(erasure.update().where(*where).values(values))
     return state if changed.rowcount else "cancelling"
@@ -111,7 +128,11 @@ async def finish(
 
 async def failed(connection: AsyncConnection, id: UUID, error: str) -> None:
     """It could not go on, for this reason: it is tried again with the next run."""
-    values = {"state": "failed", "error": error[:_ERROR_CHARACTERS]}
+    values = {
+        "state": "failed",
+        "error": error[:_ERROR_CHARACTERS],
+        "retry_at": _still_to_come(),
+    }
     where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
     await connection.execute(erasure.update().where(*where).values(values))
 
@@ -120,3 +141,8 @@ async def state_of(connection: AsyncConnection, id: UUID) -> State | None:
     """What is being done now."""
     query = select(erasure.c.state).where(erasure.c.id == id)
     return cast(State | None, await connection.scalar(query))
+
+
+def _still_to_come() -> ColumnElement[Any]:
+    """What has just been tried is not tried again at once."""
+    return case((erasure.c.retry_at > func.now(), erasure.c.retry_at), else_=None)
