@@ -24,7 +24,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import traces
-from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.blobs import Blobs, Deleted, DeleteFault
 from inference_store.store.certificates.batches import tell_batch
 from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import StorageKey, parse_stored
@@ -102,6 +102,7 @@ class Eraser:
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
             state = await erasures.finish(connection, one, error=error, certifying=certifying)
+            one = await erasures.find(connection, one.id) or one
         if state in {"certifying", "partly_held"} and self._certifier is not None:
             state = await self._certifier.certify(one, state)
         elif state == "deleted":
@@ -126,14 +127,14 @@ class Eraser:
             return None, error.detail
         if not page:
             return last, None
-        faults = await self._delete(one, page, doomed)
+        deleted, faults = await self._delete(one, page, doomed)
         left = {fault.key for fault in faults}
         done = [mark for mark in page if left.isdisjoint(_objects(mark))]
         objects = len(doomed) - len(left.intersection(map(parse_stored, doomed)))
         # those that follow one that stays are remembered one by one
         whole_span = whole_span and len(done) == len(page) and not self.spared
         with stage(STEP_SECONDS, "forget"):
-            await self._forget(one, done, doomed, objects=objects, whole_span=whole_span)
+            await self._forget(one, done, doomed, deleted, objects=objects, whole_span=whole_span)
         await self._note(one, faults, done)
         return last, _sentence(faults)
 
@@ -161,16 +162,16 @@ class Eraser:
 
     async def _delete(
         self, one: Erasure, page: Sequence[Mark], doomed: Iterable[str]
-    ) -> list[DeleteFault]:
+    ) -> tuple[Deleted, list[DeleteFault]]:
         """Delete objects and see them gone; what is left, with the reasons."""
         keys = [parse_stored(key) for key in sorted(doomed)]
         if not keys and one.scope != "input":
-            return []
+            return Deleted(), []
         failpoint("retention.object_delete.before")
         with stage(STEP_SECONDS, "delete"):
-            faults = await asyncio.to_thread(self._blobs.delete_objects, keys)
+            deleted = await asyncio.to_thread(self._blobs.delete_objects, keys)
             if one.scope == "input":
-                faults += await asyncio.to_thread(forget_requests, self._blobs, page)
+                deleted += await asyncio.to_thread(forget_requests, self._blobs, page)
         failpoint("retention.object_delete.after")
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, "verifying")
@@ -178,13 +179,14 @@ class Eraser:
         with stage(STEP_SECONDS, "verify"):
             left = await asyncio.to_thread(self._blobs.still_there, keys)
         failpoint("retention.verify.after")
-        return _proved(faults, keys, left)
+        return deleted, _proved(deleted, keys, left)
 
     async def _forget(
         self,
         one: Erasure,
         done: Sequence[Mark],
         doomed: Set[str],
+        deleted: Deleted,
         *,
         objects: int,
         whole_span: bool,
@@ -196,7 +198,13 @@ class Eraser:
         failpoint("retention.row_delete.before")
         async with self._engine.begin() as connection:
             erased = await rows.forget(
-                connection, one, done, objects=objects, whole_span=whole_span
+                connection,
+                one,
+                done,
+                objects=objects,
+                versions=deleted.versions,
+                bytes=deleted.bytes,
+                whole_span=whole_span,
             )
             if self._certifier is not None:
                 key = self._certifier.key

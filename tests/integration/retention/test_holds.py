@@ -1,7 +1,7 @@
 """A hold wins over every erasure, from the moment it is placed: nothing held is gone."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.blobs import Blobs, Deleted
 from inference_store.store.events import StorageKey
 from inference_store.store.holds import kept
 from inference_store.store.holds.placing import Placed
@@ -100,7 +100,7 @@ class Watched(Blobs):
 
     tell: Callable[[str], None] = staticmethod(lambda _: None)
 
-    def delete_objects(self, keys: Sequence[StorageKey]) -> list[DeleteFault]:
+    def delete_objects(self, keys: Iterable[StorageKey]) -> Deleted:
         self.tell("claimed")
         return super().delete_objects(keys)
 

@@ -17,6 +17,7 @@ from inference_store.api.filters import read_filter
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.erasures import (
+    Deletion,
     ErasurePage,
     ErasureRequest,
     ErasureRequestAcross,
@@ -59,6 +60,22 @@ async def request_erasure(
         return [await access.model(connection, model_id)]
 
     return await _answered(request, ledger, access, body, models)
+
+
+@router.post(
+    "/models/{model_id}/inferences/delete",
+    status_code=202,
+    response_model=ShownErasure,
+    responses=refusals(400, 404, 413),
+    openapi_extra=needs(Right.DELETE),
+    summary="Erase inferences by their ids",
+)
+async def delete_inferences(
+    model_id: ModelId, body: Deletion, request: Request, ledger: LedgerOf, access: Asking
+) -> Answer:
+    """A short form of an erasure by `inference_ids`."""
+    asked = ErasureRequest(inference_ids=body.inference_ids)
+    return await request_erasure(model_id, asked, request, ledger, access)
 
 
 @router.post(

@@ -62,6 +62,13 @@ class ErasureRequest(Body):
         return self
 
 
+class Deletion(Body):
+    """Which inferences to erase, by their ids."""
+
+    inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)]
+    """Ids, aliases, or `uid:<uuid>`."""
+
+
 class ErasureRequestAcross(Models, ErasureRequest):
     """What to erase of which models; neither `project_id` nor `model_ids`: of all."""
 
@@ -137,7 +144,7 @@ class ShownErasure(Shown):
     run: UUID | None
     asked: dict[str, Any] | None
     """`filter`, `inference_ids` or `subject`, as it was asked; null: it was marked as it was made.
-    Ids and a subject's value are forgotten when it is over."""
+    When it is over the subject's value is forgotten, and of ids their number stays (`ids`)."""
     requested_at: datetime
     requested_by: str | None
     begun_at: datetime | None

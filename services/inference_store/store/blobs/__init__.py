@@ -1,7 +1,7 @@
 """The object store: reading, writing, deleting and proving that what was deleted is gone."""
 
 from .blobs import NOT_ALLOWED, Blobs
-from .deletion import DeleteFault
+from .deletion import Deleted, DeleteFault
 from .locking import LockedObject
 from .pages import Found
 from .reading import OVER_BUDGET, Fetched, OverBudget
@@ -13,6 +13,7 @@ __all__ = [
     "BlobStream",
     "Blobs",
     "DeleteFault",
+    "Deleted",
     "Fetched",
     "Found",
     "LockedObject",

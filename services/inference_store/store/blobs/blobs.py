@@ -25,7 +25,7 @@ from inference_store.store.layout import CLOSED
 from inference_store.store.settings import BlobSettings
 
 from .clients import away, minio_client, obstore_client
-from .deletion import DeleteFault, Deletion
+from .deletion import Deleted, DeleteFault, Deletion
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .listing import first_after
@@ -164,10 +164,7 @@ class Blobs:
         return self._deletion.delete_older(key)
 
     def delete_hidden(self, key: StorageKey) -> list[DeleteFault]:
-        """Delete the versions beneath a missing object's delete marker; a present one is a fault.
-
-        Raises BlobsAway.
-        """
+        """As `Deletion.delete_hidden`. Raises BlobsAway."""
         self._refuse_strange(key.bucket)
         return self._deletion.delete_hidden(key)
 
@@ -184,11 +181,12 @@ class Blobs:
                 key.bucket, key.key, timedelta(seconds=seconds)
             )
 
-    def delete_objects(self, keys: Iterable[StorageKey]) -> list[DeleteFault]:
-        """Delete objects, all versions of them. Missing ones are no fault. Raises BlobsAway."""
+    def delete_objects(self, keys: Iterable[StorageKey]) -> Deleted:
+        """Delete objects, all versions of them; missing ones are no fault. Raises BlobsAway."""
         ours, strange = self._sorted_out(keys)
-        refused = [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED) for key in strange]
-        return refused + self._deletion.delete(ours)
+        deleted = self._deletion.delete(ours)
+        deleted[:0] = [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED) for key in strange]
+        return deleted
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
         """Those of `keys` that are listed still, in any version. Raises BlobsAway."""
@@ -205,7 +203,7 @@ class Blobs:
             return page(self._minio, bucket, prefix, after, limit)
 
     def locked_until(self, key: StorageKey) -> datetime | None:
-        """When the last lock of S3 on an object ends; None: nobody says. Raises BlobsAway."""
+        """As `locks.locked_until`."""
         return None if key.bucket not in self.buckets.allowed else locked_until(self._minio, key)
 
     def check(self) -> None:

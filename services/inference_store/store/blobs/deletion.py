@@ -40,6 +40,14 @@ class DeleteFault:
         return "WORM" in self.message or "object lock" in self.message
 
 
+class Deleted(list[DeleteFault]):
+    """What went wrong with a deletion, and what went: versions, markers too, and their bytes,
+    where the bucket keeps versions."""
+
+    versions = 0
+    bytes = 0
+
+
 class Deletion:
     """Deletes in bulk. Every call blocks and raises BlobsAway when S3 cannot be asked."""
 
@@ -48,15 +56,22 @@ class Deletion:
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs-delete")
         self._versioned: dict[str, tuple[float, bool]] = {}
 
-    def delete(self, keys: Iterable[StorageKey]) -> list[DeleteFault]:
+    def delete(self, keys: Iterable[StorageKey]) -> Deleted:
         """Delete all versions and markers. Deleting what is not there is no fault."""
-        faults: list[DeleteFault] = []
+        deleted = Deleted()
         for bucket, names in _by_bucket(keys).items():
             doomed = [Version(name) for name in names]
-            if self._keeps_versions(bucket):
+            keeps = self._keeps_versions(bucket)
+            if keeps:
                 doomed = self._survivors(bucket, names, versions=True, expected=True)
-            faults += self._delete(bucket, doomed)
-        return faults
+            faults = self._delete(bucket, doomed)
+            deleted += faults
+            if keeps:
+                left = {fault.key.key for fault in faults}
+                gone = [version for version in doomed if version.key not in left]
+                deleted.versions += len(gone)
+                deleted.bytes += sum(version.size for version in gone)
+        return deleted
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
         """Those of `keys` of which a version or a delete marker is still listed.

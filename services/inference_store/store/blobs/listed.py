@@ -23,6 +23,7 @@ class Version(NamedTuple):
     id: str | None = None
     latest: bool = True
     marker: bool = False
+    size: int = 0
 
 
 class Page(NamedTuple):
@@ -64,6 +65,7 @@ def _entry(element: Element, ours: str, encoded: bool) -> Version:
         element.findtext(f"{ours}VersionId"),
         latest is None or latest.lower() == "true",
         element.tag == ours + _MARKER,
+        int(element.findtext(f"{ours}Size") or 0),
     )
 
 

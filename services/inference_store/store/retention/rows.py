@@ -33,16 +33,21 @@ async def forget(
     done: Sequence[Mark],
     *,
     objects: int,
+    versions: int = 0,
+    bytes: int = 0,
     whole_span: bool = False,
 ) -> int:
     """Delete the rows and the marks of what is erased, and count them; how many marks.
 
+    `versions` and `bytes` went with the objects; 0 bytes: what the rows say of their data counts.
     `whole_span`: their partitions are about to be dropped, so only the parents' rows go, which
     say how far it is; what they were is remembered as a span, not by tombstones.
     """
     erased: dict[int, int] = {}
+    said = bytes
     gone: Counter[str] = Counter()
     for model, uids in by_model((mark.model, mark.uid) for mark in done):
+        said += await _bytes_of(connection, model, uids) if objects and not bytes else 0
         if one.scope == "input":
             await forget_inputs(connection, model, uids)
         elif one.scope == "response":
@@ -57,6 +62,8 @@ async def forget(
         one.id,
         inferences=total,
         objects=objects,
+        versions=versions,
+        bytes=said,
         table_rows=gone,
         received=(min(received), max(received)),
         by_model=erased,
@@ -66,6 +73,12 @@ async def forget(
         counted = retention_run.update().where(retention_run.c.id == one.run)
         await connection.execute(counted.values({column: column + total}))
     return total
+
+
+async def _bytes_of(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> int:
+    here = inference.c
+    known = func.sum(func.coalesce(here.stored_bytes, here.data_size))
+    return int(await connection.scalar(select(known).where(among(inference, model, uids))) or 0)
 
 
 async def _forget_inferences(

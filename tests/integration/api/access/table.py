@@ -83,6 +83,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/erasures"): Row(Right.READ, Over.SOME, 200),
     ("GET", "/v1/erasures/{erasure_id}"): Row(Right.READ, Over.SOME, 200),
     ("POST", f"{_M}/erasures"): Row(Right.DELETE, Over.MODEL, 202, {"filter": "NOT ok"}),
+    ("POST", f"{_M}/inferences/delete"): Row(
+        Right.DELETE, Over.MODEL, 202, {"inference_ids": ["one"]}
+    ),
     ("POST", "/v1/erasures"): Row(
         Right.DELETE, Over.SOME, 202, {"subject": {"key": "who", "value": "me"}}
     ),

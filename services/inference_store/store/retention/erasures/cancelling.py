@@ -13,6 +13,7 @@ from inference_store.store.errors import Conflict
 from inference_store.store.tables import erasing, erasure
 
 from .erasure import COLUMNS, Erasure, erasure_of
+from .progress import without_values
 
 _NOT_YET = ("pending", "marking", "cancelling", "cancelled")
 
@@ -47,6 +48,6 @@ async def unmark(connection: AsyncConnection, id: UUID, *, limit: int) -> int:
 
 async def cancelled(connection: AsyncConnection, id: UUID) -> None:
     """It is over: no mark is left."""
-    values = {"state": "cancelled", "finished_at": func.now()}
+    values = {"state": "cancelled", "finished_at": func.now(), "asked": without_values()}
     where = (erasure.c.id == id, erasure.c.state == "cancelling")
     await connection.execute(erasure.update().where(*where).values(values))

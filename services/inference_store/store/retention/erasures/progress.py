@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, cast
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, case, func, select
+from sqlalchemy import ARRAY, ColumnElement, Text, case, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
@@ -20,7 +20,7 @@ from inference_store.store.holds import kept
 from inference_store.store.tables import erasing, erasure, erasure_model
 
 from . import obstacles
-from .erasure import Erasure, State, models_of
+from .erasure import ENDED, Erasure, State, models_of
 
 _ERROR_CHARACTERS = 2000
 _STOPPED = ("cancelling", "cancelled")
@@ -28,7 +28,12 @@ _STOPPED = ("cancelling", "cancelled")
 
 async def advance(connection: AsyncConnection, id: UUID, state: State) -> bool:
     """Say what is being done now; False: it has been cancelled, and nothing may be done."""
-    values = {"state": state, "begun_at": func.coalesce(erasure.c.begun_at, func.now())}
+    values: dict[str, Any] = {
+        "state": state,
+        "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
+    }
+    if state in ENDED:
+        values["asked"] = without_values()
     where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
     changed = await connection.execute(erasure.update().where(*where).values(values))
     return changed.rowcount > 0
@@ -118,6 +123,7 @@ async def finish(
         "held": held,
         "finished_at": func.now() if state == ended else None,
         "retry_at": _still_to_come() if left else None,
+        "asked": without_values() if state in ENDED else erasure.c.asked,
     }
     if not left:
         await obstacles.clear(connection, one.id)
@@ -141,6 +147,14 @@ async def state_of(connection: AsyncConnection, id: UUID) -> State | None:
     """What is being done now."""
     query = select(erasure.c.state).where(erasure.c.id == id)
     return cast(State | None, await connection.scalar(query))
+
+
+def without_values() -> ColumnElement[Any]:
+    """What was asked for, without ids and the subject's value: it is over, and they are erased."""
+    asked, ids = erasure.c.asked, "inference_ids"
+    count = func.jsonb_build_object("ids", func.jsonb_array_length(asked[ids]))
+    rest = asked.op("#-")(literal(["subject", "value"], ARRAY(Text)))
+    return case((asked.has_key(ids), count), else_=rest)
 
 
 def _still_to_come() -> ColumnElement[Any]:
