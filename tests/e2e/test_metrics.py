@@ -131,6 +131,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_step_seconds": has("claim", "delete", "verify", "forget"),
     "retention_erased_total": has("inference"),
     "retention_objects_deleted_total": above_zero,
+    "retention_bytes_deleted_total": above_zero,
     "retention_partitions_dropped_total": above_zero,
     "retention_trouble_total": has("postgres", "object_locked"),
     "retention_last_run_timestamp_seconds": above_zero,

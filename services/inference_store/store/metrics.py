@@ -238,6 +238,9 @@ STEP_SECONDS = _histogram(
 )
 ERASED = _counter("retention_erased_total", "Inferences or inputs erased.", "scope")
 OBJECTS_DELETED = _counter("retention_objects_deleted_total", "Objects deleted and seen gone.")
+BYTES_DELETED = _counter(
+    "retention_bytes_deleted_total", "Bytes of the objects that were deleted and seen gone."
+)
 PARTITIONS_DROPPED = _counter("retention_partitions_dropped_total", "Partitions dropped whole.")
 RETENTION_TROUBLE = _counter(
     "retention_trouble_total", "Steps that failed and will be retried, by reason.", "reason"

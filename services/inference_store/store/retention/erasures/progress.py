@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.holds import kept
+from inference_store.store.metrics import BYTES_DELETED
 from inference_store.store.tables import erasing, erasure, erasure_model
 
 from . import obstacles
@@ -88,6 +89,7 @@ async def count(
         values["oldest"] = func.least(here.oldest, received[0])
         values["newest"] = func.greatest(here.newest, received[1])
     await connection.execute(erasure.update().where(here.id == id).values(values))
+    BYTES_DELETED.inc(bytes)
 
 
 async def _count_models(connection: AsyncConnection, id: UUID, erased: Mapping[int, int]) -> None:
