@@ -8,7 +8,7 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.errors import StoreError
+from inference_store.store.errors import StoreError, Unavailable
 from inference_store.store.failpoints import failpoint
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import RETENTION_TROUBLE, STEP_SECONDS
@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 class Marker:
     """Works off what is asked of erasures that are not marked yet. Raises the database's trouble:
-    try again later."""
+    and Unavailable: try again later."""
 
     def __init__(
         self,
@@ -66,6 +66,8 @@ class Marker:
                     await self._look_aside(one)
                     return "all"
                 await self._batch_of(one, left[0])
+            except Unavailable:
+                raise  # the ledger: the service waits, and the erasure with it
             except (OutOfTime, StoreError) as error:
                 await self._fail(one, error)
                 return "over"
