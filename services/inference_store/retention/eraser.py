@@ -151,7 +151,9 @@ class Eraser:
             if not page or not await erasures.advance(connection, one.id, "marking"):
                 return (), frozenset(), None
             await marks.gate_exclusive(connection)
-            left = await kept.spare(connection, page, since=one.requested_at)
+            in_ledger = one.cause in {"policy", "request"}
+            since = one.requested_at
+            left = await kept.spare(connection, page, since=since, in_ledger=in_ledger)
             self.spared = len(left) < len(page)
             last = page[-1].place
             if not left:

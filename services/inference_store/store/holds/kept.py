@@ -4,7 +4,7 @@ again, and remembered, so that the erasure goes on where the hold is released or
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import case, func, literal, select
@@ -14,7 +14,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.retention import claims, marks
 from inference_store.store.retention.identities import Identity, among, by_model
 from inference_store.store.retention.marks import Arrival, Mark
-from inference_store.store.tables import erasing, erasure, erasure_held, hold, inference
+from inference_store.store.tables import (
+    erasing,
+    erasure,
+    erasure_held,
+    hold,
+    hold_change,
+    inference,
+)
 
 from .force import holding, in_force
 from .hold import Hold, is_in_force
@@ -23,25 +30,28 @@ _KEYS: Final = tuple(name for name in marks.COLUMNS if name.endswith("_storage_k
 _ALL: Final = 2**31 - 1
 _STOPPED: Final = ("cancelling", "cancelled")
 _Row = Any
+# uid, hold and its revision, and the storage keys, for JSON
+Held: TypeAlias = list[Any]
 
 
 async def spare(
-    connection: AsyncConnection, page: Sequence[Mark], *, since: datetime
+    connection: AsyncConnection, page: Sequence[Mark], *, since: datetime, in_ledger: bool
 ) -> list[Mark]:
     """The marks that no hold keeps, of those that an erasure is about to claim. After the gate.
 
-    `since`: when the erasure was asked for. What it marked that was never stored is known by its
-    keys alone: a hold of its model that is younger keeps it. Others that share an object with
-    these, and are marked too, are spared here as well: else their object would go before their
-    turn came. Raises HoldUnreadable.
+    `since`: when the erasure was asked for; `in_ledger`: by an entry of the ledger. What it marked
+    that is not stored is known by its keys alone: a hold of its model that is younger keeps it.
+    Others that share an object with these, and are marked too, are spared here as well: else their
+    object would go before their turn came. Raises HoldUnreadable.
     """
     found = await in_force(connection)
     if not found:
         return list(page)
+    younger = await _younger(connection, found, since, in_ledger=in_ledger)
     kept: dict[Identity, Hold] = {}
     for model, uids in by_model((mark.model, mark.uid) for mark in page):
         of_model = await holding(connection, found, model, uids)
-        of_model |= await _never_stored(connection, found, model, uids, since)
+        of_model |= await _not_stored(connection, younger, model, uids)
         kept |= {(model, uid): one for uid, one in of_model.items()}
     left = [mark for mark in page if (mark.model, mark.uid) not in kept]
     for model, uids in by_model(await claims.sharing(connection, left)):
@@ -52,28 +62,48 @@ async def spare(
 
 
 async def refused(
-    connection: AsyncConnection, number: UUID, arrivals: Sequence[Arrival]
-) -> list[Arrival]:
-    """Those that no hold keeps, of what an erasure is about to mark; the others are remembered.
-
-    A hold that comes later is found by `spare`. Raises HoldUnreadable.
+    connection: AsyncConnection, arrivals: Sequence[Arrival]
+) -> tuple[list[Arrival], list[Held]]:
+    """Those that no hold keeps, of what an erasure is about to mark, and the others, to be
+    remembered. A hold that comes later is found by `spare`. Raises HoldUnreadable.
     """
     found = await in_force(connection, {arrival[0] for arrival in arrivals}) if arrivals else []
     if not found:
-        return list(arrivals)
+        return list(arrivals), []
     kept: dict[Identity, Hold] = {}
     for model, uids in by_model((arrival[0], arrival[1]) for arrival in arrivals):
         of_model = await holding(connection, found, model, uids)
         kept |= {(model, uid): one for uid, one in of_model.items()}
-    rows = []
-    for model, uid, scope, *keys in arrivals:
-        if (one := kept.get((model, uid))) is not None:
-            who = {"erasure": number, "model": model, "uid": uid, "scope": scope}
-            held = {"hold": one.id, "hold_revision": one.revision}
-            rows.append(who | held | dict(zip(_KEYS, keys, strict=True)))
-    if rows:
-        await connection.execute(insert(erasure_held).on_conflict_do_nothing(), rows)
-    return [arrival for arrival in arrivals if (arrival[0], arrival[1]) not in kept]
+    left, held = [], []
+    for arrival in arrivals:
+        model, uid, _, *keys = arrival
+        if (one := kept.get((model, uid))) is None:
+            left.append(arrival)
+        else:
+            held.append([str(uid), str(one.id), one.revision, *keys])
+    return left, held
+
+
+async def remember(
+    connection: AsyncConnection, number: UUID, model: int, scope: str, held: Sequence[Held]
+) -> None:
+    """What `refused` left of an erasure. Repeatable.
+
+    Its hold may have been let go meanwhile, and what it kept taken up: it is looked at again.
+    """
+    if not held:
+        return
+    who = {"erasure": number, "model": model, "scope": scope}
+    rows = [
+        who
+        | {"uid": UUID(uid), "hold": UUID(id), "hold_revision": revision}
+        | dict(zip(_KEYS, keys, strict=True))
+        for uid, id, revision, *keys in held
+    ]
+    await connection.execute(insert(erasure_held).on_conflict_do_nothing(), rows)
+    holds = sorted({UUID(id) for _, id, *_ in held})
+    again = hold.update().where(hold.c.id.in_(holds), hold.c.taken_up > 0)
+    await connection.execute(again.values(taken_up=0))
 
 
 async def take_up(connection: AsyncConnection, *, limit: int) -> int:
@@ -133,19 +163,29 @@ async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None
         await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())
 
 
-async def _never_stored(
-    connection: AsyncConnection,
-    found: Sequence[Hold],
-    model: int,
-    uids: Sequence[UUID],
-    since: datetime,
+async def _younger(
+    connection: AsyncConnection, found: Sequence[Hold], since: datetime, *, in_ledger: bool
+) -> list[Hold]:
+    """The holds that came after the erasure. Where both are in the ledger, by its times: a restored
+    backup has them all anew, from one moment on."""
+    if not in_ledger:
+        return [one for one in found if one.in_force_at > since]
+    here = hold_change.c
+    query = select(here.hold).where(here.hold.in_([one.id for one in found]), here.at > since)
+    changed = set((await connection.execute(query)).scalars())
+    return [one for one in found if one.id in changed]
+
+
+async def _not_stored(
+    connection: AsyncConnection, younger: Sequence[Hold], model: int, uids: Sequence[UUID]
 ) -> dict[UUID, Hold]:
-    younger = [one for one in found if one.model in (None, model) and one.in_force_at > since]
-    if not younger:
+    """What is marked and not stored, by a hold that may keep it."""
+    may_keep = [one for one in younger if one.model in (None, model)]
+    if not may_keep:
         return {}
     query = select(inference.c.uid).where(among(inference, model, uids))
     stored = set((await connection.execute(query)).scalars())
-    return {uid: younger[0] for uid in uids if uid not in stored}
+    return {uid: may_keep[0] for uid in uids if uid not in stored}
 
 
 async def _set_apart(connection: AsyncConnection, kept: Mapping[Identity, Hold]) -> None:

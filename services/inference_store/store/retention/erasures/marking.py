@@ -93,18 +93,19 @@ async def body(
 ) -> dict[str, Any]:
     """A batch as the ledger has it: uids and the keys of their objects, for JSON.
 
-    Without what a hold keeps, which is remembered. Raises HoldUnreadable.
+    What a hold keeps is named apart, to go on when the hold lets it go. Raises HoldUnreadable.
     """
     rows: list[Any] = []
+    held: list[Any] = []
     if found.uids:
         columns = (inference.c.uid, *(inference.c[key] for key in KEYS))
         query = select(*columns).where(among(inference, model, found.uids))
         stored = await connection.execute(query.order_by(inference.c.uid))
         arrivals = [(model, uid, one.scope, *keys) for uid, *keys in stored]
-        left = await kept.refused(connection, one.id, arrivals)
+        left, held = await kept.refused(connection, arrivals)
         rows = [(uid, *keys) for _, uid, _, *keys in left]
     up_to = None if found.up_to is None else str(found.up_to)
-    return await entry(connection, one, model, rows) | {"up_to": up_to}
+    return await entry(connection, one, model, rows) | {"up_to": up_to, "held": held}
 
 
 async def tried(
@@ -142,6 +143,7 @@ async def apply(
     await _exists(connection, batch, model, at, actor)
     added = await _mark(connection, number, batch["scope"], model, batch["marks"])
     await marked(connection, number, added)
+    await kept.remember(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
         await _reached(connection, number, model, batch["up_to"], added)
     return added
