@@ -80,7 +80,8 @@ async def test_retention_policy(client: httpx.AsyncClient) -> None:
     assert made.json()["rules"] == [
         {"name": None, "filter": None, **body["rules"][0], "keep_response": "P1Y"}
     ]
-    assert (await client.get(path)).json() == made.json()
+    set_now = {name: it for name, it in made.json().items() if name != "would_delete"}
+    assert (await client.get(path)).json() == set_now
     wrong = {"rules": [{"keep_input": "P2Y", "keep_inference": "P1Y"}]}
     assert (await client.put(path, json=wrong)).status_code == 422
     assert (await client.put(path, json=body, headers={"If-Match": '"7"'})).status_code == 412
