@@ -107,7 +107,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "books_events": has("stored", "duplicate", "dead"),
     # It must be zero: tests/integration/store/test_figures.py breaks the books by hand.
     "books_open_partitions": lambda found: found != {},
-    # Zero while Postgres is no older backup: tests/integration/ledger/test_services.py restores one.
+    # Zero but on an older backup: tests/integration/ledger/test_services.py restores one.
     "ledger_apart": lambda found: found != {},
     "dead_letters_open": above_zero,
     "parked_events": above_zero,

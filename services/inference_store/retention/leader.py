@@ -38,6 +38,7 @@ from .sweep import Sweep
 _PRODUCERS_BATCH = 500
 _COUNTING_SECONDS = 10.0
 _SHARE_SECONDS = 10.0
+_RESUME_SECONDS = 60.0
 # Late events are rare by then.
 _MERGED_AFTER = timedelta(days=3)
 _CAUSE = "inference_store.retention.cause"
@@ -116,11 +117,12 @@ class Leader:
 
     async def _resume(self, *, failed: bool) -> None:
         """What was asked for and what was begun: each is given its share of time, over and over,
-        so that none waits for the longest of them."""
+        so that none waits for the longest of them. The rest of a turn does not wait long either."""
+        until = time.monotonic() + _RESUME_SECONDS
         await self._take_up()
         async with self._engine.connect() as connection:
             begun = await erasures.unfinished(connection, failed=failed)
-        while begun:
+        while begun and time.monotonic() < until:
             begun = [one for one in begun if not await self._work(one)]
             async with self._engine.connect() as connection:
                 fresh = await erasures.unfinished(connection, failed=False)

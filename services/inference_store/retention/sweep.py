@@ -12,7 +12,7 @@ from inference_store.store.events import received_at_of
 from inference_store.store.failpoints import failpoint
 from inference_store.store.ledger import Ledger
 from inference_store.store.partitions import Span
-from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.retention import (
     erasures,
     failures,
@@ -88,6 +88,8 @@ class Sweep:
         self._after: dict[Frontier, Place | None] = {}
         # whether a hold keeps something in the span that is being emptied
         self._spared = False
+        # whether it was not found in time what is beyond a limit
+        self._out_of_time = False
 
     async def carry_out(self) -> str | None:
         """Erase all that has expired; what could not be erased, in one sentence."""
@@ -104,6 +106,8 @@ class Sweep:
         states = [await self._eraser.finish(one) for one in self._erasures.values()]
         if unreadable is not None:
             return unreadable
+        if self._out_of_time:
+            return "what is beyond the limits of a policy was not found in time"
         failed = states.count("failed")
         return f"{failed} erasures have something left over; they say what" if failed else None
 
@@ -135,10 +139,7 @@ class Sweep:
     async def _beyond_limits(self) -> None:
         """What is more than a policy keeps goes once all that had expired is marked."""
         for model in self._work:
-            async with self._engine.begin() as connection:
-                deadline = Deadline.after(_LIMIT_SECONDS)
-                chain = self._chains[model]
-                below = await limits.beyond(connection, model, chain, self._now, deadline)
+            below = await self._limit_of(model)
             if below is None:
                 continue
             until = received_at_of(below) + _SECOND
@@ -147,6 +148,18 @@ class Sweep:
                 found = await spans.ending(connection, until=until)
             for span, _ in found:
                 await self._erase(work, span)
+
+    async def _limit_of(self, model: int) -> UUID | None:
+        """What is older than this is more than its policy keeps; None: nothing, or nobody knows."""
+        try:
+            async with self._engine.begin() as connection:
+                deadline = Deadline.after(_LIMIT_SECONDS)
+                chain = self._chains[model]
+                return await limits.beyond(connection, model, chain, self._now, deadline)
+        except OutOfTime:
+            failures.failed("limit_out_of_time")
+            self._out_of_time = True
+            return None
 
     async def _span(self, span: Span, *, is_closed: bool) -> None:
         if await self._close(span, is_closed=is_closed):

@@ -14,6 +14,8 @@ from .errors import Conflict, NotFound, PreconditionFailed
 from .events import InferenceEvent
 from .tables import (
     erasing,
+    erasure,
+    erasure_model,
     former_model,
     inference,
     metadata_key_delta,
@@ -229,6 +231,11 @@ async def delete(connection: AsyncConnection, model_id: str) -> None:
         some = select(table.c.model).where(table.c.model == found.model).limit(1)
         if (await connection.scalar(some)) is not None:
             raise Conflict(f"The model {model_id!r} still has {what}: delete them first.")
+    # its erasure names it in the ledger, and would be written about a model that is no more
+    asked = select(erasure_model.c.model).join(erasure, erasure.c.id == erasure_model.c.erasure)
+    asked = asked.where(erasure_model.c.model == found.model, erasure.c.finished_at.is_(None))
+    if (await connection.scalar(asked.limit(1))) is not None:
+        raise Conflict(f"The model {model_id!r} is of an erasure that has not ended: wait for it.")
     values = {"model_id": model_id, "model": found.model}
     await connection.execute(upsert(former_model).values(values).on_conflict_do_nothing())
     for table in (policy, policy_version):  # or a model of the same id would have its policy

@@ -68,8 +68,10 @@ async def mark_claimed(connection: AsyncConnection, erasure: UUID, page: Sequenc
 
 
 async def _referenced(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Those that an inference points to which is not being erased itself."""
+    """Those that an inference points to which is not going itself. One that is marked and not
+    claimed may stay: its erasure is cancelled, or a hold keeps it."""
     going = select(erasing.c.uid).where(
+        erasing.c.claimed_at.is_not(None),
         erasing.c.model == blob_reference.c.model,
         erasing.c.uid == blob_reference.c.uid,
         or_(erasing.c.scope == "inference", *_of_a_part_alone()),
@@ -121,14 +123,14 @@ def _owner_of(key: StorageKey) -> _Owner | None:
 
 
 async def _owned(connection: AsyncConnection, owners: set[_Owner]) -> set[_Owner | None]:
-    """Those captures that are stored, and not being erased."""
+    """Those captures that are stored, and that no erasure has claimed."""
     return {owner for owner, _ in await _captured(connection, owners, going=False)}
 
 
 async def _captured(
     connection: AsyncConnection, owners: set[_Owner], *, going: bool
 ) -> list[tuple[_Owner, Identity]]:
-    """Those captures that are stored, and being erased or not."""
+    """Those captures that are stored: marked, or not claimed."""
     hours: dict[tuple[str, datetime], dict[UUID, _Owner]] = defaultdict(dict)
     for owner in owners:
         hours[owner.model_id, owner.hour][owner.capture_id] = owner
@@ -149,10 +151,11 @@ def _stored(model: int, hour: datetime, captures: list[UUID], *, going: bool) ->
     mark = select(erasing.c.uid).where(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
     )
+    claimed = mark.where(erasing.c.claimed_at.is_not(None))
     return select(here.capture_id, here.model, here.uid).where(
         here.model == model,
         here.uid >= uid_floor(hour - _HOUR),
         here.uid < uid_floor(hour + 2 * _HOUR),
         here.capture_id.in_(captures),
-        mark.exists() if going else ~mark.exists(),
+        mark.exists() if going else ~claimed.exists(),
     )

@@ -10,6 +10,7 @@ FAILURES: Final[dict[str, str]] = {
     "ledger": "The ledger in the bucket and Postgres are apart.",
     "hold_unreadable": "The filter of a legal hold cannot be evaluated: what it may keep stays.",
     "policy_unreadable": "The filter of a retention policy cannot be read: its models keep all.",
+    "limit_out_of_time": "What is beyond a policy's limits was not found in time.",
     "partition_in_use": "A query holds a partition that is to be dropped.",
     "object_locked": "An object is locked (object lock, a legal hold of S3).",
     "access_denied": "The object store refuses the services' rights.",

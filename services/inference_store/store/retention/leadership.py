@@ -8,7 +8,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 _LOCK = 7_302_004
-RECONCILING: Final = 7_302_021
+RECONCILING: Final = 7_302_022
 
 
 class Leadership:

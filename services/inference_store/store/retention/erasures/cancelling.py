@@ -15,7 +15,7 @@ from inference_store.store.tables import erasing, erasure
 from .erasure import COLUMNS, Erasure, erasure_of
 from .progress import without_values
 
-_NOT_YET = ("pending", "marking", "cancelling", "cancelled")
+_NOT_YET = ("pending", "marking", "failed", "partly_held", "cancelling", "cancelled")
 
 
 async def cancel(connection: AsyncConnection, id: UUID) -> Erasure:

@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
+from inference_store.store.errors import Conflict
 from inference_store.store.holds import kept
 from inference_store.store.queries.ask import query_of
 from inference_store.store.queries.bounded import Deadline
@@ -122,14 +123,17 @@ async def entry(
     connection: AsyncConnection, one: Erasure | Begun, model: int, rows: Sequence[Any]
 ) -> dict[str, Any]:
     """A batch of uids with the keys of their objects, stored or not, for the ledger."""
-    name = select(registration.c.model_id).where(registration.c.model == model)
+    query = select(registration.c.model_id).where(registration.c.model == model)
+    name = await connection.scalar(query)
+    if name is None:
+        raise Conflict("A model of the erasure is not registered any more.")
     return {
         "erasure": str(one.id),
         "cause": one.cause,
         "scope": one.scope,
         "requested_by": one.requested_by,
         "run": None if one.run is None else str(one.run),
-        "model_id": await connection.scalar(name),
+        "model_id": name,
         "marks": [[str(uid), *keys] for uid, *keys in rows],
     }
 
