@@ -64,12 +64,13 @@ types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p tests.chart
 	@$(BIN)/mypy helm/describe.py
 
-# The last two wait more than they compute: side by side, and one after the other on the screen.
+# Two lanes that wait more than they compute: side by side, and one after the other on the screen.
+AFTER_E2E := $(addprefix tests/integration/,proxy retention servers store)
 test: lint types unit servers upstreams ## Run every check and test but faults and chart-e2e.
 	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
-	$(PYTEST) tests/e2e >"$$said" 2>&1 & e2e=$$!; \
-	$(PYTEST) tests/integration; integration=$$?; \
-	wait $$e2e; e2e=$$?; cat "$$said"; exit $$((integration + e2e))
+	{ $(PYTEST) tests/e2e; e2e=$$?; $(PYTEST) $(AFTER_E2E); exit $$((e2e + $$?)); } >"$$said" 2>&1 & \
+	lane=$$!; $(PYTEST) tests/integration $(AFTER_E2E:%=--ignore=%); integration=$$?; \
+	wait $$lane; lane=$$?; cat "$$said"; exit $$((integration + lane))
 
 unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
 	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e

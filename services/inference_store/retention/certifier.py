@@ -13,7 +13,7 @@ lacks.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import structlog
@@ -38,6 +38,8 @@ from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure, State
 
 _log = structlog.get_logger()
+# Why an erasure ended without a certificate.
+UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
 _Document = Callable[[Link], dict[str, Any]]
 
 

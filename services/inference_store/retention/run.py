@@ -14,12 +14,13 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of, is_trouble
 from inference_store.store.errors import BlobsAway, Unavailable
 from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.metrics import LAST_RUN, RUN_INTERVAL
+from inference_store.store.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
 from inference_store.store.retention.failures import failed
 from inference_store.store.retention.leadership import Leadership, candidacy
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 
+from .certifier import UNCERTIFIED_REASONS
 from .leader import Leader
 from .linking import linking
 from .pace import Pace, Stopped
@@ -99,6 +100,7 @@ class _Retention:
         await self._admin.start(
             settings.retention_admin_host, settings.retention_admin_port, settings
         )
+        from_zero(UNCERTIFIED, UNCERTIFIED_REASONS)
         # Late counts from here where no run has ever ended well.
         LAST_RUN.set_to_current_time()
         RUN_INTERVAL.set(settings.retention_interval_seconds)
