@@ -118,7 +118,8 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
     model = await storing.model()
     doomed = await storing.inferences(model, 12, ago(days=1))
     asked = await request(engine, *doomed)
-    uids = [one.uid for one in doomed[1::2]]
+    # all but three: whatever the order of their keys, some are in each batch of four
+    uids = [one.uid for one in doomed[3:]]
     answers: list[tuple[set[UUID], Placed]] = []
     loop, calls = asyncio.get_running_loop(), 0
 
