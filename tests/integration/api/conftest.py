@@ -29,7 +29,7 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
             s3_secret_key=minio_server.secret_key,
             s3_bucket=bucket,
             # what a test asks for is searched whole, however busy the machine is
-            **{"auth": "off", "page_seconds": 60.0, **changes},
+            **{"auth": "off", "page_seconds": 60.0, "query_timeout_seconds": 60.0, **changes},
         )
 
     return make

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from asyncpg.exceptions import QueryCanceledError
-from sqlalchemy import Row, func, select
+from sqlalchemy import Row, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +16,9 @@ from . import explain
 from .building import Building, Built, built
 
 _LEAST_SECONDS = 0.001
+_SAVE = text("SAVEPOINT bounded")
+_BACK = text("ROLLBACK TO SAVEPOINT bounded")
+_UNDONE_WITHIN = 20
 
 
 class OutOfTime(Exception):
@@ -89,17 +92,35 @@ async def fetch(
         func.set_config("max_parallel_workers_per_gather", str(workers), True),
         *(func.set_config(name, value, True) for name, value in (settings or {}).items()),
     )
+    await connection.execute(_SAVE)
     try:
-        async with connection.begin_nested() as savepoint:
-            await connection.execute(limits)
-            rows = list(await explain.watched(connection, statement, what))
-            # Nothing was written. What was set, the time left above all, binds nothing after it.
-            await savepoint.rollback()
-            return rows
+        await connection.execute(limits)
+        rows = list(await explain.watched(connection, statement, what))
     except DBAPIError as exc:
-        if isinstance(cause_of(exc), QueryCanceledError):
+        if not exc.connection_invalidated:
+            await _undo(connection)
+        if _cut_off(exc):
             raise OutOfTime from exc
         raise
+    # Nothing was written. What was set, the time left above all, binds nothing after it.
+    await _undo(connection)
+    return rows
+
+
+async def _undo(connection: AsyncConnection) -> None:
+    """Back to before the statement. The little time it had left may end this one too."""
+    for _ in range(_UNDONE_WITHIN):
+        try:
+            await connection.execute(_BACK)
+            return
+        except DBAPIError as exc:
+            if not _cut_off(exc):
+                raise
+    await connection.execute(_BACK)
+
+
+def _cut_off(exc: DBAPIError) -> bool:
+    return isinstance(cause_of(exc), QueryCanceledError)
 
 
 async def _built(

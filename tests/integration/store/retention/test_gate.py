@@ -77,6 +77,8 @@ async def test_what_else_an_inference_points_to_goes_with_it(engine: AsyncEngine
     async with engine.begin() as connection:
         (one,) = await erasures.unfinished(connection, failed=False)
         (found,) = await marks.page(connection, one.id, after=None, limit=10)
+        assert await claims.claim(connection, [found]) == {KEY}
+        await claims.mark_claimed(connection, one.id, [found])
         assert await claims.claim(connection, [found]) == {KEY, other}
         assert await marks.claimed(connection, [other, "s3://bucket/strange"]) == {other}
 
