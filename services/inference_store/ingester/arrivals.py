@@ -115,7 +115,7 @@ def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) ->
     if isinstance(read.result, MissingBlob):
         cutoffs = chain.certain(now)
     else:
-        cutoffs = chain.decide(facts_of(item, indexed_at=now), now)
+        cutoffs = chain.decide(facts_of(item, indexed_at=now), now, _flags(item))
     return cutoffs.expired(item.event.received_at)
 
 
@@ -127,13 +127,16 @@ def _held(in_force: Sequence[Hold], read: Read, item: Indexable, now: datetime) 
             continue
         if isinstance(read.result, MissingBlob):
             return True
-        flags = (*item.event.flags, *item.flags, *item.metadata.flags, *item.predictions.flags)
         try:
-            if holds.held(one, facts_of(item, indexed_at=now), flags):
+            if holds.held(one, facts_of(item, indexed_at=now), _flags(item)):
                 return True
         except (StoreError, ValueError, KeyError, TypeError):
             return True
     return False
+
+
+def _flags(item: Indexable) -> tuple[str, ...]:
+    return (*item.event.flags, *item.flags, *item.metadata.flags, *item.predictions.flags)
 
 
 def _has(item: Indexable, part: Scope) -> bool:

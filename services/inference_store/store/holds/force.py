@@ -7,14 +7,14 @@ here. A filter that cannot be evaluated stops deletion: HoldUnreadable says whic
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, case, literal, or_, select
+from sqlalchemy import ColumnElement, FromClause, case, or_, select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.database import is_rows_fault
 from inference_store.store.errors import HoldUnreadable, StoreError
 from inference_store.store.filters import saved
-from inference_store.store.queries.conditions import condition_of, names_of
+from inference_store.store.queries.conditions import condition_of, flagged, names_of
 from inference_store.store.queries.scope import HIGHEST, LOWEST, Scope
 from inference_store.store.retention.identities import among
 from inference_store.store.tables import hold, inference
@@ -75,8 +75,7 @@ async def keeps(
     kept = case((false.holds(Scope(model, lo, hi), row.c.uid), False), else_=True).is_(True)
     if not speaks_of_indexed(truth):
         return kept
-    doubtful = row.c.flags.overlap(literal(list(DOUBTFUL), ARRAY(Text(collation="C"))))
-    return or_(kept, doubtful)
+    return or_(kept, flagged(row, DOUBTFUL))
 
 
 async def holding(

@@ -14,13 +14,12 @@ from inference_store.store.cql2 import parse_json, to_text
 from inference_store.store.cql2.tree import Node, Operation, Place
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.filters import from_conditions, saved, typed
+from inference_store.store.filters.certain import nodes
 from inference_store.store.filters.known import Known, known
 from inference_store.store.filters.names import names_in
 from inference_store.store.json_text import read_exactly
 from inference_store.store.queries.labels import labels_in, unknown_labels
 from inference_store.store.tables import registration
-
-from .meaning import nodes
 
 _UID: Final = "uid:"
 

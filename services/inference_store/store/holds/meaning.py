@@ -4,12 +4,11 @@ NULL protects. So does a doubt: where an inference has more metadata or predicti
 took, a filter that speaks of them may say FALSE of what it would have said TRUE.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import fields, is_dataclass
+from collections.abc import Collection
 from functools import lru_cache
-from typing import Any, Final
+from typing import Final
 
-from inference_store.store.filters import typed
+from inference_store.store.filters.certain import FLAGS, spoken_of
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.saved import protects, resolved
@@ -17,17 +16,8 @@ from inference_store.store.filters.typed import Truth
 
 from .hold import Hold
 
-DOUBTFUL: Final = (
-    *("model_keys_capped", "model_labels_capped", "predictions_capped"),
-    *("metadata_keys_capped", "metadata_leaves_capped", "metadata_too_deep"),
-    *("metadata_too_large", "metadata_unreadable", "metadata_partly_unreadable"),
-)
+DOUBTFUL: Final = (*FLAGS["predictions"], *FLAGS["metadata"])
 """Flags of an inference of which the index does not have all."""
-_INDEXED: Final = (
-    *(typed.Metadata, typed.Sent, typed.Located, typed.Distance),
-    *(typed.Predicted, typed.Counted),
-)
-_OF_PREDICTIONS: Final = frozenset({"top_label", "top_score", "prediction_count"})
 
 
 def held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
@@ -49,20 +39,4 @@ def meaning(text: str) -> Truth:
 
 def speaks_of_indexed(truth: Truth) -> bool:
     """Whether it speaks of metadata or predictions, of which the index may lack some."""
-    return any(
-        isinstance(node, _INDEXED)
-        or (isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS)
-        for node in nodes(truth)
-    )
-
-
-def nodes(truth: Truth) -> Iterator[Any]:
-    """Every truth and value of it, without recursion."""
-    waiting: list[Any] = [truth]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, tuple):
-            waiting.extend(node)
-        elif is_dataclass(node):
-            yield node
-            waiting.extend(getattr(node, each.name) for each in fields(node))
+    return bool(spoken_of(truth))

@@ -13,7 +13,7 @@ from inference_store.store import holds
 from inference_store.store.events import uid_floor
 from inference_store.store.filters.saved import load
 from inference_store.store.queries import scope as queries
-from inference_store.store.queries.conditions import Condition, condition_of, names_of
+from inference_store.store.queries.conditions import Condition, certainly, names_of
 from inference_store.store.tables import erasing, inference
 
 from . import marks
@@ -59,15 +59,16 @@ class Marked:
 
 
 async def decided(connection: AsyncConnection, chain: Chain) -> Decided:
-    """A chain's filters, for this moment's integers of keys and labels. Raises Invalid where one
-    cannot be read: nothing may be deleted by it."""
+    """A chain's filters, for this moment's integers of keys and labels: TRUE of what they are TRUE
+    of whatever the index lacks. Raises Invalid where one cannot be read: nothing may be deleted by
+    it."""
     found: list[Condition | None] = []
     for each in chain.rules:
         if each.rule.saved is None:
             found.append(None)
             continue
         truth = await load(connection, each.rule.saved)
-        found.append(condition_of(truth, await names_of(connection, truth)))
+        found.append(certainly(truth, await names_of(connection, truth)))
     return Decided(tuple(found))
 
 

@@ -1,7 +1,8 @@
 """What a policy takes is said twice, in SQL and in Python: here they must agree.
 
-Rows of every sort are stored once as the ingester writes them. For random policies of a model,
-its project and all, what sweeps mark is compared with the plain reading of the rules.
+Rows of every sort are stored once as the ingester writes them, some of which the index does not
+have whole. For random policies of a model, its project and all, what sweeps mark is compared with
+the plain reading of the rules.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -13,15 +14,17 @@ from uuid import UUID, uuid4
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import insert, select
+from sqlalchemy import ARRAY, Text, cast, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.cql2 import parse_text
 from inference_store.store.errors import StoreError
+from inference_store.store.filters.certain import FLAGS
 from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.known import Known, known
 from inference_store.store.filters.names import names_in
 from inference_store.store.filters.saved import save
+from inference_store.store.holds.meaning import DOUBTFUL
 from inference_store.store.retention import selection
 from inference_store.store.retention.policies import (
     DEFAULT,
@@ -52,6 +55,13 @@ _LEAVES = (
     "metadata.n > 0.5",
     "metadata.s LIKE 'a%'",
     "metadata.s IS NULL",
+    "NOT (metadata.s = 'a')",
+    "sent(s)",
+    "\"tags[]\" = 'a'",
+    "NOT (\"tags[]\" = 'a')",
+    "A_CONTAINEDBY(\"tags[]\", ('a', 'b'))",
+    "prediction(label = 'person')",
+    "count_predictions(label = 'person') = 0",
     "metadata.flag = TRUE",
     "metadata.when >= TIMESTAMP('2026-11-02T00:00:00Z')",
     "metadata.deep.er = 'ab'",
@@ -87,6 +97,7 @@ class Stored:
 
     model: int
     facts: Mapping[UUID, Facts]
+    flags: Mapping[UUID, str]
     known: Known
     connection: AsyncConnection
 
@@ -99,8 +110,13 @@ async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
     async with engine.connect() as connection:
         at = inference.update().values(response_storage_key="s3://b/r", data_storage_key="s3://b/d")
         await connection.execute(at)
+        flags = {each.uid: DOUBTFUL[n % len(DOUBTFUL)] for n, each in enumerate(made[::3])}
+        for uid, flag in flags.items():
+            one = inference.update().where(inference.c.model == model, inference.c.uid == uid)
+            await connection.execute(one.values(flags=cast([flag], ARRAY(Text))))
         keys = await known(connection, model, names)
-        yield Stored(model, {each.uid: facts_of(each) for each in made}, keys, connection)
+        facts = {each.uid: facts_of(each) for each in made}
+        yield Stored(model, facts, flags, keys, connection)
 
 
 @st.composite
@@ -148,7 +164,8 @@ async def test_sql_takes_what_python_says(stored: Stored, data: st.DataObject) -
     expected: set[tuple[UUID, Scope]] = set()
     for uid, facts in stored.facts.items():
         [received] = facts.properties["received_at"]
-        expected |= {(uid, part) for part in chain.decide(facts, _NOW).expired(received)}
+        cutoffs = chain.decide(facts, _NOW, [stored.flags.get(uid, "not_utf8")])
+        expected |= {(uid, part) for part in cutoffs.expired(received)}
     event(f"parts that go: {len(expected) // 30 * 30} and more")
     async with connection.begin_nested() as savepoint:
         rules = await selection.decided(connection, chain)
@@ -211,3 +228,28 @@ async def test_what_is_marked_already_and_what_is_gone_is_left_out(stored: Store
             limit=1000,
         )
         assert marked.count == count
+
+
+async def test_a_rule_is_not_true_because_the_index_lacks_something(stored: Stored) -> None:
+    """A rule of what lacks a key is not of that of which keys may not have been indexed."""
+    connection = stored.connection
+    doubtful = {uid for uid, flag in stored.flags.items() if flag in FLAGS["metadata"]}
+    lacking = {uid for uid, each in stored.facts.items() if each.is_missing("s")}
+    assert lacking & doubtful
+    assert lacking - doubtful
+    text = "metadata.s IS NULL"
+    saved = save(parse_text(text), stored.known, source=text).text
+    rule = Rule(saved=saved, keep_input="PT1S", keep_inference="PT1S")
+    chain = chain_of([(DEFAULT, 1, RetentionPolicy(rules=(rule,)))])
+    await selection.mark_expired(
+        connection,
+        uuid4(),
+        model=stored.model,
+        scope="inference",
+        lo=min(INSTANTS) - timedelta(days=1),
+        hi=_NOW,
+        limit=1000,
+        by=(await selection.decided(connection, chain), 0),
+    )
+    taken = set((await connection.execute(select(erasing.c.uid))).scalars())
+    assert taken == lacking - doubtful

@@ -1,5 +1,6 @@
 """Conditions in SQL, and the typed filter made into them."""
 
+from .certain import certainly, flagged
 from .comparisons import Comparing
 from .compiled import condition_of
 from .condition import EVERYTHING, NOTHING, Condition, Uids
@@ -19,7 +20,9 @@ __all__ = [
     "Received",
     "Uids",
     "all_of",
+    "certainly",
     "condition_of",
+    "flagged",
     "leading",
     "names_of",
     "tests",

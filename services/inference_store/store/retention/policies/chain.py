@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from inference_store.store.filters import saved
+from inference_store.store.filters.certain import certain, doubts_of
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.typed import Truth
@@ -79,16 +80,20 @@ class Chain:
     rules: tuple[Decider, ...] = ()
     limits: tuple[LimitOf, ...] = ()
 
-    def deciding(self, facts: Facts) -> Decider | None:
-        """The first rule whose filter is TRUE; NULL is not. None: everything is kept."""
+    def deciding(self, facts: Facts, flags: Iterable[str] = ()) -> Decider | None:
+        """The first rule whose filter is TRUE; NULL is not, nor what `flags` put in doubt. None:
+        everything is kept."""
+        doubts = doubts_of(flags)
         for each in self.rules:
-            if each.truth is None or saved.deletes(evaluate(each.truth, facts)):
+            if each.truth is None:
+                return each
+            if saved.deletes(evaluate(certain(each.truth, doubts), facts)):
                 return each
         return None
 
-    def decide(self, facts: Facts, now: datetime) -> Cutoffs:
+    def decide(self, facts: Facts, now: datetime, flags: Iterable[str] = ()) -> Cutoffs:
         """What goes of an inference by age."""
-        found = self.deciding(facts)
+        found = self.deciding(facts, flags)
         return KEPT if found is None else found.cutoffs(now)
 
     def ends(self, now: datetime) -> datetime | None:
