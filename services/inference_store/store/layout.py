@@ -9,7 +9,8 @@ What the store adds is named by the inference's uid: `sidecars/…` and `metadat
 under `certificates/…`.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
 from typing import Final, Literal
 from urllib.parse import quote, unquote
@@ -23,6 +24,10 @@ SIDECARS = "sidecars"
 EDITED = "metadata"
 # Proof of what was erased: no event may name such a key, to have it shown or deleted.
 CLOSED = (CERTIFICATES,)
+# Producers may name hours of local clocks, UTC-12 to UTC+14; one more for a clock that is off.
+_APART = timedelta(hours=15)
+_HOUR = timedelta(hours=1)
+_HOURS = "%Y/%m/%d/%H"
 # Servers that keep objects as files allow 255 bytes between two slashes.
 _LONGEST_SEGMENT = 200
 
@@ -33,32 +38,46 @@ def key_of(prefix: str, model_id: str, at: datetime, capture_id: UUID, kind: Kin
     return f"{prefix}/{place}" if prefix else place
 
 
-def belongs_to(key: str, model_id: str | None, capture_id: UUID | None) -> bool:
-    """Whether a key is of this layout and names this capture of this model: nothing else points
-    to it. By the capture alone an event of another model could take it along.
+def belongs_to(
+    key: str, model_id: str | None, capture_id: UUID | None, received_at: datetime
+) -> bool:
+    """Whether a key is of this layout and names this capture of this model, received then: nothing
+    else points to it. By the capture alone an event of another model could take it along.
     """
-    if model_id is None or capture_id is None:
+    if model_id is None or capture_id is None or (found := capture_of(key)) is None:
         return False
-    *_, model, year, month, day, hour, capture, kind = [""] * 7 + key.rsplit("/", 7)
-    hours = year + month + day + hour
-    return (
-        kind in _KINDS
-        and capture == str(capture_id)
-        and unquote(model) == model_id
-        and len(hours) == len("yyyymmddhh")
-        and hours.isdigit()
-    )
+    model, hour, capture = found
+    # a capture is looked for by its hour: one that names another day is told by a reference
+    at = received_at.astimezone(UTC)
+    is_near = -_APART <= at - hour < _HOUR + _APART
+    return capture == capture_id and unquote(model) == model_id and is_near
+
+
+def around(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
+    """The spans of time, apart from each other, in which captures were received whose keys name
+    these hours."""
+    found: list[tuple[datetime, datetime]] = []
+    for hour in sorted(set(hours)):
+        lo, hi = hour - _APART, hour + _HOUR + _APART
+        if found and lo <= found[-1][1]:
+            found[-1] = (found[-1][0], hi)
+        else:
+            found.append((lo, hi))
+    return found
 
 
 def capture_of(key: str) -> tuple[str, datetime, UUID] | None:
     """The model's segment, the hour and the capture that a key of this layout names; else None."""
     *_, model, year, month, day, hour, capture, kind = [""] * 7 + key.rsplit("/", 7)
+    text = f"{year}/{month}/{day}/{hour}"
     try:
-        at = datetime.strptime(f"{year}/{month}/{day}/{hour}", "%Y/%m/%d/%H").replace(tzinfo=UTC)
+        at = datetime.strptime(text, _HOURS).replace(tzinfo=UTC)
         found = UUID(capture)
     except ValueError:
         return None
-    return (model, at, found) if kind in _KINDS and capture == str(found) else None
+    # 2026/1/1/0 is no hour of ours, and no inference is of a year beyond these
+    is_ours = at.strftime(_HOURS) == text and 2000 <= at.year < 9999
+    return (model, at, found) if is_ours and kind in _KINDS and capture == str(found) else None
 
 
 def sidecar_key(model_id: str, at: datetime, uid: UUID) -> str:

@@ -48,7 +48,8 @@ class Contents:
 def is_wanted(event: InferenceEvent) -> bool:
     """Whether the bucket would not know the event: our own metadata blobs carry it."""
     place = event.metadata
-    return place is None or not belongs_to(place.key, event.model_id, event.extras.capture_id)
+    own = (event.model_id, event.extras.capture_id, event.received_at)
+    return place is None or not belongs_to(place.key, *own)
 
 
 def place_of(bucket: str, event: InferenceEvent) -> StorageKey:

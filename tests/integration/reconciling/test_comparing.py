@@ -11,12 +11,11 @@ from inference_store.store.events import StorageKey
 from inference_store.store.layout import key_of
 from inference_store.store.records import Record, Trouble
 from inference_store.store.retention import erasures
-from inference_store.store.tables import dead_letter
-from tests.integration.retention.stored import NOW, Storing, ago
+from inference_store.store.settings import KafkaSettings
+from inference_store.store.tables import dead_letter, erasure_held
+from tests.integration.retention.stored import KINDS, NOW, Storing, ago
 
 from .conftest import Reconcile
-
-_PLACE = Place("default", "inference-events", 0, 0)
 
 
 def _put(storing: Storing, key: str) -> str:
@@ -63,6 +62,31 @@ async def test_each_side_says_what_the_other_does_not_know(
     assert of_row[str(lost[0])] == ("model", stored[2].uid)
 
 
+async def test_what_names_the_hours_of_a_local_clock_is_known(
+    storing: Storing, reconcile: Reconcile
+) -> None:
+    model = await storing.model()
+    for number, hours in enumerate((9, -11, 14)):
+        clock = timedelta(hours=hours)
+        await storing.inferences(model, 2, ago(days=number + 1), clock=clock, step=4000)
+    one, found = await reconcile()
+    assert (one.state, found, one.count("objects")) == ("done", [], 18)
+
+
+async def test_what_a_hold_keeps_of_an_event_that_came_too_late_is_no_orphan(
+    storing: Storing, reconcile: Reconcile, engine: AsyncEngine
+) -> None:
+    model = await storing.model()
+    kept = [_put(storing, f"p/model/{kind}") for kind in ("data", "response", "metadata", "side")]
+    values = {"erasure": uuid4(), "model": model, "uid": storing.uid(NOW), "scope": "inference"}
+    keys = dict(zip((f"{kind}_storage_key" for kind in (*KINDS, "sidecar")), kept, strict=True))
+    async with engine.begin() as connection:
+        held = erasure_held.insert().values(**values, **keys, hold=uuid4(), hold_revision=1)
+        await connection.execute(held)
+    _, found = await reconcile()
+    assert found == []
+
+
 async def test_what_is_young_is_not_judged(storing: Storing, reconcile: Reconcile) -> None:
     await storing.model()
     _put(storing, "p/model/new")
@@ -73,25 +97,28 @@ async def test_what_is_young_is_not_judged(storing: Storing, reconcile: Reconcil
 
 
 async def test_what_dead_letters_and_parked_events_name_is_awaited(
-    storing: Storing, reconcile: Reconcile, engine: AsyncEngine
+    storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
 ) -> None:
+    place = Place(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     await storing.model()
     dead, waiting = _put(storing, "p/model/dead"), _put(storing, "p/model/parked")
     broken = _put(storing, "p/model/broken")
+    nested = _put(storing, "p/model/nested")
     trouble = Trouble("invalid_time", "x", "model", "1")
     async with engine.begin() as connection:
-        await begin(connection, _PLACE, first=0, began="first")
+        await begin(connection, place, first=0, began="first")
         letters = [
-            Record(_PLACE, 1, NOW, None, b'{"data_storage_key": "p/model/dead"}', ()),
-            Record(_PLACE, 2, NOW, None, f'no json at all: "{broken}" …'.encode(), ()),
+            Record(place, 1, NOW, None, b'{"data_storage_key": "p/model/dead"}', ()),
+            Record(place, 2, NOW, None, f'no json: "{broken}" …'.replace("/", r"\/").encode(), ()),
+            Record(place, 4, NOW, None, b'[{"inputs": {"data": "p/model/nested"}}]', ()),
         ]
         await dead_letters.add(connection, [(letter, trouble) for letter in letters])
-        record = Record(_PLACE, 3, NOW, None, f'{{"k": "{waiting}"}}'.encode(), ())
+        record = Record(place, 3, NOW, None, f'{{"k": "{waiting}"}}'.encode(), ())
         minute = timedelta(minutes=1)
         schedule = parked.Schedule(first=minute, longest=minute, give_up=minute)
         await parked.add(connection, [(record, trouble, waiting)], schedule)
     one, found = await reconcile()
-    assert (found, one.count("awaited")) == ([], 3)
+    assert (found, one.count("awaited")) == ([], 4), nested
     async with engine.begin() as connection:
         await connection.execute(dead_letter.delete().where(dead_letter.c.offset == 1))
     _, found = await reconcile()

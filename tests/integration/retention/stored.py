@@ -95,15 +95,23 @@ class Storing:
             await policies.put(connection, model, policy)
 
     async def inferences(
-        self, model: int, count: int, at: datetime, *, step: float = 1.0, objects: bool = True
+        self,
+        model: int,
+        count: int,
+        at: datetime,
+        *,
+        step: float = 1.0,
+        objects: bool = True,
+        clock: timedelta = timedelta(),
     ) -> list[Stored]:
-        """So many, `step` seconds apart, each with objects of our own layout."""
+        """So many, `step` seconds apart, each with objects of our own layout, whose hours are those
+        of a `clock` that is so far ahead of UTC."""
         made = []
         for number in range(count):
             received = at + timedelta(seconds=step * number)
             capture = uuid4()
             keys = [
-                StorageKey(self.bucket, key_of("p", "model", received, capture, kind))  # type: ignore[arg-type]
+                StorageKey(self.bucket, key_of("p", "model", received + clock, capture, kind))  # type: ignore[arg-type]
                 for kind in KINDS
             ]
             made.append((received, capture, Stored(model, self.uid(received), tuple(keys))))  # type: ignore[arg-type]

@@ -1,5 +1,6 @@
 """Erasing on request, what arrived too late, and objects that several inferences share."""
 
+from datetime import timedelta
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -82,6 +83,20 @@ async def test_a_stranger_that_points_to_anothers_capture_does_not_take_it_along
     assert storing.objects() == set(names)  # the stranger's reference keeps them now
     await eraser.finish(await request(engine, stranger))
     assert storing.objects() == set()
+
+
+async def test_nor_one_whose_producer_names_the_hours_of_its_own_clock(
+    storing: Storing, eraser: Eraser, engine: AsyncEngine
+) -> None:
+    model = await storing.model()
+    (one,) = await storing.inferences(model, 1, ago(hours=1), clock=timedelta(hours=-9))
+    names = [key.key for key in one.objects]
+    capture = names[0].split("/")[-2]
+    # the same capture as it might lie under another day, to hide whose it is
+    other = f"p/model/2024/01/01/00/{capture}/data"
+    stranger = await storing.foreign(model, ago(hours=1), *names[:2], other)
+    await eraser.finish(await request(engine, stranger))
+    assert storing.objects() == set(names)
 
 
 async def test_nor_does_an_event_of_another_model_that_gives_the_same_capture_id(

@@ -42,7 +42,7 @@ class Indexable:
         places: tuple[StorageKey | None, ...] = (event.data, event.response, event.metadata)
         if self.sidecar is not None:  # ours, but a stranger's event may name it
             places = (*places, self.sidecar.place)
-        own = (event.model_id, event.extras.capture_id)
+        own = (event.model_id, event.extras.capture_id, event.received_at)
         foreign = (p for p in places if p and not belongs_to(p.key, *own))
         return tuple(dict.fromkeys(str(place) for place in foreign))
 

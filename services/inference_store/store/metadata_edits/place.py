@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import layout
 from inference_store.store.errors import Conflict, NotFound, PreconditionFailed
-from inference_store.store.events import StorageKey, parse_stored
+from inference_store.store.events import StorageKey, parse_stored, received_at_of
 from inference_store.store.registrations import Registration
 from inference_store.store.retention import marks
 from inference_store.store.tables import blob_reference, erasing, inference
@@ -76,7 +76,8 @@ async def place(
     if row.metadata_storage_key is None:
         return new
     key = parse_stored(row.metadata_storage_key)
-    if layout.belongs_to(key.key, registration.model_id, row.capture_id):
+    received_at = received_at_of(row.uid)
+    if layout.belongs_to(key.key, registration.model_id, row.capture_id, received_at):
         return key
     if await is_reserved(connection, row, new):
         return new

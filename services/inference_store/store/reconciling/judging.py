@@ -4,24 +4,25 @@ Between the two looks an ingester may have written, and an eraser deleted.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterable, Sequence, Set
+from datetime import UTC, datetime
 from urllib.parse import unquote
 from uuid import UUID
 
-from sqlalchemy import select
+from sqlalchemy import ARRAY, Text, any_, literal, select, union
+from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
 from inference_store.store.events import parse_stored, uid_floor
-from inference_store.store.layout import capture_of
+from inference_store.store.layout import around, capture_of
 from inference_store.store.retention import marks
 from inference_store.store.retention.identities import among, by_model
-from inference_store.store.tables import blob_reference, erasing, inference
+from inference_store.store.tables import blob_reference, erasing, erasure_held, inference
 
 from .owned import Named, live_keys
 
-_HOUR = timedelta(hours=1)
+_KEYS = tuple(f"{kind}_storage_key" for kind in ("data", "response", "metadata", "sidecar"))
 
 
 async def still_named(connection: AsyncConnection, named: Sequence[Named]) -> list[Named]:
@@ -39,44 +40,54 @@ async def still_named(connection: AsyncConnection, named: Sequence[Named]) -> li
 
 
 async def unknown(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Those that no inference owns or points to, and no erasure is deleting."""
+    """Those that no inference owns or points to, no erasure is deleting, and no hold has kept from
+    one."""
     left = set(keys)
     if not left:
         return left
     here = blob_reference.c.storage_key
-    query = select(here).where(here.in_(sorted(left)))
+    query = select(here).where(here == any_(literal(sorted(left), ARRAY(Text(collation="C")))))
     left -= set((await connection.execute(query)).scalars())
     left -= await marks.claimed(connection, left)
+    left -= await _held(connection, left)
     return left - await _owned(connection, left)
 
 
+async def _held(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Those that are kept for a legal hold though nothing is stored of them: what came after it had
+    expired is no row, and no mark any more."""
+    listed = any_(literal(sorted(keys), ARRAY(Text())))
+    columns = [erasure_held.c[name] for name in _KEYS]
+    found = union(*(select(column).where(column == listed) for column in columns))
+    return set((await connection.execute(found)).scalars())
+
+
 async def _owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Those whose capture is stored, in the hour that the key says or in one beside it."""
-    captures: dict[tuple[str, datetime], dict[UUID, list[str]]] = defaultdict(dict)
+    """Those whose capture is stored, in the hour that the key says by whatever clock."""
+    of_model: dict[str, list[tuple[datetime, UUID, str]]] = defaultdict(list)
     for key in keys:
         found = capture_of(parse_stored(key).key)
         if found is not None:
             segment, hour, capture = found
-            place = captures[unquote(segment), hour]
-            place.setdefault(capture, []).append(key)
-    models = await registrations.known(connection, {model_id for model_id, _ in captures})
+            of_model[unquote(segment)].append((hour, capture, key))
     owned: set[str] = set()
-    for (model_id, hour), wanted in sorted(captures.items()):
-        if model_id in models:
-            stored = await _stored(connection, models[model_id].model, hour, list(wanted))
-            owned.update(key for capture in stored for key in wanted[capture])
+    for model_id, one in (await registrations.known(connection, set(of_model))).items():
+        for lo, hi in around(hour for hour, *_ in of_model[model_id]):
+            near = [(capture, key) for hour, capture, key in of_model[model_id] if lo <= hour < hi]
+            stored = await _stored(connection, one.model, lo, hi, {capture for capture, _ in near})
+            owned.update(key for capture, key in near if capture in stored)
     return owned
 
 
 async def _stored(
-    connection: AsyncConnection, model: int, hour: datetime, captures: Sequence[UUID]
+    connection: AsyncConnection, model: int, lo: datetime, hi: datetime, captures: Set[UUID]
 ) -> set[UUID]:
     here = inference.c
     query = select(here.capture_id).where(
         here.model == model,
-        here.uid >= uid_floor(hour - _HOUR),
-        here.uid < uid_floor(hour + 2 * _HOUR),
-        here.capture_id.in_(captures),
+        here.uid >= uid_floor(lo),
+        here.uid < uid_floor(hi),
+        here.capture_id == any_(literal(list(captures), ARRAY(UUID_TYPE(as_uuid=True)))),
     )
     return set((await connection.execute(query)).scalars())
 

@@ -62,12 +62,18 @@ def named_in(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
 
 def _texts(payload: bytes) -> Iterator[str]:
     try:
-        found = orjson.loads(payload)
+        waiting = [orjson.loads(payload)]
     except orjson.JSONDecodeError:
-        yield from (each.decode("utf-8", "replace") for each in _QUOTED.findall(payload))
+        # a slash may be escaped in JSON
+        found = _QUOTED.findall(payload.replace(rb"\/", b"/"))
+        yield from (each.decode("utf-8", "replace") for each in found)
         return
-    if isinstance(found, dict):
-        yield from (each for each in found.values() if isinstance(each, str) and "/" in each)
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, dict | list):
+            waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
 async def _page(

@@ -166,5 +166,7 @@ def _objects(
                 continue
             if key.startswith(f"{folder}{row.capture_id}/"):
                 yield Named(key, row.model, row.uid), False
-            elif belongs_to(parse_stored(key).key, model_id, row.capture_id):
+            elif belongs_to(
+                parse_stored(key).key, model_id, row.capture_id, received_at_of(row.uid)
+            ):
                 yield Named(key, row.model, row.uid), True

@@ -1,27 +1,23 @@
 """Which objects an erasure may delete: those that nothing else points to. Asked in the gate."""
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
 from sqlalchemy import ARRAY, ColumnElement, Select, Text, and_, any_, func, literal, or_, select
+from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events import StorageKey, parse_stored, uid_floor
+from inference_store.store.layout import around, capture_of
 from inference_store.store.tables import blob_reference, erasing, inference, registration
 
 from .identities import Identity, among, by_model
 from .marks import Mark, gate_exclusive
-
-_OWNED = re.compile(
-    r"(?:.*/)?([^/]+)/(\d{4}/\d\d/\d\d/\d\d)/([0-9a-f-]{36})/(?:data|metadata|response)", re.DOTALL
-)
-_HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,14 +108,11 @@ def _foreign(mark: Mark) -> Iterable[tuple[str, _Owner]]:
 
 
 def _owner_of(key: StorageKey) -> _Owner | None:
-    found = _OWNED.fullmatch(key.key)
+    found = capture_of(key.key)
     if found is None:
         return None
-    try:
-        hour = datetime.strptime(found[2], "%Y/%m/%d/%H").replace(tzinfo=UTC)
-        return _Owner(unquote(found[1]), hour, UUID(found[3]))
-    except ValueError:
-        return None
+    segment, hour, capture = found
+    return _Owner(unquote(segment), hour, capture)
 
 
 async def _owned(connection: AsyncConnection, owners: set[_Owner]) -> set[_Owner | None]:
@@ -131,22 +124,28 @@ async def _captured(
     connection: AsyncConnection, owners: set[_Owner], *, going: bool
 ) -> list[tuple[_Owner, Identity]]:
     """Those captures that are stored: marked, or not claimed."""
-    hours: dict[tuple[str, datetime], dict[UUID, _Owner]] = defaultdict(dict)
+    of_model: dict[str, list[_Owner]] = defaultdict(list)
     for owner in owners:
-        hours[owner.model_id, owner.hour][owner.capture_id] = owner
+        of_model[owner.model_id].append(owner)
     query = select(registration.c.model_id, registration.c.model)
-    query = query.where(registration.c.model_id.in_({owner.model_id for owner in owners}))
+    query = query.where(registration.c.model_id.in_(set(of_model)))
     models = {row.model_id: row.model for row in await connection.execute(query)}
     found: list[tuple[_Owner, Identity]] = []
-    for (model_id, hour), captures in sorted(hours.items()):
-        if model_id in models:
-            rows = _stored(models[model_id], hour, list(captures), going=going)
-            for row in await connection.execute(rows):
-                found.append((captures[row.capture_id], (row.model, row.uid)))
+    for model_id, model in sorted(models.items()):
+        for lo, hi in around(owner.hour for owner in of_model[model_id]):
+            # a stranger may name one capture under several hours: it is all of them
+            near: dict[UUID, list[_Owner]] = defaultdict(list)
+            for owner in of_model[model_id]:
+                if lo <= owner.hour < hi:
+                    near[owner.capture_id].append(owner)
+            for row in await connection.execute(_stored(model, lo, hi, list(near), going=going)):
+                found += [(owner, (row.model, row.uid)) for owner in near[row.capture_id]]
     return found
 
 
-def _stored(model: int, hour: datetime, captures: list[UUID], *, going: bool) -> Select[Any]:
+def _stored(
+    model: int, lo: datetime, hi: datetime, captures: list[UUID], *, going: bool
+) -> Select[Any]:
     here = inference.c
     mark = select(erasing.c.uid).where(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
@@ -154,8 +153,8 @@ def _stored(model: int, hour: datetime, captures: list[UUID], *, going: bool) ->
     claimed = mark.where(erasing.c.claimed_at.is_not(None))
     return select(here.capture_id, here.model, here.uid).where(
         here.model == model,
-        here.uid >= uid_floor(hour - _HOUR),
-        here.uid < uid_floor(hour + 2 * _HOUR),
-        here.capture_id.in_(captures),
+        here.uid >= uid_floor(lo),
+        here.uid < uid_floor(hi),
+        here.capture_id == any_(literal(captures, ARRAY(UUID_TYPE(as_uuid=True)))),
         mark.exists() if going else ~claimed.exists(),
     )

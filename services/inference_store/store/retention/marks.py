@@ -82,7 +82,8 @@ class Mark:
 
     def owns(self, key: str) -> bool:
         """Whether a storage key is of our own layout and names this inference's capture."""
-        return belongs_to(parse_stored(key).key, self.model_id, self.capture_id)
+        own = (self.model_id, self.capture_id, received_at_of(self.uid))
+        return belongs_to(parse_stored(key).key, *own)
 
     @property
     def doomed(self) -> tuple[str, ...]:

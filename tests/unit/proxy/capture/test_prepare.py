@@ -95,7 +95,7 @@ def test_an_event_says_all_that_is_known() -> None:
     assert (said.batch_index, said.batch_size) == (0, 1)
     assert event.flags == ()
     assert event.data is not None
-    assert belongs_to(event.data.key, "people", said.capture_id)
+    assert belongs_to(event.data.key, "people", said.capture_id, event.received_at)
     assert {each.key for each in one.blobs} == {
         place.key for place in (event.data, event.response, event.metadata) if place is not None
     }
