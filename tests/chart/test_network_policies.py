@@ -175,6 +175,17 @@ def test_servers_elsewhere_are_reached_at_their_ports() -> None:
     assert egress(SERVERS, "migrate") == [dns, postgres]
 
 
+@pytest.mark.parametrize("how", ["daily", "kafka"])
+def test_a_service_that_reconciles_asks_kafka(how: str) -> None:
+    kafka = (frozenset({9093, 9094}), None)
+    assert kafka not in egress(SERVERS, "retention")
+    assert kafka in egress(SERVERS | {"retention": {"reconcile": {how: True}}}, "retention")
+    tokens = MATRIX["tokens instead of passwords"]
+    values = tokens | {"retention": {"reconcile": {how: True}}}
+    assert {8443, 9093} & {port for each, _ in egress(tokens, "retention") for port in each} == set()
+    assert {8443, 9093} <= {port for each, _ in egress(values, "retention") for port in each}
+
+
 def test_a_dsn_that_names_other_ports_gets_through() -> None:
     values = SERVERS | {"networkPolicy": {"postgresPorts": [6432, 5433]}}
     for component in ("api", "ingester", "retention", "migrate", "doctor"):

@@ -83,7 +83,7 @@
 {{- if and (eq .component "api") $v.auth.oidc.issuer -}}
 {{- $urls = append $urls (default $v.auth.oidc.issuer $v.auth.oidc.jwksUrl) -}}
 {{- end -}}
-{{- if and (has .component (list "ingester" "proxy" "test" "doctor")) $v.kafka.oauth.tokenUrl -}}
+{{- if and (include "inference-store.asksKafka" .) $v.kafka.oauth.tokenUrl -}}
 {{- $urls = append $urls $v.kafka.oauth.tokenUrl -}}
 {{- end -}}
 {{- $ports := list -}}

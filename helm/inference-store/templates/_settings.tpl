@@ -53,6 +53,12 @@
 {{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RUN" "runSeconds" -}}
 {{- $_ := set $s (printf "%s_KEEP_SECONDS" $setting) (include "inference-store.text" (index $v.retention.keep $value)) -}}
 {{- end -}}
+{{- range $setting, $value := dict "GRACE" "graceSeconds" "PREVIEW" "previewSeconds" -}}
+{{- $_ := set $s (printf "POLICY_%s_SECONDS" $setting) (include "inference-store.text" (index $v.retention.policies $value)) -}}
+{{- end -}}
+{{- $_ := set $s "RECONCILE_SCHEDULE" ($v.retention.reconcile.daily | ternary "daily" "") -}}
+{{- $_ := set $s "RECONCILE_PREFIXES" $v.retention.reconcile.prefixes -}}
+{{- $_ := set $s "RECONCILE_GRACE_SECONDS" (include "inference-store.text" $v.retention.reconcile.graceSeconds) -}}
 {{- $_ := set $s "API_HOST" "0.0.0.0" -}}
 {{- $_ := set $s "API_PORT" "8080" -}}
 {{- range $component, $port := dict "INGESTER" "9101" "API" "9102" "RETENTION" "9103" -}}
@@ -95,6 +101,13 @@ INFERENCE_STORE_{{ $name }}: {{ $value | quote }}
 {{- include "inference-store.data" (dict "root" . "settings" (include "inference-store.allSettings" . | fromJson)) -}}
 {{- end -}}
 
+{{- /* Whether a component asks Kafka; takes {root, component}. */ -}}
+{{- define "inference-store.asksKafka" -}}
+{{- $reconcile := .root.Values.retention.reconcile -}}
+{{- $reconciles := and (eq .component "retention") (or $reconcile.daily $reconcile.kafka) -}}
+{{- if or $reconciles (has .component (list "ingester" "proxy" "test" "doctor")) -}}yes{{- end -}}
+{{- end -}}
+
 {{- /* One variable from a Secret; takes {name, secret, key}. */ -}}
 {{- define "inference-store.fromSecret" -}}
 - name: {{ .name }}
@@ -128,7 +141,7 @@ env:
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_POSTGRES_READ_DSN" "secret" $v.postgres.existingSecret "key" $v.postgres.readDsnKey) | nindent 0 }}
 {{- end }}
 {{- $kafka := include "inference-store.kafkaSecret" . }}
-{{- if and $kafka (has .component (list "ingester" "proxy" "test" "doctor")) }}
+{{- if and $kafka (include "inference-store.asksKafka" .) }}
 {{- $name := ternary "OAUTH_CLIENT_SECRET" "SASL_PASSWORD" (eq $v.kafka.sasl.mechanism "OAUTHBEARER") }}
 {{- $key := include "inference-store.kafkaSecretKey" . }}
 {{- include "inference-store.fromSecret" (dict "name" (printf "INFERENCE_STORE_KAFKA_%s" $name) "secret" $kafka "key" $key) | nindent 0 }}
