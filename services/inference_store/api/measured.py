@@ -27,7 +27,7 @@ _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"
 class Measured:
     """ASGI: counts, times and traces requests by their route, not by their path: ids are in it."""
 
-    def __init__(self, app: ASGIApp, templates: Callable[[], Templates], failed: Failed) -> None:
+    def __init__(self, app: ASGIApp, templates: Templates, failed: Failed) -> None:
         self._app = app
         self._templates = templates
         self._failed = failed
@@ -63,7 +63,7 @@ class Measured:
                 await answer(scope, receive, noted)
             finally:
                 # Only now: the path is the one that routes were matched on.
-                route = self._templates().of(scope["path"])
+                route = self._templates.of(scope["path"])
                 REQUESTS.labels(method, route, str(status or 500)).inc()
                 REQUEST_SECONDS.labels(route).observe(time.monotonic() - began)
                 _describe(span, method, route, status or 500)

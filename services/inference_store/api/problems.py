@@ -206,7 +206,7 @@ def _model(kind: Any) -> type[BaseModel] | None:
 
 async def _http(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, HTTPException)
-    allowed = request.app.state.templates().methods(request.scope["path"])
+    allowed = request.app.state.templates.methods(request.scope["path"])
     match exc.status_code:
         case 404:
             return problem(errors.NotFound("There is no such path; /openapi.json lists them all."))

@@ -1,22 +1,26 @@
 """The paths of the OpenAPI: which one a request's path is of, and what methods it takes."""
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable
+
+from fastapi.routing import APIRoute
 
 OTHER = "other"
 
 
 class Templates:
-    """The paths of one OpenAPI document."""
+    """The paths of all routes under one prefix that the OpenAPI shows."""
 
-    def __init__(self, paths: Mapping[str, Mapping[str, Any]]) -> None:
-        self._methods = {
-            template: frozenset(method.upper() for method in item)
-            for template, item in paths.items()
-        }
+    def __init__(self, prefix: str, routes: Iterable[APIRoute]) -> None:
+        self._methods: dict[str, frozenset[str]] = {}
+        for route in routes:
+            if route.include_in_schema:
+                template = prefix + route.path_format
+                known = self._methods.get(template, frozenset())
+                self._methods[template] = known.union(route.methods or ())
         self._patterns = [
-            (re.compile(re.sub(r"\{\w+\}", "[^/]+", template)), template) for template in paths
+            (re.compile(re.sub(r"\{\w+\}", "[^/]+", template)), template)
+            for template in self._methods
         ]
 
     def of(self, path: str) -> str:

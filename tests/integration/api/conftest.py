@@ -1,11 +1,13 @@
 """The api on a real database and a real object store, asked in this process."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import _lru_cache_wrapper
 from typing import Any
 
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.dependencies import models as dependants
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
@@ -14,6 +16,15 @@ from inference_store.store.settings import ApiSettings
 from tests.servers.minio import S3
 
 MakeApp = Callable[..., FastAPI]
+
+
+@pytest.fixture(autouse=True)
+def forgotten_apps() -> Iterator[None]:
+    """After a test nothing holds its apps: FastAPI remembers their functions, thousands of them."""
+    yield
+    for remembered in vars(dependants).values():
+        if isinstance(remembered, _lru_cache_wrapper):
+            remembered.cache_clear()
 
 
 @pytest.fixture

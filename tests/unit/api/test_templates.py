@@ -1,0 +1,32 @@
+"""The templates of paths are those that the OpenAPI tells."""
+
+from inference_store.api.app import create_app
+from inference_store.api.templates import OTHER, Templates
+from inference_store.store.blobs import Blobs
+from inference_store.store.database import create_engine
+from inference_store.store.settings import ApiSettings
+
+_SETTINGS = {
+    "postgres_dsn": "postgresql://nobody@127.0.0.1:1/nothing",
+    "s3_endpoint": "http://127.0.0.1:1",
+    "s3_access_key": "none",
+    "s3_secret_key": "none",
+    "s3_bucket": "none",
+}
+
+
+def test_each_path_of_the_openapi_has_its_methods() -> None:
+    settings = ApiSettings.model_validate(_SETTINGS | {"auth": "off"})
+    engine = create_engine(settings.postgres_dsn.get_secret_value())
+    with Blobs(settings) as blobs:
+        app = create_app(settings, engine, blobs)
+    templates: Templates = app.state.templates
+    told = app.openapi()["paths"]
+    assert len(told) > 50
+    for path, item in told.items():
+        one = path.replace("{", "a-").replace("}", "")
+        assert templates.of(path) == path
+        assert templates.of(one) != OTHER
+        assert set(templates.methods(one)) >= {method.upper() for method in item}
+    assert templates.of("/v1/nowhere") == OTHER
+    assert templates.methods("/v1/nowhere") == []
