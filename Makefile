@@ -19,7 +19,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e faults \
+.PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e properties faults \
 	bench-erasure bench-ingest bench-peers bench-proxy bench-query bench-rebuild bench-scale audit image sbom chart chart-e2e \
 	clean
 
@@ -82,6 +82,9 @@ integration: servers upstreams ## Run the tests of the parts on real servers.
 
 e2e: servers upstreams ## Run the tests of the whole line on real servers.
 	@$(PYTEST) tests/e2e
+
+properties: servers upstreams ## Try all examples of the property tests, ten times those of `make test`.
+	@$(PYTEST) $$(grep -rl "tests.properties" tests/integration --include=*.py) --hypothesis-profile=long
 
 faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
 	@$(PYTEST) tests/e2e/faults --faults

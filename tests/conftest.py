@@ -2,6 +2,8 @@
 
 import os
 
+from tests import properties
+
 # gRPC would begin threads anew in each process that a test starts, between fork and exec, and
 # these end the process when its files are closed.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
@@ -12,3 +14,5 @@ pytest_plugins = [
     "tests.servers.secured_fixtures",
     "tests.upstreams.fixtures",
 ]
+
+properties.register()

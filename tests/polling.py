@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 async def until(
-    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 60.0
+    ask: Callable[[], Awaitable[T]], enough: Callable[[T], bool], *, seconds: float = 180.0
 ) -> T:
     """The first answer that is enough. Raises AssertionError with the last one."""
     deadline = asyncio.get_running_loop().time() + seconds

@@ -44,7 +44,7 @@ class Service:
     @property
     def admin(self) -> str:
         """The URL of its admin port."""
-        wait_until(lambda: "admin_listening" in self.text, seconds=30, what=f"{self.name}'s port")
+        wait_until(lambda: "admin_listening" in self.text, seconds=180, what=f"{self.name}'s port")
         found = re.search(
             r'"port": (\d+), [^\n]*admin_listening|admin_listening[^\n]*"port": (\d+)', self.text
         )
@@ -62,9 +62,9 @@ class Service:
             return dict(json.load(error))
 
     def _get(self, path: str) -> Any:
-        return urllib.request.urlopen(f"{self.admin}{path}", timeout=5, context=self.trusted)
+        return urllib.request.urlopen(f"{self.admin}{path}", timeout=60, context=self.trusted)
 
-    def wait_ready(self, seconds: float = 60) -> "Service":
+    def wait_ready(self, seconds: float = 180) -> "Service":
         """Wait until every part is ready."""
 
         def ready() -> bool:

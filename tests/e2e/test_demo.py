@@ -19,11 +19,9 @@ import pytest
 pytest.importorskip("cv2", reason="the demo's packages are not installed")
 
 INFERENCES = {"face-detector": 240, "people-detector": 240, "digit-classifier": 300}
-FIRST_START_SECONDS = 150.0
-NEXT_START_SECONDS = 60.0  # 15 on a machine with nothing else to do
+FIRST_START_SECONDS = 600.0
+NEXT_START_SECONDS = 300.0
 PARTS = {"model-server", "postgres", "s3", "kafka", "ingester", "api", "retention", "proxy"}
-
-pytestmark = pytest.mark.timeout(600)
 
 
 class Demo:
@@ -105,7 +103,7 @@ def send_own_picture(printed: str, folder: Path) -> None:
     subprocess.run(fetch, shell=True, cwd=folder, check=True)
     answer = json.loads(subprocess.check_output(send, shell=True, cwd=folder))
     assert answer["id"] == "mine"
-    wait_for(lambda: b'"mine"' in subprocess.check_output(look, shell=True), 30)
+    wait_for(lambda: b'"mine"' in subprocess.check_output(look, shell=True), 180)
     found = json.loads(subprocess.check_output(look, shell=True))
     assert (found["protocol"], found["ok"], found["width"]) == ("v2", True, 400)
 
@@ -147,7 +145,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
         second.process.kill()
         second.process.wait(60)
     if sys.platform == "linux":
-        wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 20)
+        wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 120)
     with demo(tmp_path) as third:
         third.wait_serving(NEXT_START_SECONDS)
         assert all(is_gone(pid) for pid in pids.values())

@@ -171,7 +171,6 @@ async def every_page(http: aiohttp.ClientSession, url: str, body: dict[str, Any]
         cursor = {"cursor": page["next"]}
 
 
-@pytest.mark.timeout(600)
 async def test_every_question_agrees_with_the_blobs(services: Any, engine: AsyncEngine) -> None:
     producer, url = services
     captures = [captured(number) for number in range(EVENTS)]

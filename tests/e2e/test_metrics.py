@@ -32,7 +32,7 @@ from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres
 from tests.service_process import Service
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 OLD = START - timedelta(days=3)
 MODEL = "people-detector"
 TOKEN = "the-token-of-the-metrics-test"
@@ -171,7 +171,7 @@ class Scraped:
         self.highest: dict[str, Samples] = {}
 
     def take(self, service: Service) -> None:
-        with urllib.request.urlopen(f"{service.admin}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{service.admin}/metrics", timeout=60) as answer:
             for name, labels, value in _samples(answer.read().decode()):
                 found = self.highest.setdefault(name, {})
                 found[labels] = max(found.get(labels, value), value)

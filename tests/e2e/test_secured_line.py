@@ -25,7 +25,7 @@ from tests.servers.ports import free_port
 from tests.servers.secured import PASSWORD, USER, SecuredKafka, SecuredMinio, SecuredPostgres
 from tests.service_process import Service
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 
 
 class SecuredProducer(Producer):

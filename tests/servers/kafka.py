@@ -55,20 +55,20 @@ class Kafka:
         """Make a topic, wait until every partition has a leader, and return its name."""
         admin = self._admin()
         new = NewTopic(name, partitions, 1, config=dict(settings or {}))
-        admin.create_topics([new])[name].result(30)
-        wait_until(lambda: self._led(admin, name) == partitions, seconds=30, what=f"topic {name}")
+        admin.create_topics([new])[name].result(120)
+        wait_until(lambda: self._led(admin, name) == partitions, seconds=120, what=f"topic {name}")
         return name
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic and wait until the broker no longer knows it."""
         admin = self._admin()
-        admin.delete_topics([name])[name].result(30)
-        wait_until(lambda: self._led(admin, name) == 0, seconds=30, what=f"{name} deleted")
+        admin.delete_topics([name])[name].result(120)
+        wait_until(lambda: self._led(admin, name) == 0, seconds=120, what=f"{name} deleted")
 
     def delete_records(self, topic: str, partition: int = 0) -> None:
         """Delete every record of a partition, as a log's own retention would."""
         admin, everything = self._admin(), TopicPartition(topic, partition, OFFSET_END)
-        admin.delete_records([everything])[everything].result(30)
+        admin.delete_records([everything])[everything].result(120)
 
     def _admin(self) -> AdminClient:
         # log_level 0: a broker that is not up yet is expected here, not worth a line.
@@ -76,7 +76,7 @@ class Kafka:
 
     @staticmethod
     def _led(admin: AdminClient, name: str) -> int:
-        topic = admin.list_topics(timeout=10).topics.get(name)
+        topic = admin.list_topics(timeout=60).topics.get(name)
         partitions = topic.partitions.values() if topic is not None else ()
         return sum(partition.leader >= 0 for partition in partitions)
 
@@ -134,7 +134,7 @@ class KafkaServer(Server, Kafka):
             "-XX:TieredStopAtLevel=1", "kafka.tools.StorageTool", "format", "-t", cluster, "-c",
             str(properties), *self.format_arguments,
         )  # fmt: skip
-        if process.wait(60):
+        if process.wait(180):
             raise RuntimeError(f"Kafka's storage could not be formatted\n{process.last_lines()}")
 
     def _java(self, option: str, *arguments: str) -> LeashedProcess:
@@ -144,7 +144,7 @@ class KafkaServer(Server, Kafka):
 
     def _answers(self) -> bool:
         try:
-            return bool(self._admin().list_topics(timeout=2).brokers)
+            return bool(self._admin().list_topics(timeout=10).brokers)
         except KafkaException:
             return False
 

@@ -83,7 +83,7 @@ class MinioServer(Server, S3):
 
     def _answers(self) -> bool:
         try:
-            with urlopen(f"{self.endpoint}/minio/health/cluster", timeout=2) as answer:
+            with urlopen(f"{self.endpoint}/minio/health/cluster", timeout=10) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -57,7 +57,7 @@ class Postgres:
 
 
 async def _ask(dsn: str, question: str) -> Any:
-    connection = await asyncpg.connect(dsn, timeout=5)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         return await connection.fetchval(question)
     finally:
@@ -65,7 +65,7 @@ async def _ask(dsn: str, question: str) -> Any:
 
 
 async def _execute(dsn: str, statements: tuple[str, ...]) -> None:
-    connection = await asyncpg.connect(dsn, timeout=5)
+    connection = await asyncpg.connect(dsn, timeout=60)
     try:
         for statement in statements:
             await connection.execute(statement)
@@ -132,7 +132,7 @@ class PostgresServer(Server, Postgres):
         command = [str(self._binaries / "initdb"), "-D", str(data), "-U", "postgres"]
         command += ["--auth=trust", "--encoding=UTF8", "--no-locale", "--no-sync", *self._initdb]
         process = self._run(command, user=self.user)
-        if process.wait(60):
+        if process.wait(180):
             raise RuntimeError(f"initdb failed\n{process.last_lines()}")
 
     def _owned(self, *paths: Path) -> None:

@@ -69,7 +69,7 @@ class LeashedProcess:
         self._close()
         return code
 
-    def stop(self, *, by: signal.Signals = signal.SIGTERM, seconds: float = 30.0) -> int:
+    def stop(self, *, by: signal.Signals = signal.SIGTERM, seconds: float = 90.0) -> int:
         """Ask it to end; kill it if it has not after `seconds`. Returns its exit code."""
         self.send_signal(by)
         try:
@@ -85,8 +85,8 @@ class LeashedProcess:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-        psutil.wait_procs(tree, timeout=10)
-        return self.wait(10)
+        psutil.wait_procs(tree, timeout=60)
+        return self.wait(60)
 
     def last_lines(self) -> str:
         """The end of its log, for the sentence of a failure."""

@@ -191,7 +191,7 @@ class SecuredMinio(MinioServer):
         trusted = ssl.create_default_context(cafile=str(self._ca_file))
         try:
             url = f"{self.endpoint}/minio/health/cluster"
-            with urlopen(url, timeout=2, context=trusted) as answer:
+            with urlopen(url, timeout=10, context=trusted) as answer:
                 return bool(answer.status == 200)
         except (URLError, OSError):
             return False

@@ -24,7 +24,7 @@ class Server:
     name: str
     stop_signal = signal.SIGTERM
     last_signal = signal.SIGKILL
-    start_seconds = 60.0
+    start_seconds = 180.0
 
     def __init__(self) -> None:
         self.folder = Path(

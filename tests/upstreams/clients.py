@@ -51,7 +51,7 @@ class Clients:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.communicate(timeout=20)
+        self._process.communicate(timeout=120)
 
     def infer(
         self,

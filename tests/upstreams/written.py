@@ -28,7 +28,7 @@ class Written(Server):
     def exit_code(self) -> int:
         """Its exit code, once it has ended by itself. Raises subprocess.TimeoutExpired."""
         assert self._process is not None
-        return self._process.wait(20)
+        return self._process.wait(120)
 
     def _launch(self) -> LeashedProcess:
         generated = self._environment / "generated"

@@ -99,7 +99,6 @@ async def opened() -> AsyncIterator[AsyncExitStack]:
         yield stack
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("method", METHODS)
 async def test_what_is_restored_reads_on_and_nothing_is_missing(
     method: str,

@@ -62,7 +62,7 @@ class Line:
             async with self.http.post(f"{self.api}{path}/count", json={}) as answer:
                 return int((await answer.json())["count"]) if answer.status == 200 else 0
 
-        await until(there, lambda found: found >= count, seconds=30)
+        await until(there, lambda found: found >= count)
         asked = {"limit": 1000, "include": ["metadata", "predictions"]}
         return list((await self.ask(f"{path}/query", asked))["items"])
 

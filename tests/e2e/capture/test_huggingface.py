@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.real_huggingface,
     pytest.mark.real_triton,
     pytest.mark.real_kserve,
-    pytest.mark.timeout(600),
 ]
 PROMPT = "once upon a time"
 ARGUMENTS = {"max_new_tokens": ("INT64", 5), "do_sample": ("INT8", False)}

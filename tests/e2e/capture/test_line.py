@@ -92,4 +92,4 @@ async def test_the_proxy_ends_with_its_books_closed(line: Line) -> None:
         books = await line.ask("/accounting")
         return max((each.get("published") or 0 for each in books["producers"]), default=0)
 
-    await until(published, lambda found: found == 20, seconds=20)
+    await until(published, lambda found: found == 20)

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.real_huggingface,
     pytest.mark.real_triton,
     pytest.mark.real_kserve,
-    pytest.mark.timeout(600),
 ]
 CAPTURE = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
 WIDTH, HEIGHT = 6, 4

@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.real_huggingface,
     pytest.mark.real_triton,
     pytest.mark.real_kserve,
-    pytest.mark.timeout(600),
 ]
 
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import asyncpg
-import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.migration import upgrade
@@ -62,7 +61,6 @@ async def publish_until(stop: asyncio.Event, published: Published) -> None:
         start += 50
 
 
-@pytest.mark.timeout(600)
 async def test_nothing_is_lost_and_no_lock_is_held_long(
     database: str,
     engine: AsyncEngine,

@@ -126,7 +126,6 @@ async def ask(http: aiohttp.ClientSession, url: str, body: dict[str, Any]) -> di
         return dict(found)
 
 
-@pytest.mark.timeout(600)
 async def test_the_version_before_runs_on_the_new_schema(
     step: Step,
     old_database: str,

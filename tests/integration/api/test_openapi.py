@@ -32,11 +32,11 @@ def address(settings: Callable[..., ApiSettings], database: str) -> Iterator[str
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        wait_until(lambda: server.started, seconds=30, what="the api")
+        wait_until(lambda: server.started, seconds=180, what="the api")
         yield f"http://127.0.0.1:{port}"
     finally:
         server.stop()
-        thread.join(30)
+        thread.join(180)
 
 
 class _Server:

@@ -70,7 +70,7 @@ async def test_a_page_ends_early_with_what_it_has(make_app: MakeApp, engine: Asy
         assert 2 < len(pages) <= _DAYS + 1
         assert [each for page in pages for each in _ids(page)] == expected
         # whoever says how long waits so long, and so does a stream, with all of its pages
-        patient = await _page(client, timeout_seconds=10)
+        patient = await _page(client, timeout_seconds=60)
         assert (_ids(patient), patient["next"]) == (expected, None)
         streamed = await client.post(
             _QUERY, json=_body(), headers={"Accept": "application/x-ndjson"}

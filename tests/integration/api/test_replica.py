@@ -47,7 +47,7 @@ def pair(own_postgres: PostgresServer, standby: Standby) -> tuple[str, str]:
     migrate(dsn)
     position = own_postgres.ask("SELECT pg_current_wal_lsn()::text")
     caught_up = f"SELECT pg_last_wal_replay_lsn() >= '{position}'"
-    wait_until(lambda: bool(standby.ask(caught_up)), seconds=30, what="the standby")
+    wait_until(lambda: bool(standby.ask(caught_up)), seconds=180, what="the standby")
     return dsn, standby.dsn_of(name)
 
 
@@ -155,7 +155,7 @@ async def test_without_a_replica_the_first_is_read(
 
 
 def _get(url: str) -> Any:
-    with urlopen(Request(url), timeout=20) as answer:
+    with urlopen(Request(url), timeout=120) as answer:
         return json.load(answer)
 
 

@@ -40,7 +40,7 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
             stderr=output,
         )
     try:
-        wait_until(lambda: _port(log, "api_listening") is not None, seconds=30, what="the api")
+        wait_until(lambda: _port(log, "api_listening") is not None, seconds=180, what="the api")
         address = f"http://127.0.0.1:{_port(log, 'api_listening')}"
         with urllib.request.urlopen(f"{address}/v1/models") as answer:
             assert json.load(answer) == {"items": [], "next": None}
@@ -57,11 +57,11 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
 
 
 def _listening(api: Service) -> None:
-    wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=30, what="the api")
+    wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=180, what="the api")
 
 
 def _health(api: Service) -> httpx.Response:
-    return httpx.get(f"{api.admin}/health/ready", timeout=10)
+    return httpx.get(f"{api.admin}/health/ready", timeout=60)
 
 
 @pytest.mark.real_minio
@@ -152,7 +152,7 @@ def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) ->
     )
     api = Service("api", environment, tmp_path).wait_ready()
     try:
-        wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=30, what="the api")
+        wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=180, what="the api")
         address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
         key = {"Authorization": "Bearer sesame"}
         through = key | {"X-Forwarded-For": "evil, 203.0.113.9"}

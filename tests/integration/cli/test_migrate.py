@@ -82,7 +82,7 @@ async def test_a_second_migration_waits_with_a_message_and_a_deadline(empty: str
         assert f"Another migration runs (process {holder.get_server_pid()}" in said[0]
         assert await holder.fetchval("SELECT to_regclass('inference')") is None
         second = asyncio.create_task(asyncio.to_thread(upgrade, empty, say=said.append))
-        await asyncio.to_thread(wait_until, lambda: len(said) > 1, seconds=30, what="its message")
+        await asyncio.to_thread(wait_until, lambda: len(said) > 1, seconds=180, what="its message")
         await holder.execute("SELECT pg_advisory_unlock($1)", LOCK)
         await second
         assert await holder.fetchval("SELECT to_regclass('inference')") is not None
@@ -108,7 +108,7 @@ async def test_a_lock_that_others_hold_is_waited_for_in_short_turns(
         task = asyncio.to_thread(upgrade, database, say=said.append, migrations=migrations)
         migrating = asyncio.create_task(task)
         await asyncio.to_thread(
-            wait_until, lambda: "again in" in " ".join(said), seconds=30, what="a try"
+            wait_until, lambda: "again in" in " ".join(said), seconds=180, what="a try"
         )
         await reading.rollback()
         await migrating

@@ -18,7 +18,7 @@ from tests.service_process import Service
 
 from .test_smoke import smoke
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
 REQUEST = json.dumps({"inputs": [{"name": "x", "shape": [1], "datatype": "FP32", "data": [0.5]}]})
 
 

@@ -33,12 +33,12 @@ def test_the_ports_speak_tls(
         if name == "api":
             urls.append(f"https://127.0.0.1:{port}/v1/models")
         for url in urls:
-            with urlopen(url, context=service.trusted, timeout=10) as answer:
+            with urlopen(url, context=service.trusted, timeout=60) as answer:
                 assert json.load(answer)
             with pytest.raises(URLError, match="CERTIFICATE_VERIFY_FAILED"):
-                urlopen(url, timeout=10)
+                urlopen(url, timeout=60)
             with pytest.raises((URLError, ConnectionError)):
-                urlopen(url.replace("https", "http"), timeout=10)
+                urlopen(url.replace("https", "http"), timeout=60)
     finally:
         service.stop()
 

@@ -132,7 +132,7 @@ class Captures:
 
     async def exchange(self) -> Exchange:
         """The next that is handed over."""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             return await self.handed_over.get()
 
 

@@ -18,7 +18,7 @@ from inference_store.proxy.rules import Rules
 from tests.servers.certificates import Pair
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-DEADLINE = 10.0
+DEADLINE = 60.0
 
 
 @dataclass

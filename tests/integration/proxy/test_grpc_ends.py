@@ -13,7 +13,7 @@ import pytest
 from inference_store.store.metrics import SHOWN
 from tests.integration.proxy.grpc_upstream import INFER, STREAM, Line, line, stream, unary
 
-SECONDS = 20
+SECONDS = 120
 
 
 async def slow_echo(context: Any) -> None:

@@ -103,7 +103,7 @@ async def test_a_method_that_is_not_there(started: Line) -> None:
 async def test_answers_come_before_the_request_has_ended(started: Line) -> None:
     started.upstream.behaviours[STREAM] = echo
     call = started.proxied.stream_stream(STREAM)()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert ("x-first", "1") in tuple(await call.initial_metadata())
         for each in (b"ab", b"cd"):
             await call.write(each)
@@ -118,7 +118,7 @@ async def test_an_upstream_may_end_a_stream_that_is_still_asking(started: Line) 
 
     started.upstream.behaviours[STREAM] = one
     call = started.proxied.stream_stream(STREAM)()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await call.write(b"a")
         assert [each async for each in call] == [b"a"]
         assert await call.code() is grpc.StatusCode.OK
@@ -137,7 +137,7 @@ async def test_a_deadline_is_the_upstreams_too(started: Line, path: str) -> None
     seen = await unary(started.proxied, path, REQUEST, timeout=0.4)
     assert seen.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - before < 3
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await started.upstream.cancelled.wait()
     assert started.upstream.left is not None
     assert started.upstream.left < 0.5
@@ -156,7 +156,7 @@ async def test_no_deadline_is_none(started: Line) -> None:
 async def test_the_configurations_limit_counts_where_it_is_earlier(started: Line) -> None:
     started.upstream.behaviours[INFER] = wait
     started.onward["timeout_seconds"] = 0.2
-    seen = await unary(started.proxied, INFER, REQUEST, timeout=20)
+    seen = await unary(started.proxied, INFER, REQUEST, timeout=120)
     assert seen.code is grpc.StatusCode.DEADLINE_EXCEEDED
 
 
@@ -171,7 +171,7 @@ async def test_a_caller_that_cancels_cancels_the_upstream(started: Line, path: s
 
     started.upstream.behaviours[path] = behaviour
     call = started.proxied.unary_unary(path)(REQUEST)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await asyncio.wait([asyncio.ensure_future(reached.wait())])
         call.cancel()
         await started.upstream.cancelled.wait()

@@ -127,7 +127,7 @@ async def _called(port: int, **entry: Any) -> grpc.StatusCode | None:
     target = f"grpcs://127.0.0.1:{port}"
     described = UpstreamEntry(name="one", grpc=target, **entry)
     async with channel_to(described, target, 1 << 20) as channel:
-        seen = await unary(channel, INFER, b"asked", timeout=5)
+        seen = await unary(channel, INFER, b"asked", timeout=60)
     assert seen.messages == ([b"asked"] if seen.code is grpc.StatusCode.OK else [])
     return seen.code
 

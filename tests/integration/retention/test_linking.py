@@ -27,7 +27,7 @@ async def test_what_is_committed_has_its_place_within_seconds(engine: AsyncEngin
             await _write(connection)
     assert await _unlinked(engine) == 5
     async with linking(engine):
-        await until(lambda: _unlinked(engine), lambda left: left == 0, seconds=30)
+        await until(lambda: _unlinked(engine), lambda left: left == 0, seconds=180)
 
 
 async def test_an_entry_that_commits_late_gets_a_later_place(engine: AsyncEngine) -> None:
@@ -57,6 +57,6 @@ async def test_a_chain_that_stands_is_shown(
     async with engine.begin() as holding:
         await holding.execute(text("SELECT FROM audit_head FOR UPDATE"))
         async with linking(engine), watching(engine, settings):
-            await until(shown, lambda seconds: seconds > 0, seconds=30)
+            await until(shown, lambda seconds: seconds > 0, seconds=180)
             await holding.rollback()
-            await until(shown, lambda seconds: seconds == 0, seconds=30)
+            await until(shown, lambda seconds: seconds == 0, seconds=180)

@@ -83,7 +83,7 @@ async def test_what_is_locked_is_named_and_goes_when_its_lock_ends(
     assert (key.key, True) not in versions(minio_server, key.bucket)
     assert await storing.stored() == {locked.uid}
     assert await due(engine) == []
-    [again] = await until(lambda: due(engine), bool, seconds=30)
+    [again] = await until(lambda: due(engine), bool, seconds=180)
     assert await eraser.finish(again) == "deleted"
     assert versions(minio_server, key.bucket) == []
     assert (await seen(engine, one)).inferences == 2

@@ -87,7 +87,7 @@ def test_a_server_dies_with_its_parent(module: str, name: str) -> None:
         seconds=60,
         what=f"{module} ends",
     )
-    wait_until(lambda: not os.path.exists(folder), seconds=30, what="its data is removed")
+    wait_until(lambda: not os.path.exists(folder), seconds=180, what="its data is removed")
 
 
 def test_the_databases_of_a_test_are_copies(postgres_server: PostgresServer) -> None:

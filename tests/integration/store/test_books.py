@@ -55,7 +55,7 @@ async def test_a_held_partition_still_takes_dead_letters(begun: AsyncEngine) -> 
     letter = (Record(PLACES[0], 0, NOW, None, b""), Trouble("not_json", "why"))
     async with begun.begin() as holder, begun.begin() as other:
         await books.hold(holder, PLACES[0], 0)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await dead_letters.add(other, [letter])
 
 

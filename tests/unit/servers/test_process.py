@@ -45,7 +45,7 @@ def test_stop_asks(tmp_path: Path) -> None:
 
 def test_kill_takes_the_children_along(tmp_path: Path) -> None:
     process = LeashedProcess(WITH_A_CHILD, log=tmp_path / "log")
-    wait_until(lambda: len(process.pids()) == 2, seconds=20, what="the child runs")
+    wait_until(lambda: len(process.pids()) == 2, seconds=120, what="the child runs")
     pids = process.pids()
     assert process.kill() == 128 + signal.SIGKILL
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -57,10 +57,10 @@ def test_a_paused_process_goes_on(tmp_path: Path) -> None:
     leash = command.parent()
     assert leash is not None
     process.send_signal(signal.SIGSTOP)
-    wait_until(lambda: command.status() == "stopped", seconds=20, what="the pause")
+    wait_until(lambda: command.status() == "stopped", seconds=120, what="the pause")
     process.send_signal(signal.SIGCONT)
-    wait_until(lambda: command.status() == "sleeping", seconds=20, what="the end of the pause")
-    wait_until(lambda: leash.status() == "sleeping", seconds=20, what="the leash rests")
+    wait_until(lambda: command.status() == "sleeping", seconds=120, what="the end of the pause")
+    wait_until(lambda: leash.status() == "sleeping", seconds=120, what="the leash rests")
     assert process.stop() == 128 + signal.SIGTERM
 
 
@@ -80,8 +80,8 @@ def test_it_dies_with_its_owner_not_with_the_thread(tmp_path: Path) -> None:
         pid = int(owner.stdout.readline())
         assert psutil.pid_exists(pid)
         owner.kill()
-    wait_until(lambda: not psutil.pid_exists(pid), seconds=20, what="the command ends")
-    wait_until(lambda: not data.exists(), seconds=20, what="its folder is removed")
+    wait_until(lambda: not psutil.pid_exists(pid), seconds=120, what="the command ends")
+    wait_until(lambda: not data.exists(), seconds=120, what="its folder is removed")
 
 
 def test_it_dies_with_its_leash(tmp_path: Path) -> None:
@@ -89,6 +89,6 @@ def test_it_dies_with_its_leash(tmp_path: Path) -> None:
     leash = psutil.Process(process.pid).parent()
     assert leash is not None
     leash.kill()
-    wait_until(lambda: not psutil.pid_exists(process.pid), seconds=20, what="the command ends")
+    wait_until(lambda: not psutil.pid_exists(process.pid), seconds=120, what="the command ends")
     assert not process.running
     assert process.wait(1) == -signal.SIGKILL

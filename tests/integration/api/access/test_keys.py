@@ -109,7 +109,7 @@ async def test_a_key_revoked_through_another_replica_stops_within_seconds(
         async def status() -> int:
             return (await other.get("/v1/models", headers=headers)).status_code
 
-        assert await until(status, lambda found: found == 401, seconds=20) == 401
+        assert await until(status, lambda found: found == 401) == 401
 
 
 async def test_last_use_is_written_once_a_minute(a_key: Keys, engine: AsyncEngine) -> None:

@@ -42,7 +42,7 @@ class Capturing:
         """kill -9 of the process that serves alone; those below it, which go on."""
         below = [psutil.Process(pid) for pid in self.process.pids() if pid != self.process.pid]
         psutil.Process(self.process.pid).kill()
-        self.process.wait(10)
+        self.process.wait(60)
         return below
 
     async def kill_capture(self) -> int:

@@ -101,7 +101,7 @@ async def test_the_serving_process_is_killed_and_what_it_had_handed_over_is_publ
     finally:
         one.kill()
     report = await final(kafka_server, environment, producer)
-    await asyncio.to_thread(psutil.wait_procs, below, timeout=20)
+    await asyncio.to_thread(psutil.wait_procs, below, timeout=120)
     assert not [each for each in below if each.is_running()]
     check(await arrived(kafka_server, environment["INFERENCE_STORE_KAFKA_TOPIC"]), report)
     assert set(report.dropped) <= {"process_ended"}

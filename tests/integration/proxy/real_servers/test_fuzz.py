@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
+from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import Asked, by_socket
 from tests.upstreams.written import Stub
@@ -88,7 +89,7 @@ _METHOD = st.sampled_from(
 
 
 @given(_METHOD, _PATH, _QUERY, _HEADERS, _written() | st.binary().map(lambda body: (body, [])))
-@settings(_UNHURRIED, max_examples=200)
+@settings(_UNHURRIED, max_examples=examples(200))
 def test_requests_reach_the_server_as_they_are(
     stub: Stub,
     before_stub: Proxy,
@@ -121,7 +122,7 @@ _BROKEN = st.binary(max_size=60) | st.sampled_from(
 
 
 @given(st.lists(_BROKEN, min_size=1, max_size=3))
-@settings(_UNHURRIED, max_examples=100)
+@settings(_UNHURRIED, max_examples=examples(100))
 def test_what_is_no_http_is_no_fault_of_ours(before_stub: Proxy, pieces: list[bytes]) -> None:
     said = asyncio.run(_sent(before_stub.http, pieces))
     # several requests may have come of it
@@ -218,12 +219,12 @@ _PAIRS = st.lists(
     st.lists(_torn() | st.binary(max_size=50), min_size=1, max_size=3),
     _PAIRS,
 )
-@settings(_UNHURRIED, max_examples=300)
+@settings(_UNHURRIED, max_examples=examples(300))
 def test_messages_reach_the_server_as_they_are(
     channel: grpc.Channel, method: str, messages: list[bytes], metadata: list[tuple[str, Any]]
 ) -> None:
     sent = messages[: _METHODS[method]]
-    call = channel.stream_stream(method)(iter(sent), metadata=metadata, timeout=20)
+    call = channel.stream_stream(method)(iter(sent), metadata=metadata, timeout=120)
     assert list(call) == sent
     assert call.code() is grpc.StatusCode.OK
     came = [pair for pair in call.trailing_metadata() if pair[0].startswith("x-")]
@@ -231,9 +232,9 @@ def test_messages_reach_the_server_as_they_are(
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=3))
-@settings(_UNHURRIED, max_examples=50)
+@settings(_UNHURRIED, max_examples=examples(50))
 def test_what_is_no_http2_is_no_fault_of_ours(
     before_mirror: Proxy, channel: grpc.Channel, pieces: list[bytes]
 ) -> None:
     asyncio.run(_sent(before_mirror.grpc, [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", *pieces]))
-    assert channel.unary_unary("/other.Service/Method")(b"after", timeout=20) == b"after"
+    assert channel.unary_unary("/other.Service/Method")(b"after", timeout=120) == b"after"

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.proxy.capture.ids import ID_HEADER
+from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import Asked, by_socket
 from tests.upstreams.compare import differences
@@ -102,7 +103,7 @@ def chunked(body: bytes, cuts: Sequence[int], extension: str) -> bytes:
 
 
 @given(_PATHS, _bodies(), st.none() | _CUTS, st.sampled_from(["", ";a=b", ';c="d";e']))
-@settings(_UNHURRIED, max_examples=200)
+@settings(_UNHURRIED, max_examples=examples(200))
 def test_requests_in_any_chunks(
     stub: Stub,
     before_stub: Proxy,
@@ -125,7 +126,7 @@ def test_requests_in_any_chunks(
 
 
 @given(_PATHS, _bodies(), st.integers(0, 4), st.sampled_from(["200", "400", "503"]))
-@settings(_UNHURRIED, max_examples=200)
+@settings(_UNHURRIED, max_examples=examples(200))
 def test_answers_in_any_chunks(
     stub: Stub,
     before_stub: Proxy,

@@ -32,6 +32,7 @@ from inference_store.store.queries.ask import Question
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.tables import erasing
 from tests.integration.stored import Made, store
+from tests.properties import examples
 
 from . import plain
 
@@ -203,7 +204,7 @@ def _made(inferences: Sequence[Any], model_id: str) -> list[Made]:
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     # a database for each try: shrinking would take minutes
     phases=(Phase.explicit, Phase.reuse, Phase.generate),
     deadline=None,

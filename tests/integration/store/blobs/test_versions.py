@@ -1,6 +1,6 @@
 """Deleted means gone: in every version, where the bucket keeps versions."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
@@ -75,6 +75,14 @@ def test_a_locked_version_is_said_to_be_held(minio_server: S3) -> None:
         assert blobs.still_there([key]) == [key]
 
 
+def put(s3: S3, bucket: str, names: Iterable[str]) -> None:
+    """Nothing under each name; the versions of one name in no order."""
+    client = s3.client()
+    with ThreadPoolExecutor(8) as threads:
+        for _ in threads.map(lambda name: client.put_object(bucket, name, BytesIO(b""), 0), names):
+            pass
+
+
 @pytest.fixture
 def executor() -> Iterator[ThreadPoolExecutor]:
     with ThreadPoolExecutor(2) as made:
@@ -86,8 +94,7 @@ def test_keys_far_apart_are_listed_by_themselves(
 ) -> None:
     bucket = minio_server.create_bucket(unique())
     client = minio_server.client()
-    for number in range(2200):
-        client.put_object(bucket, f"k{number:05}", BytesIO(b""), 0)
+    put(minio_server, bucket, (f"k{number:05}" for number in range(2200)))
     for keys in (["k00000", "k00001", "k02100", "k02300"], ["k00500", "k00700", "k02199", "k3"]):
         for expected in (True, False):
             found = survivors(
@@ -96,24 +103,35 @@ def test_keys_far_apart_are_listed_by_themselves(
             assert [version.key for version in found] == keys[:3]
 
 
+_KEYS = ["hour/a/data", "hour/b", "hour/b/data", "hour/c/a +%é/data", "hour/c/data", "hour/d"]
+
+
+@pytest.fixture(scope="module")
+def many_versions(minio_server: S3) -> str:
+    """A bucket with more versions of one key, and more keys beside it, than a page has."""
+    name = minio_server.create_bucket(unique())
+    client = minio_server.client()
+    client.set_bucket_versioning(name, VersioningConfig(ENABLED))
+    put(minio_server, name, ["hour/b/data"] * 1100)
+    put(minio_server, name, (f"hour/b/data{number:04}" for number in range(1100)))
+    for marked in (_KEYS[0], *_KEYS[3:5]):
+        client.put_object(name, marked, BytesIO(b""), 0)
+        client.remove_object(name, marked)
+    return name
+
+
 @pytest.mark.parametrize("expected", [True, False])
 def test_versions_beyond_a_page_are_found(
-    minio_server: S3, bucket: str, executor: ThreadPoolExecutor, expected: bool
+    minio_server: S3, many_versions: str, executor: ThreadPoolExecutor, expected: bool
 ) -> None:
     """Of one key, of keys among many others, and of names that begin alike."""
     client = minio_server.client()
-    for _ in range(1100):
-        client.put_object(bucket, "hour/b/data", BytesIO(b""), 0)
-    for number in range(1100):
-        client.put_object(bucket, f"hour/b/data{number:04}", BytesIO(b""), 0)
-    for name in ("hour/a/data", "hour/c/a +%é/data", "hour/c/data"):
-        client.put_object(bucket, name, BytesIO(b""), 0)
-        client.remove_object(bucket, name)
-    keys = ["hour/a/data", "hour/b", "hour/b/data", "hour/c/a +%é/data", "hour/c/data", "hour/d"]
-    found = survivors(client, bucket, keys, versions=True, executor=executor, expected=expected)
+    found = survivors(
+        client, many_versions, _KEYS, versions=True, executor=executor, expected=expected
+    )
     assert len(found) == len(set(found)) == 1100 + 6
-    assert [version.key for version in found if version.marker] == [keys[0], *keys[3:5]]
+    assert [version.key for version in found if version.marker] == [_KEYS[0], *_KEYS[3:5]]
     assert sum(version.latest for version in found) == 4
-    for key in keys:
-        alone = survivors(client, bucket, [key], versions=True, executor=executor)
+    for key in _KEYS:
+        alone = survivors(client, many_versions, [key], versions=True, executor=executor)
         assert sorted(alone) == sorted(version for version in found if version.key == key)

@@ -214,7 +214,7 @@ async def test_two_writers_do_not_wait_for_each_other(
 ) -> None:
     await _count(engine)
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         _writing(engine, Made("a", at(1), model_id="one"), models["one"]),
         _writing(engine, Made("b", at(2), model_id="one"), models["one"]),
     ):

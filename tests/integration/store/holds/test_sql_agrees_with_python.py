@@ -23,6 +23,7 @@ from inference_store.store.holds.meaning import DOUBTFUL
 from inference_store.store.tables import hold, inference
 from tests.integration.store.queries.typed_rows import KEYS, Maker, facts_of
 from tests.integration.stored import store
+from tests.properties import examples
 
 _MODELS, _ROWS = 2, 40
 _NOW = datetime.now(UTC)
@@ -83,9 +84,11 @@ async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
         yield Stored(known, connection)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @settings(
-    deadline=None, max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None,
+    max_examples=examples(400),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 async def test_sql_agrees_with_python(stored: Stored, data: st.DataObject) -> None:

@@ -33,7 +33,7 @@ async def test_what_is_sent_comes_back(secured_kafka: SecuredKafka, way: str) ->
         topic, **client_arguments(settings), auto_offset_reset="earliest", group_id=None
     )
     async with consumer:
-        assert (await asyncio.wait_for(consumer.getone(), 20)).value == b"secret"
+        assert (await asyncio.wait_for(consumer.getone(), 120)).value == b"secret"
 
 
 @pytest.mark.parametrize(

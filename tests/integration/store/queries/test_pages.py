@@ -75,7 +75,7 @@ async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
         for name, (question, wanted) in QUESTIONS.items():
             expected = [each.uid for n, each in enumerate(made) if wanted(n)]
             query = (await prepare(connection, model, question)).query
-            counted = await count(connection, query, deadline=Deadline.after(10))
+            counted = await count(connection, query, deadline=Deadline.after(120))
             assert counted == len(expected), name
             assert await _paged(connection, query, walk) == sorted(expected, reverse=True), name
             assert await _paged(connection, query.in_order(), walk) == sorted(expected), name
@@ -84,7 +84,7 @@ async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
 async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
     found: list[UUID] = []
     while True:
-        page = await find(connection, query, limit=7, deadline=Deadline.after(10), walk=walk)
+        page = await find(connection, query, limit=7, deadline=Deadline.after(120), walk=walk)
         found += page.uids
         if len(page.uids) < 7:
             return found
@@ -116,9 +116,9 @@ async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         for question in (Question(), Question(metadata=[_asked("rare", "eq", "yes")])):
             query = (await prepare(connection, model, question)).query
-            page = await find(connection, query, limit=100, deadline=Deadline.after(10))
+            page = await find(connection, query, limit=100, deadline=Deadline.after(120))
             assert gone.uid not in page.uids
-            number = await count(connection, query, deadline=Deadline.after(10))
+            number = await count(connection, query, deadline=Deadline.after(120))
             assert number == len(page.uids) > 0
 
 

@@ -16,6 +16,7 @@ from inference_store.store.queries.count import count
 from inference_store.store.queries.matching import led, walked
 from inference_store.store.queries.page import find
 from tests.integration.stored import START, Made, store
+from tests.properties import examples
 
 _Prediction = tuple[str | None, float | None]
 # Close to each other: a comparison that is rounded, or open where it is closed, is seen.
@@ -68,7 +69,7 @@ def within(bounds: Mapping[str, float], score: float | None) -> bool:
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -104,7 +105,7 @@ async def test_sql_agrees_with_python(
         event(f"matches: {'some' if expected else 'none'}")
         async with engine.connect() as connection:
             query = (await prepare(connection, model, question)).query
-            deadline = Deadline.after(30)
+            deadline = Deadline.after(180)
             by_walk = await connection.execute(walked(query, query.scope))
             assert sorted(by_walk.scalars(), reverse=question.newest_first) == expected
             by_index = await connection.execute(led(query, query.scope)[0])

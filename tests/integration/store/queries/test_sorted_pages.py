@@ -33,6 +33,7 @@ from inference_store.store.tables import erasing, inference, metadata_number
 from tests.integration.store.queries.asked import in_order, pages
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store
+from tests.properties import examples
 
 _DAY = 86_400
 _TEXTS = ["", "a", "B", "b", "é", "😀", "a" * 600, "a" * 600 + "b", "\ue000", "\U0010ffff"]
@@ -79,7 +80,7 @@ def _value(made: Made, key: str, family: str, *, descending: bool) -> Any:
 
 
 @settings(
-    max_examples=30,
+    max_examples=examples(30),
     deadline=None,
     # what traces every line to explain a failure takes minutes here
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
@@ -258,7 +259,7 @@ async def test_every_form_is_the_same_page(engine: AsyncEngine, few: int) -> Non
                 order = (await resolve(connection, model, sort)).order
                 assert order is not None
                 hits = await find_sorted(
-                    connection, [query], order, limit=50, deadline=Deadline.after(20), few=few
+                    connection, [query], order, limit=50, deadline=Deadline.after(120), few=few
                 )
                 found = [hit.uid for hit in hits]
                 if sort == "inference_id":

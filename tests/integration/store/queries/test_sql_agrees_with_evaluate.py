@@ -36,6 +36,7 @@ from inference_store.store.tables import erasing, metadata_key
 from tests.integration.store.queries.typed_rows import Maker, facts_of
 from tests.integration.store.queries.typed_truths import Truths
 from tests.integration.stored import store
+from tests.properties import examples
 
 _MODELS, _ROWS = 4, 50
 _RELAXED = settings(
@@ -79,9 +80,9 @@ def _expected(facts: Mapping[UUID, Facts], truth: Truth) -> Mapping[bool | None,
     return found
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("place", range(_MODELS))
-@settings(_RELAXED, max_examples=2_000 // _MODELS)
+@settings(_RELAXED, max_examples=examples(2_000 // _MODELS))
 @given(data=st.data())
 async def test_sql_agrees_with_python(stored: Stored, place: int, data: st.DataObject) -> None:
     model = stored.models[place]
@@ -111,7 +112,7 @@ def _listed(rows: Any) -> Any:
 
 
 @pytest.mark.parametrize("counted", [False, True])
-@settings(_RELAXED, max_examples=100)
+@settings(_RELAXED, max_examples=examples(100))
 @given(data=st.data())
 async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
     engine: AsyncEngine, stored: Stored, counted: bool, data: st.DataObject

@@ -23,6 +23,7 @@ from inference_store.store.queries.conditions import Names, condition_of
 from inference_store.store.queries.matching import Query, counted, led, walked
 from inference_store.store.queries.scope import window
 from tests.integration.stored import Made, at, store
+from tests.properties import examples
 
 # Texts that share what an index keeps of them, in characters of one to four bytes.
 _PREFIXES = [c * (n // len(c.encode())) for c in "a€" for n in (445, 448, 513)]
@@ -163,7 +164,7 @@ async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[An
 
 
 @settings(
-    max_examples=200,
+    max_examples=examples(200),
     deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,

@@ -38,6 +38,7 @@ from inference_store.store.retention.policies import (
 from inference_store.store.tables import erasing, inference
 from tests.integration.store.queries.typed_rows import INSTANTS, Maker, facts_of
 from tests.integration.stored import store
+from tests.properties import examples
 
 _ROWS = 60
 _SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
@@ -86,7 +87,7 @@ _FILTERS = st.recursive(
 _AGES = ("PT1S", "P1D", "P1DT0.000001S", "P2D", "P3D", "P1M", "forever")
 _RELAXED = settings(
     deadline=None,
-    max_examples=200,
+    max_examples=examples(200),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -156,7 +157,7 @@ def _chain(data: st.DataObject, keys: Known) -> Chain:
     return chain_of(policies)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600)
 @_RELAXED
 @given(data=st.data())
 async def test_sql_takes_what_python_says(stored: Stored, data: st.DataObject) -> None:

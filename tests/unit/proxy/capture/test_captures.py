@@ -127,7 +127,7 @@ async def reported(log: Log, enough: Callable[[ProducerReport], bool]) -> Produc
     async def last() -> ProducerReport | None:
         return log.reports[-1] if log.reports else None
 
-    found = await until(last, lambda r: r is not None and enough(r), seconds=10)
+    found = await until(last, lambda r: r is not None and enough(r))
     assert found is not None
     assert found.closes
     return found
@@ -202,7 +202,7 @@ async def test_while_a_server_is_away_the_budget_holds_and_the_rest_is_dropped_b
             await asyncio.sleep(0)
         assert 5 < taken < 100
         waits = captures.waits["object store" if away == "s3" else "kafka"]
-        await until(waits, lambda why: why is not None and "away" in why, seconds=10)
+        await until(waits, lambda why: why is not None and "away" in why)
         log.is_away = log.bucket.is_away = False
         report = await reported(log, lambda report: report.published == taken)
         assert report.dropped == {"no_budget": 400 - taken}
@@ -230,9 +230,9 @@ async def test_what_becomes_larger_waits_as_it_came() -> None:
         async def held() -> int:
             return captures._budget.held
 
-        await until(held, lambda size: size > 200_000, seconds=10)
+        await until(held, lambda size: size > 200_000)
         waits = captures.waits["object store"]
-        await until(waits, lambda why: why is not None, seconds=10)
+        await until(waits, lambda why: why is not None)
         assert await held() < 240_000
         log.bucket.is_away = False
         await reported(log, lambda report: report.published == taken)
@@ -324,7 +324,7 @@ async def test_a_spool_takes_what_is_left_and_the_next_one_publishes_it(
     log.bucket.is_away = False
     async with running(log, **spool) as second:
         hand_over(second, 3)
-        await until(_emptied(tmp_path, second.producer), bool, seconds=10)
+        await until(_emptied(tmp_path, second.producer), bool)
         await reported(log, lambda report: report.published == 3)
     found = Counter(producer for producer, _, _ in log.events)
     assert found == {first.producer: 30, second.producer: 3}
@@ -371,7 +371,7 @@ async def test_a_last_report_that_kafka_did_not_take_comes_with_the_next_one(
     assert log.reports == []
     log.is_away = False
     async with running(log, **spool) as second:
-        await until(_emptied(tmp_path, second.producer), bool, seconds=10)
+        await until(_emptied(tmp_path, second.producer), bool)
     of_first = [report for report in log.reports if report.reporter == first.producer]
     assert [(r.final, r.seen, r.spooled) for r in of_first] == [(True, 4, 4)]
     assert len(log.events) == 4

@@ -103,9 +103,9 @@ async def test_whatever_fails_at_its_start_is_said_and_tried_again(at: str) -> N
     trial = Trial(**{at: True})
     trial.process.begin()
     trial.process.hand([b"one"], 3)
-    why = await until(trial.why, bool, seconds=10)
+    why = await until(trial.why, bool)
     assert why == "the capture process cannot be started: ValueError: a defect"
-    assert await until(trial.came, lambda came: b"one" in came, seconds=10) == b"hello 0 one"
+    assert await until(trial.came, lambda came: b"one" in came) == b"hello 0 one"
     assert await trial.why() is None
     killed = [each.was_killed for each in trial.started]
     assert killed == ([False] if at == "start" else [True, False])
@@ -129,7 +129,7 @@ async def test_one_that_never_begins_is_said_to_be_away() -> None:
     async def age() -> float:
         return captures._process.age
 
-    await until(age, lambda seconds: seconds > 0, seconds=10)
+    await until(age, lambda seconds: seconds > 0)
     why_away = captures.waits["capture"]
     assert await why_away() is None
     assert captures._process._began is not None
