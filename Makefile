@@ -64,18 +64,21 @@ types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p tests.chart
 	@$(BIN)/mypy helm/describe.py
 
-# Two lanes that wait more than they compute: side by side, and one after the other on the screen.
-# The proxy's come last in theirs: it and e2e start the same model servers.
-BESIDE := $(addprefix tests/integration/,store retention servers proxy)
-test: lint types unit servers upstreams ## Run every check and test but faults and chart-e2e.
-	@said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
-	$(PYTEST) $(BESIDE) >"$$said" 2>&1 & beside=$$!; \
-	$(PYTEST) tests/e2e; e2e=$$?; \
-	$(PYTEST) tests/integration $(BESIDE:%=--ignore=%); integration=$$?; \
-	wait $$beside; beside=$$?; cat "$$said"; exit $$((e2e + integration + beside))
+# Each line is a run with servers of its own, the longest first. Two go side by side, and each is
+# shown when it ends. The proxy's is not beside e2e: both start the same model servers.
+UNIT := tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
+integration = $(addprefix tests/integration/,$(1))
+RUNS_OF_TESTS := 'tests/e2e' '$(call integration,api)' '$(call integration,store)' \
+	'$(call integration,ingester retention)' '$(call integration,proxy)' '$(UNIT)' \
+	'tests/integration $(addprefix --ignore=,$(call integration,api store ingester retention proxy))'
+SIDE_BY_SIDE ?= 2
+test: lint types servers upstreams ## Run every check and test but faults, properties and chart-e2e.
+	@printf '%s\n' $(RUNS_OF_TESTS) | xargs -P $(SIDE_BY_SIDE) -I{} sh -c ' \
+		said=$$(mktemp); $(PYTEST) {} >"$$said" 2>&1; ended=$$?; \
+		echo "pytest {}"; cat "$$said"; rm -f "$$said"; exit $$ended'
 
 unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
-	@$(PYTEST) tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
+	@$(PYTEST) $(UNIT)
 
 integration: servers upstreams ## Run the tests of the parts on real servers.
 	@$(PYTEST) tests/integration

@@ -48,7 +48,10 @@ def _running_postgres() -> AbstractContextManager[Postgres]:
     if dsn:
         return nullcontext(Postgres(dsn))
     demand("postgres", find_postgres)
-    return PostgresServer()
+    # A test's database lives for a second: nothing of it is worth a checkpoint or a whole page.
+    return PostgresServer(
+        {"full_page_writes": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB"}
+    )
 
 
 @pytest.fixture(scope="session")

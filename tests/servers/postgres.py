@@ -48,7 +48,8 @@ class Postgres:
 
     def create_database(self, name: str, *, template: str = "template1") -> str:
         """Make a database, a copy of `template`, and return its address."""
-        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+        # Files are copied in half the time that a log of every block takes.
+        self.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
         return self.dsn_of(name)
 
     def drop_database(self, name: str) -> None:

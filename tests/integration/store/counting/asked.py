@@ -41,28 +41,36 @@ FILTERS = (
 _ALL = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
 
 
-async def answers(connection: AsyncConnection, models: dict[str, int]) -> dict[Any, Any]:
-    """Counts, pages, counts over both models and groups by label, of everything and of a span of
-    time that ends amid a partition."""
+async def answers(
+    connection: AsyncConnection, models: dict[str, int], *, pages: bool
+) -> dict[Any, Any]:
+    """Counts, counts over both models, groups by label and, if asked, pages, of everything and of
+    a span of time that ends amid a partition."""
     found: dict[Any, Any] = {}
     for until in (None, at(86_400 * 1.5)):
         for text in FILTERS:
-            await _filtered(connection, models, text, until, found)
+            await _filtered(connection, models, text, until, found, pages)
         for model_id in models:
             found["label", model_id, until] = await _by_label(connection, model_id, until)
     return found
 
 
 async def _filtered(
-    connection: AsyncConnection, models: dict[str, int], text: str | None, until: Any, found: Any
+    connection: AsyncConnection,
+    models: dict[str, int],
+    text: str | None,
+    until: Any,
+    found: Any,
+    pages: bool,
 ) -> None:
-    deadline = Deadline.after(60)
+    deadline = Deadline.after(300)
     question = Question(filter=parse_text(text) if text else None, until=until)
     for model_id, model in models.items():
         query = (await prepare(connection, model, question)).query
         found[text, model_id, until] = await count(connection, query, deadline=deadline)
-        page = await find(connection, query, limit=50, deadline=deadline, walk=1)
-        found["page", text, model_id, until] = page.uids
+        if pages:
+            page = await find(connection, query, limit=50, deadline=deadline, walk=1)
+            found["page", text, model_id, until] = page.uids
     query = (await prepare(connection, list(models.values()), question)).query
     queries = await spread(connection, query, list(models.values()))
     found[text, until] = await count_across(connection, queries, deadline=deadline)
@@ -72,16 +80,19 @@ async def _by_label(connection: AsyncConnection, model_id: str, until: Any) -> d
     known = await registrations.known(connection, [model_id])
     chosen, _ = await targets(connection, list(known.values()), Question(until=until))
     asked = Aggregation(measures=(_ALL,), group_by=(ByLabel("label", "group_by[0]"),), limit=9_999)
-    answer = await aggregate(connection, chosen, asked, deadline=Deadline.after(60))
+    answer = await aggregate(connection, chosen, asked, deadline=Deadline.after(300))
     return {group["key"]["label"]: group["measures"]["all"] for group in answer.groups}
 
 
-async def agree(engine: AsyncEngine, models: dict[str, int]) -> dict[Any, Any]:
-    """The answers; they are the same where no count is stored."""
+async def agree(
+    engine: AsyncEngine, models: dict[str, int], *, pages: bool = False
+) -> dict[Any, Any]:
+    """The answers; they are the same where no count is stored. Pages, which read the same counts,
+    are most of the time."""
     async with engine.connect() as connection:
-        found = await answers(connection, models)
+        found = await answers(connection, models, pages=pages)
         await connection.execute(update(partition_count).values(counted_at=None))
-        assert found == await answers(connection, models)
+        assert found == await answers(connection, models, pages=pages)
         await connection.rollback()
     return found
 
@@ -91,7 +102,7 @@ async def holding(engine: AsyncEngine, model: int) -> int:
     async with engine.connect() as connection:
         query = (await prepare(connection, model, Question())).query
         parts = await pieces(connection, query.scope, newest_first=True)
-        return len(await numbers(connection, [query], parts, Deadline.after(60)))
+        return len(await numbers(connection, [query], parts, Deadline.after(300)))
 
 
 async def begun(engine: AsyncEngine) -> int:
