@@ -89,7 +89,7 @@ async def _everything(
     while True:
         # most end at once, some in the middle of a statement
         seconds = random.choice([0, 0, 0, 0.01 * random.random()])
-        deadline, limit = Deadline.after(60).softly(seconds), random.randrange(1, 30)
+        deadline, limit = Deadline.after(300).softly(seconds), random.randrange(1, 30)
         far, uids = await _page(connection, queries, limit, deadline, walk, bool(reached))
         found += uids
         if len(uids) == limit:
@@ -112,7 +112,7 @@ async def test_pages_together_hold_everything_once(
     async with engine.connect() as connection:
         for name, filter in FILTERS.items():
             queries = await _queries(connection, models, filter, newest_first=newest_first)
-            whole, uids = await _page(connection, queries, 500, Deadline.after(60), 4_000, False)
+            whole, uids = await _page(connection, queries, 500, Deadline.after(300), 4_000, False)
             assert not whole.out_of_time
             assert uids == sorted(uids, reverse=newest_first)
             for walk in (1, 5, 4_000):
@@ -131,7 +131,7 @@ async def test_a_first_page_answers_after_a_short_walk(engine: AsyncEngine) -> N
     [model] = [await store(engine, *_made("one"))]
     async with engine.connect() as connection:
         queries = await _queries(connection, [model], "n >= 6", newest_first=True)
-        soft = Deadline.after(60).softly(0)
+        soft = Deadline.after(300).softly(0)
         first, uids = await _page(connection, queries, 100, soft, 2, False)
         assert first.out_of_time
         assert len(uids) == 2
@@ -149,7 +149,7 @@ async def test_nothing_at_all_waits_for_the_whole_time(engine: AsyncEngine) -> N
     async with engine.connect() as connection:
         queries = await _queries(connection, [model], None, newest_first=True)
         found, uids = await _page(
-            connection, queries, 100, Deadline.after(60).softly(0), 4_000, False
+            connection, queries, 100, Deadline.after(300).softly(0), 4_000, False
         )
         assert found.searched is not None
         assert len(uids) >= 1
