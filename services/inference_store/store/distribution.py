@@ -40,6 +40,7 @@ LOCAL = (
     "dead_letter",
     "erased_leaves",
     "erased_span",
+    "erasing_object",
     "erasure",
     "erasure_model",
     "erasure_obstacle",

@@ -1,4 +1,5 @@
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -58,7 +59,8 @@ def reconcile(
         *, model_id: str | None = None, repair: reconciliations.Repair = "none", **changed: object
     ) -> tuple[Reconciliation, list[Finding]]:
         asked = settings.model_copy(update=changed)
-        worker = Reconciler(asked, engine, blobs, kafka=kafka, window=4)
+        patience = timedelta(seconds=1)
+        worker = Reconciler(asked, engine, blobs, kafka=kafka, window=4, patience=patience)
         async with engine.begin() as connection:
             one = await reconciliations.request(
                 connection, model_id=model_id, cause="request", repair=repair

@@ -3,7 +3,6 @@
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -105,11 +104,13 @@ async def ends(settings: KafkaSettings) -> dict[int, tuple[int, int]]:
     return {place.partition: (first[place], last[place]) for place in places}
 
 
-async def oldest_unread(settings: KafkaSettings, read: Mapping[int, int]) -> datetime | None:
-    """The time of the oldest event that is not read yet; None: every one is. `read`: by partition,
-    the offset that is read next. Raises KafkaError, OSError.
+async def has_unread(
+    settings: KafkaSettings, read: Mapping[int, int], ends: Mapping[int, int]
+) -> bool:
+    """Whether a record lies before one of `ends` that is not read yet. `read`: by partition, the
+    offset that is read next. Raises KafkaError, OSError.
 
-    Of each partition the first unread record is asked for, for it was the first to come.
+    Of each partition the first unread record is asked for: markers alone are nothing to read.
     """
     consumer = AIOKafkaConsumer(
         **client_arguments(settings),
@@ -118,37 +119,36 @@ async def oldest_unread(settings: KafkaSettings, read: Mapping[int, int]) -> dat
         enable_auto_commit=False,
         auto_offset_reset="earliest",
     )
-    found: list[int] = []
     try:
         await _started(consumer, settings)
-        # of a topic that is not subscribed to, the brokers are asked
-        await consumer.topics()
-        numbers = sorted(consumer.partitions_for_topic(settings.kafka_topic) or ())
-        places = [TopicPartition(settings.kafka_topic, number) for number in numbers]
+        # not those that the client knows: of a topic that is not subscribed to it knows none
+        places = [TopicPartition(settings.kafka_topic, number) for number in sorted(ends)]
         consumer.assign(places)
         first = await consumer.beginning_offsets(places)
         last = await consumer.end_offsets(places)
         for place in places:
             start = max(first[place], read.get(place.partition, first[place]))
-            if start < last[place]:
+            end = min(last[place], ends[place.partition])
+            if start < end:
                 consumer.seek(place, start)
-                found += await _first_time(consumer, place, last[place])
+                if await _is_before(consumer, place, end):
+                    return True
     finally:
         await consumer.stop()
-    return datetime.fromtimestamp(min(found) / 1000, UTC) if found else None
+    return False
 
 
-async def _first_time(consumer: Any, place: TopicPartition, end: int) -> list[int]:
-    """When the next record of a partition was written, milliseconds; none: only markers are left.
+async def _is_before(consumer: Any, place: TopicPartition, end: int) -> bool:
+    """Whether the next record of a partition lies before an offset: there may be markers alone.
 
     Raises KafkaTimeoutError where it does not come.
     """
     for _ in range(_READS):
         answer = await consumer.getmany(place, timeout_ms=_READ_MILLISECONDS, max_records=1)
         for record in answer.get(place, ()):
-            return [int(record.timestamp)]
+            return int(record.offset) < end
         if await consumer.position(place) >= end:
-            return []
+            return False
     raise KafkaTimeoutError(f"partition {place.partition} has unread events, and gives none")
 
 

@@ -9,12 +9,16 @@ from datetime import datetime
 from typing import Any, Final, Literal, get_args
 from uuid import UUID, uuid4
 
-from sqlalchemy import delete, func, select, tuple_
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy import cast, delete, func, select, tuple_
 from sqlalchemy import update as changed
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.tables import reconciliation, reconciliation_finding
+from inference_store.store.retention.erasures import ENDED
+from inference_store.store.tables import erasure, reconciliation, reconciliation_finding
+
+from .awaited import Note
 
 Cause = Literal["schedule", "request", "command"]
 Repair = Literal["none", "rebuild"]
@@ -45,6 +49,8 @@ class Reconciliation:
     places: list[str]
     place: int
     after: str
+    noted_at: datetime | None
+    noted: Mapping[str, Any] | None
     orphans_before: datetime | None
     because: str | None
     counts: Mapping[str, int]
@@ -114,6 +120,14 @@ async def unfinished(
     return None if row is None else _of(row)
 
 
+async def noted(connection: AsyncConnection) -> list[Note]:
+    """Where topics ended when each of them began, the newest first."""
+    here = reconciliation.c
+    query = select(here.noted_at, here.noted).where(here.noted_at.is_not(None))
+    rows = await connection.execute(query.order_by(here.noted_at.desc()).limit(2 * KEPT))
+    return [Note.of(row.noted_at, row.noted) for row in rows]
+
+
 async def last(connection: AsyncConnection, cause: Cause) -> datetime | None:
     """When one was last asked for by this cause."""
     here = reconciliation.c
@@ -139,11 +153,16 @@ async def finish(
 
 
 async def forget(connection: AsyncConnection, *, keep: int) -> None:
-    """Forget all but the newest, and those that rebuilt something, for the books name it."""
+    """Forget all but the newest, those that rebuilt something, for the books name it, and those
+    whose orphans are being erased."""
     here = reconciliation.c
     kept = select(here.id).order_by(here.requested_at.desc()).limit(keep)
     rebuilt = func.coalesce(here.counts["rebuilt"].as_integer(), 0)
-    old = delete(reconciliation).where(here.state.in_(FINAL), here.id.not_in(kept), rebuilt == 0)
+    report = cast(erasure.c.asked["report"].as_string(), UUID_TYPE)
+    going = select(report).where(erasure.c.cause == "orphans", erasure.c.state.not_in(ENDED))
+    old = delete(reconciliation).where(
+        here.state.in_(FINAL), here.id.not_in(kept), rebuilt == 0, here.id.not_in(going)
+    )
     await connection.execute(old)
 
 

@@ -15,4 +15,4 @@ class ReconcileSettings(Group):
     reconcile_prefixes: str = "captures"
     """Where nothing lies but inferences' blobs: prefixes, or `s3://bucket/prefix`, by commas."""
     reconcile_grace_seconds: Annotated[float, Field(ge=0)] = 24 * 3600.0
-    """How much older than the oldest unread event an object must be to count as an orphan."""
+    """How much older than what the ingesters have read an object must be to count as an orphan."""

@@ -111,10 +111,10 @@ erasure = Table(
     Column("id", UUID(as_uuid=True), primary_key=True),
     # NULL: several, in erasure_model
     Column("model", Integer),
-    # 'policy', 'request', 'expired_arrival', 'erased_again'
+    # 'policy', 'request', 'expired_arrival', 'erased_again', 'orphans'
     Column("cause", CODE_POINTS, nullable=False),
     # 'input' (the datum and what else of the request is kept), 'response' (its blob),
-    # or 'inference' (all of it)
+    # 'inference' (all of it), or 'object' (of none)
     Column("scope", CODE_POINTS, nullable=False),
     Column("state", CODE_POINTS, nullable=False),
     Column("run", UUID(as_uuid=True)),
@@ -197,6 +197,17 @@ MARKED_KEY = func.coalesce(
     text("''"),
 )
 Index("erasing_erasure_idx", erasing.c.erasure, erasing.c.model, MARKED_KEY, erasing.c.uid)
+
+# Objects that no inference names, of an erasure of cause 'orphans': small, empty most of the time.
+erasing_object = Table(
+    "erasing_object",
+    METADATA,
+    Column("storage_key", CODE_POINTS, primary_key=True),
+    Column("erasure", UUID(as_uuid=True), nullable=False),
+    # since then it may be gone, and no event that names it is stored
+    Column("claimed_at", DateTime(timezone=True)),
+    Index("erasing_object_erasure_idx", "erasure", "storage_key"),
+)
 
 # What was erased does not come back with a late redelivery.
 tombstone = Table(

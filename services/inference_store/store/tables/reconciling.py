@@ -24,6 +24,9 @@ reconciliation = Table(
     Column("places", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("place", Integer, nullable=False, server_default=text("0")),
     Column("after", CODE_POINTS, nullable=False, server_default=text("''")),
+    # where the topic ended when it began: {"cluster", "topic", "ends"}, by partition
+    Column("noted_at", DateTime(timezone=True)),
+    Column("noted", JSONB),
     # objects from then on may have an event that is still to come; NULL: nothing is judged
     Column("orphans_before", DateTime(timezone=True)),
     # the sentence that says how it was found
@@ -53,7 +56,7 @@ reconciliation_finding = Table(
     Column("uid", UUID(as_uuid=True)),
     Column("bytes", BigInteger),
     Column("modified_at", DateTime(timezone=True)),
-    # 'found'
+    # 'found'; of an orphan that was to be erased 'erasing', 'erased', 'held', 'kept'
     Column("state", CODE_POINTS, nullable=False, server_default=text("'found'")),
     Column("detail", CODE_POINTS),
 )
