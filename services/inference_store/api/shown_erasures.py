@@ -47,12 +47,12 @@ async def shown(
 
 
 def _progress(one: Erasure) -> dict[str, Any]:
-    left = max(0, one.marked - one.inferences - one.held)
+    left = max(0, one.marked - _done(one) - one.held)
     rate = _rate(one)
     known = one.deleting_since is not None and rate
     return {
         "marked": one.marked,
-        "erased": one.inferences,
+        "erased": _done(one),
         "held": one.held,
         "left": left,
         "per_second": rate,
@@ -60,10 +60,15 @@ def _progress(one: Erasure) -> dict[str, Any]:
     }
 
 
+def _done(one: Erasure) -> int:
+    """What it is of: inferences, or objects of none."""
+    return one.objects if one.scope == "object" else one.inferences
+
+
 def _rate(one: Erasure) -> float | None:
     """Inferences a second since the present phase began; None where nothing is being done."""
     if one.deleting_since is not None:
-        since, done = one.deleting_since, one.inferences
+        since, done = one.deleting_since, _done(one)
     elif one.begun_at is not None:
         since, done = one.begun_at, one.marked
     else:

@@ -5,11 +5,14 @@ import asyncio
 import getpass
 import sys
 import time
+from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
 import orjson
 from sqlalchemy import func
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.store.access import Action, Who, note
@@ -17,9 +20,12 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, StoreError
 from inference_store.store.ledger import Ledger
-from inference_store.store.reconciling import reconciliations
+from inference_store.store.reconciling import orphans, reconciliations
 from inference_store.store.reconciling.reconciler import Reconciler
 from inference_store.store.reconciling.reconciliations import FINAL, REPAIRS, Reconciliation
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import ENDED, Erasure
+from inference_store.store.retention.erasures import FINAL as FINAL_ERASURE
 from inference_store.store.retention.leadership import RECONCILING, candidacy
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import IngesterSettings, ReconcileSettings
@@ -27,6 +33,7 @@ from inference_store.store.settings import IngesterSettings, ReconcileSettings
 from .start import started
 
 _TOLD_SECONDS = 5.0
+_ASKED_SECONDS = 0.5
 _SHOWN = 20
 
 
@@ -39,15 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", help="one model alone")
     parser.add_argument(
         "--repair",
-        choices=[each for each in REPAIRS if each != "none"],
+        choices=[*(each for each in REPAIRS if each != "none"), "erase"],
         default="none",
-        help="rebuild: index again from the bucket alone, then compare",
+        help="rebuild: index again from the bucket alone, then compare; erase: the orphans of a"
+        " --report, or, without one, compare and tell what would be erased",
     )
+    parser.add_argument("--report", type=UUID, help="with --repair erase: whose orphans go")
     parser.add_argument("--json", action="store_true", help="the report as one JSON object")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Compare, tell, and answer 0 (all well), 1 (something was found) or 2 (it failed)."""
+    if arguments.report is not None and (arguments.repair != "erase" or arguments.model):
+        print("--report goes with --repair erase, and without --model.", file=sys.stderr)
+        return 2
     settings = started(_Settings, "reconcile")
     try:
         return asyncio.run(_Command(settings, arguments).run())
@@ -66,7 +78,9 @@ class _Command:
     def __init__(self, settings: _Settings, arguments: argparse.Namespace) -> None:
         self._settings = settings
         self._model: str | None = arguments.model
-        self._repair: reconciliations.Repair = arguments.repair
+        self._erases = arguments.repair == "erase"
+        self._report: UUID | None = arguments.report
+        self._repair: reconciliations.Repair = "none" if self._erases else arguments.repair
         self._json: bool = arguments.json
         self._told = 0.0
 
@@ -76,6 +90,10 @@ class _Command:
             try:
                 async with engine.connect() as connection:
                     await require_schema(connection)
+                if self._report is not None:
+                    erasure = await self._erased(engine, blobs, self._report)
+                    print(_as_json(erasure) if self._json else _as_text(erasure))
+                    return 0 if erasure.state in ENDED else 2
                 async with candidacy(engine, RECONCILING) as lock:
                     while not await lock.take():
                         self._tell("another process reconciles; waiting for it")
@@ -83,10 +101,34 @@ class _Command:
                     ended = await self._work(engine, blobs)
                 async with engine.connect() as connection:
                     found = await reconciliations.findings(connection, ended.id, limit=_SHOWN)
+                    told = await self._foretold(connection, ended)
             finally:
                 await engine.dispose()
-        print(as_json(ended, found) if self._json else as_text(ended, found))
+        print(as_json(ended, found, told) if self._json else as_text(ended, found, told))
         return 2 if ended.state == "failed" else int(_is_amiss(ended))
+
+    async def _foretold(
+        self, connection: AsyncConnection, ended: Reconciliation
+    ) -> orphans.Foretold | None:
+        """Of `--repair erase`: what would be erased."""
+        if not self._erases or ended.state == "failed":
+            return None
+        return await orphans.foretell(connection, ended.id)
+
+    async def _erased(self, engine: AsyncEngine, blobs: Blobs, report: UUID) -> Erasure:
+        """Ask for it, unless it was, and follow it: the retention service carries it out."""
+        async with engine.connect() as connection:
+            one = await orphans.erasure_of(connection, report)
+        if one is None:
+            who = Who(f"cli:{_user()}", None)
+            ledger = Ledger(engine, blobs, prefix=self._settings.ledger_prefix)
+            one = await orphans.request(ledger, report, who)
+        while one.state not in FINAL_ERASURE:
+            self._tell(f"{one.state}: {one.objects} erased; the retention service works on it")
+            await asyncio.sleep(_ASKED_SECONDS)
+            async with engine.connect() as connection:
+                one = await erasures.find(connection, one.id) or one
+        return one
 
     async def _work(self, engine: Any, blobs: Blobs) -> Reconciliation:
         if self._repair != "none":
@@ -141,7 +183,25 @@ class _Command:
             print(said, file=sys.stderr, flush=True)
 
 
-def as_text(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
+def _as_text(one: Erasure) -> str:
+    """An erasure of orphans, for people."""
+    lines = [f"Erasure {one.id}: {one.state}."]
+    lines.append(f"{one.objects} objects erased, {one.bytes} bytes; {one.held} held.")
+    if one.certificate:
+        lines.append(f"Certificate {one.certificate}.")
+    if one.error:
+        lines.append(f"LEFT: {one.error}")
+    return "\n".join(lines)
+
+
+def _as_json(one: Erasure) -> str:
+    """An erasure of orphans, for programs."""
+    return orjson.dumps(asdict(one), default=str, option=orjson.OPT_INDENT_2).decode()
+
+
+def as_text(
+    one: Reconciliation, found: list[reconciliations.Finding], told: orphans.Foretold | None = None
+) -> str:
     """The report for people."""
     lines = [
         f"{one.state}: {_counts(one)}",
@@ -152,15 +212,23 @@ def as_text(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
     lines += [f"{each.kind:<10} {each.state:<8} {each.storage_key}" for each in found]
     if len(found) == _SHOWN:
         lines.append(f"… all of them: GET /v1/reconciliations/{one.id}/findings")
+    if told is not None:
+        lines.append(
+            f"Nothing was erased. {told.objects} objects ({told.bytes} bytes) would be; {told.held}"
+            " more are held."
+        )
+        lines.append(f"Erase them: inference-store reconcile --repair erase --report {one.id}")
     if one.error:
         lines.append(f"FAILED: {one.error}")
     return "\n".join(lines)
 
 
-def as_json(one: Reconciliation, found: list[reconciliations.Finding]) -> str:
+def as_json(
+    one: Reconciliation, found: list[reconciliations.Finding], told: orphans.Foretold | None = None
+) -> str:
     """The report for programs; the first findings alone."""
-    report = {name: getattr(one, name) for name in Reconciliation.__slots__}
-    report |= {"findings": found}
+    report = {name: getattr(one, name) for name in Reconciliation.__slots__ if name != "noted"}
+    report |= {"findings": found} | ({} if told is None else {"would_erase": told})
     return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 
 

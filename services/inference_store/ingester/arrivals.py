@@ -62,7 +62,11 @@ async def _sort_candidates(
     # A statement of its own, before all that is looked up: see store/retention/marks.py.
     await marks.gate_shared(connection)
     shared = {key for _, item in candidates for key in item.shared_keys}
-    claimed = await marks.claimed(connection, shared) if shared else set()
+    claimed = await marks.claimed(connection, shared, objects=False) if shared else set()
+    # an orphan may be a capture's own, whose event has come after all
+    claimed |= await marks.claimed_objects(
+        connection, (key for _, item in candidates for key in _keys(item))
+    )
     identities = [(*item.identity, item.event.received_at) for _, item in candidates]
     erased = await tombstones.find(connection, identities)
     closed = await spans.closed(connection, {item.event.received_at for _, item in candidates})
@@ -87,7 +91,7 @@ async def _sort_candidates(
             if not _held(in_force, read, item, now):
                 again.append(item)
             found.settled.append((read, Outcome.ERASED_AGAIN))
-        elif claimed.intersection(item.shared_keys):
+        elif claimed.intersection(_keys(item)):
             found.missing.append((read, _being_deleted(item, claimed)))
         elif "inference" in gone:
             expired.append((read, item))
@@ -105,6 +109,11 @@ async def _sort_candidates(
         seen.add(item.identity)
     await _enqueue(connection, again, "erased_again")
     await _expire(connection, expired, found)
+
+
+def _keys(item: Indexable) -> set[str]:
+    """Of every object that it names."""
+    return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
 
 
 def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) -> tuple[Scope, ...]:

@@ -112,7 +112,7 @@ class Certifier:
         await self._introduce()
         async with self._engine.connect() as connection:
             found = await erased.of_erasure(connection, one.id)
-            told = await erased.told(connection, one.id)
+            told = await erased.told(connection, one.id, objects=one.scope == "object")
             now = await erasures.find(connection, one.id)
             span = await erased.waits_for(connection, one.id)
         if now is None or now.state not in {"certifying", "partly_held"}:
@@ -120,7 +120,7 @@ class Certifier:
         if span is not None:
             _log.info("partition is not dropped yet", action="certificate_waits", span=span)
             return "certifying"
-        if told != now.inferences:
+        if told != (now.objects if now.scope == "object" else now.inferences):
             return await uncertified(self._engine, now, "unlisted")
         if not found.batches and now.state == "partly_held":
             return "partly_held"

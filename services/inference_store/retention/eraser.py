@@ -136,7 +136,7 @@ class Eraser:
         with stage(STEP_SECONDS, "forget"):
             await self._forget(one, done, doomed, deleted, objects=objects, whole_span=whole_span)
         await self._note(one, faults, done)
-        return last, _sentence(faults)
+        return last, sentence(faults)
 
     async def _claim(
         self, one: Erasure, after: Place | None
@@ -181,7 +181,7 @@ class Eraser:
         with stage(STEP_SECONDS, "verify"):
             left = await asyncio.to_thread(self._blobs.still_there, keys)
         failpoint("retention.verify.after")
-        return deleted, _proved(deleted, keys, left)
+        return deleted, proved(deleted, keys, left)
 
     async def _forget(
         self,
@@ -239,7 +239,7 @@ def _objects(mark: Mark) -> list[StorageKey]:
     return [parse_stored(key) for key in keys if key is not None]
 
 
-def _proved(
+def proved(
     faults: Iterable[DeleteFault], keys: Sequence[StorageKey], left: Iterable[StorageKey]
 ) -> list[DeleteFault]:
     """What is listed still, whatever the answer to the delete said; and what was not rewritten."""
@@ -250,7 +250,7 @@ def _proved(
     return rewriting + [said.get(key) or DeleteFault(key, "StillThere", unseen) for key in left]
 
 
-def _sentence(faults: Sequence[DeleteFault]) -> str | None:
+def sentence(faults: Sequence[DeleteFault]) -> str | None:
     if not faults:
         return None
     for fault in faults:

@@ -29,6 +29,7 @@ from .asides import Asides
 from .certifier import Certifier, without_key
 from .eraser import Eraser
 from .marker import Marker
+from .orphans import Orphans
 from .pace import Pace
 from .pruning import forget_values, prune
 from .reconciling import Reconciling
@@ -78,6 +79,7 @@ class Leader:
         )
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
         self._marker = Marker(engine, self._ledger, Asides(engine, blobs, pace), pace)
+        self._orphans = Orphans(settings, engine, blobs, self._ledger, pace, self._certifier)
         self._uncounted = False
         self._sizing = Sizing(engine, blobs, pace)
         self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
@@ -139,6 +141,8 @@ class Leader:
 
     async def _work(self, one: Erasure) -> bool:
         """Whether it is over, or nothing more can be done now."""
+        if one.cause == "orphans":
+            return await self._orphans.work(one, seconds=_SHARE_SECONDS)
         marked = await self._marker.mark(one, seconds=_SHARE_SECONDS)
         if marked == "all":
             return await self._eraser.finish(one, seconds=_SHARE_SECONDS) is not None

@@ -236,7 +236,9 @@ RUN_SECONDS = _histogram("retention_run_seconds", "Time of a run.", buckets=_LON
 STEP_SECONDS = _histogram(
     "retention_step_seconds", "Time of one step of erasing a batch.", "step", buckets=_LONG_SECONDS
 )
-ERASED = _counter("retention_erased_total", "Inferences or inputs erased.", "scope")
+ERASED = _counter(
+    "retention_erased_total", "Inferences, parts of them, or objects of none erased.", "scope"
+)
 OBJECTS_DELETED = _counter("retention_objects_deleted_total", "Objects deleted and seen gone.")
 BYTES_DELETED = _counter(
     "retention_bytes_deleted_total", "Bytes of the objects that were deleted and seen gone."

@@ -1,31 +1,40 @@
 """Reconciliations: the bucket compared with the index."""
 
+from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import cursors, moments
 from inference_store.api.access import Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named, text
-from inference_store.api.dependencies import Reading, Writing
+from inference_store.api.dependencies import LedgerOf, Reading, Writing
 from inference_store.api.problems import refusals
+from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.reconciliations import (
+    AskedOrphans,
     AskedReconciliation,
     FindingPage,
     FindingParameters,
+    ForetoldOrphans,
     ReconciliationPage,
     ShownReconciliation,
 )
+from inference_store.api.shown_erasures import shown
 from inference_store.store.access import Action
 from inference_store.store.errors import NotFound
-from inference_store.store.reconciling import reconciliations
+from inference_store.store.reconciling import orphans, reconciliations
 from inference_store.store.reconciling.reconciliations import Finding, Reconciliation
 from inference_store.store.rights import Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["reconciliation"])
 _PATH = "/reconciliations"
+_FORETOLD: dict[int | str, dict[str, Any]] = {
+    200: {"model": ForetoldOrphans, "description": "What would go, of a `dry_run`."}
+}
 
 
 @router.get(
@@ -111,8 +120,38 @@ async def list_findings(
     return Answer({"items": [_finding(each) for each in items], "next": following})
 
 
+@router.post(
+    f"{_PATH}/{{reconciliation_id}}/erasures",
+    status_code=202,
+    response_model=ShownErasure,
+    responses=refusals(400, 404, 409, 413, also=_FORETOLD),
+    openapi_extra=needs(Right.DELETE, Over.EVERYTHING),
+    summary="Erase the orphans of a reconciliation",
+)
+async def erase_orphans(
+    reconciliation_id: UUID,
+    body: AskedOrphans,
+    request: Request,
+    ledger: LedgerOf,
+    access: Asking,
+) -> Answer:
+    """Erase the objects that a reconciliation found no row of: each is judged again before it goes,
+    and what a legal hold may keep stays. GET /v1/erasures/{id} follows it."""
+    engine: AsyncEngine = request.app.state.engine
+    if body.dry_run:
+        seconds = request.app.state.settings.query_timeout_seconds
+        async with engine.connect() as connection:
+            told = await orphans.foretell(connection, reconciliation_id, seconds=seconds)
+        return Answer(asdict(told))
+    one = await orphans.request(ledger, reconciliation_id, access.who)
+    async with engine.connect() as connection:
+        shown_one = await shown(connection, one)
+    return Answer(shown_one, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
+
+
 def _shown(one: Reconciliation) -> dict[str, Any]:
-    return named(one) | {"model_id": text(one.model_id)}
+    shown = {name: value for name, value in named(one).items() if name != "noted"}
+    return shown | {"model_id": text(one.model_id)}
 
 
 def _finding(one: Finding) -> dict[str, Any]:

@@ -135,16 +135,18 @@ class ShownErasure(Shown):
     """Null: of several, in `model_ids`."""
     model_ids: list[str]
     cause: str
-    """policy, request, expired_arrival or erased_again."""
+    """policy, request, expired_arrival, erased_again or orphans."""
     scope: str
-    """`input` (the datum and what else of the request is kept) or `inference` (everything)."""
+    """`input` (the datum and what else of the request is kept), `response`, `inference`
+    (everything) or `object` (objects of no inference)."""
     state: str
     """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
     failed, partly_held, cancelling or cancelled."""
     run: UUID | None
     asked: dict[str, Any] | None
-    """`filter`, `inference_ids` or `subject`, as it was asked; null: it was marked as it was made.
-    When it is over the subject's value is forgotten, and of ids their number stays (`ids`)."""
+    """`filter`, `inference_ids`, `subject` or `report` (a reconciliation), as it was asked; null:
+    it was marked as it was made. When it is over the subject's value is forgotten, and of ids their
+    number stays (`ids`)."""
     requested_at: datetime
     requested_by: str | None
     begun_at: datetime | None

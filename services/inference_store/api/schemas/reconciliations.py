@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
-from .fields import Body, ShortText, Shown
+from .fields import Body, Flag, ShortText, Shown
 from .links import PageParameters
 
 Kind = Literal["orphan", "missing", "unreadable"]
@@ -15,6 +15,26 @@ class AskedReconciliation(Body):
 
     model_id: ShortText | None = None
     """Left out: every model."""
+
+
+class AskedOrphans(Body):
+    """Whether to erase a reconciliation's orphans."""
+
+    dry_run: Flag = False
+    """Whether it is only counted what would go."""
+
+
+class ForetoldOrphans(Shown):
+    """What would be erased; nothing was changed."""
+
+    objects: int
+    bytes: int
+    held: int
+    """Orphans that a legal hold may keep."""
+    kept: int
+    """Those of the reconciliation that are no orphans any more."""
+    partial: bool
+    """Time was over before all was looked at: there may be more."""
 
 
 class ShownReconciliation(Shown):
@@ -37,6 +57,8 @@ class ShownReconciliation(Shown):
     place: int
     """How many of the places are done; of the next one it is behind `after`."""
     after: str
+    noted_at: datetime | None
+    """When it was noted where the topic ends; null: it could not be."""
     orphans_before: datetime | None
     """Objects that are younger are not judged; null: none is."""
     because: str | None
@@ -74,7 +96,8 @@ class ShownFinding(Shown):
     bytes: int | None
     modified_at: datetime | None
     state: str
-    """`found`."""
+    """`found`; of an orphan that was to be erased `erased`, `held` (a legal hold may keep it) or
+    `kept` (it is no orphan any more)."""
     detail: str | None
 
 

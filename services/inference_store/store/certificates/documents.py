@@ -89,6 +89,8 @@ def without_values(key: SigningKey, asked: Mapping[str, Any] | None) -> dict[str
     if "subject" in asked:
         subject = asked["subject"]
         said["subject"] = {"keyed_hash": _keyed(key, "subject", subject)}
+    if "report" in asked:
+        said["report"] = asked["report"]
     if "inference_ids" in asked:
         said["inference_ids"] = len(asked["inference_ids"])
     return said

@@ -111,9 +111,10 @@ async def of_erasure(connection: AsyncConnection, erasure: UUID) -> Erased:
     )
 
 
-async def told(connection: AsyncConnection, erasure: UUID) -> int:
-    """How many inferences all batches of an erasure name, certified or not."""
-    query = select(func.coalesce(func.sum(_HERE.inferences), 0)).where(_HERE.erasure == erasure)
+async def told(connection: AsyncConnection, erasure: UUID, *, objects: bool = False) -> int:
+    """How many inferences, or `objects`, all batches of an erasure name, certified or not."""
+    counted = func.sum(_HERE.objects if objects else _HERE.inferences)
+    query = select(func.coalesce(counted, 0)).where(_HERE.erasure == erasure)
     return int(await connection.scalar(query) or 0)
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain, holds
 from inference_store.store.retention import policies
-from inference_store.store.retention.erasures import entries
+from inference_store.store.retention.erasures import entries, objects
 
 from .entry import Body
 
@@ -49,6 +49,17 @@ KINDS: Sequence[Kind] = (
         "erasure_batch",
         "Inferences are about to be marked for an erasure: their uids and objects.",
         entries.apply_batch,
+        rehearsed=False,
+    ),
+    Kind(
+        "orphans_requested",
+        "An erasure of the orphans of a reconciliation was asked for.",
+        objects.apply_requested,
+    ),
+    Kind(
+        "orphans_batch",
+        "Objects that no inference names are about to be erased: their keys.",
+        objects.apply_batch,
         rehearsed=False,
     ),
     Kind("erasure_cancelled", "An erasure was cancelled.", entries.apply_cancelled, False),

@@ -39,16 +39,18 @@ async def still_named(connection: AsyncConnection, named: Sequence[Named]) -> li
     return [one for one in named if one.storage_key in rows.get((one.model, one.uid), ())]
 
 
-async def unknown(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+async def unknown(
+    connection: AsyncConnection, keys: Iterable[str], *, objects: bool = True
+) -> set[str]:
     """Those that no inference owns or points to, no erasure is deleting, and no hold has kept from
-    one."""
+    one. Without `objects`: also those that are being deleted as orphans."""
     left = set(keys)
     if not left:
         return left
     here = blob_reference.c.storage_key
     query = select(here).where(here == any_(literal(sorted(left), ARRAY(Text(collation="C")))))
     left -= set((await connection.execute(query)).scalars())
-    left -= await marks.claimed(connection, left)
+    left -= await marks.claimed(connection, left, objects=objects)
     left -= await _held(connection, left)
     return left - await _owned(connection, left)
 

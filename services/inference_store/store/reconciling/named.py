@@ -18,14 +18,17 @@ _PAGE = 500
 _QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
 
 
-async def gather(connection: AsyncConnection, id: UUID, buckets: Buckets) -> int:
+async def gather(
+    connection: AsyncConnection, id: UUID, buckets: Buckets, seen: dict[str, int] | None = None
+) -> int:
     """Note what dead letters and parked events name; how many objects. Repeatable.
 
-    In one transaction, with a page of events in memory.
+    In one transaction, with a page of events in memory. `seen`: the last that was looked at of each
+    table, to go on behind it the next time.
     """
     names = 0
     for table in (dead_letter, parked_event):
-        after = 0
+        after = 0 if seen is None else seen.get(table.name, 0)
         while rows := await _page(connection, table, after):
             after = rows[-1][0]
             keys = sorted({key for _, payload in rows for key in named_in(payload, buckets)})
@@ -34,6 +37,8 @@ async def gather(connection: AsyncConnection, id: UUID, buckets: Buckets) -> int
                 values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
                 made = insert(reconciliation_named).values(values).on_conflict_do_nothing()
                 await connection.execute(made)
+        if seen is not None:
+            seen[table.name] = after
     return names
 
 

@@ -38,6 +38,7 @@ from inference_store.store.tables import (
     MARKED_KEY,
     blob_reference,
     erasing,
+    erasing_object,
     inference,
     registration,
 )
@@ -109,10 +110,30 @@ async def gate_exclusive(connection: AsyncConnection) -> None:
     await connection.execute(select(func.pg_advisory_xact_lock(GATE)))
 
 
-async def claimed(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Those storage keys that an erasure is deleting. After `gate_shared`."""
+async def claimed(
+    connection: AsyncConnection, keys: Iterable[str], *, objects: bool = True
+) -> set[str]:
+    """Those storage keys that an erasure is deleting. After `gate_shared`. `objects`: also those
+    that no inference names."""
     wanted = list(keys)
-    if not wanted or not await connection.scalar(select(select(erasing).exists())):
+    if not wanted:
+        return set()
+    found = await claimed_objects(connection, wanted) if objects else set()
+    return found | await _claimed(connection, wanted)
+
+
+async def claimed_objects(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Those that are being deleted as no inference's. After `gate_shared`."""
+    here = erasing_object.c
+    if not await connection.scalar(select(select(here.storage_key).exists())):
+        return set()
+    listed = any_(literal(list(keys), ARRAY(Text(collation="C"))))
+    query = select(here.storage_key).where(here.claimed_at.is_not(None), here.storage_key == listed)
+    return set((await connection.execute(query)).scalars())
+
+
+async def _claimed(connection: AsyncConnection, wanted: Sequence[str]) -> set[str]:
+    if not await connection.scalar(select(select(erasing).exists())):
         return set()
     # one array: a statement has at most 32,767 parameters
     listed = any_(literal(wanted, ARRAY(Text())))

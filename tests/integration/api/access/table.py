@@ -105,6 +105,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/reconciliations"): Row(Right.ADMIN, Over.EVERYTHING, 200),
     ("POST", "/v1/reconciliations"): Row(Right.ADMIN, Over.EVERYTHING, 202, {}),
     ("GET", "/v1/reconciliations/{reconciliation_id}"): Row(Right.ADMIN, Over.EVERYTHING, 200),
+    ("POST", "/v1/reconciliations/{reconciliation_id}/erasures"): Row(
+        Right.DELETE, Over.EVERYTHING, 409, {}
+    ),
     ("GET", "/v1/reconciliations/{reconciliation_id}/findings"): Row(
         Right.ADMIN, Over.EVERYTHING, 200
     ),

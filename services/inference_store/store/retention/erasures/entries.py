@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
 
-from . import marking
+from . import marking, objects
 from .cancelling import cancelled, stop, unmark
 from .erasure import Erasure
 from .requests import ask
@@ -47,4 +47,5 @@ async def apply_cancelled(connection: AsyncConnection, body: Body, _: datetime, 
     await stop(connection, number)
     while await unmark(connection, number, limit=_MARKS):
         pass
+    await objects.unmark(connection, number)
     await cancelled(connection, number)

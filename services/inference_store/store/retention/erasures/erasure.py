@@ -13,7 +13,7 @@ from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.retention.policies import Scope
 from inference_store.store.tables import erased_leaves, erasure, erasure_model
 
-Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again"]
+Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again", "orphans"]
 State: TypeAlias = Literal[
     "pending",
     "marking",
@@ -58,7 +58,7 @@ class Erasure:
     id: UUID
     model: int | None
     cause: Cause
-    scope: Scope
+    scope: Scope | Literal["object"]
     state: State
     run: UUID | None
     requested_at: datetime

@@ -24,7 +24,7 @@ from . import obstacles
 from .erasure import ENDED, Erasure, State, models_of
 
 _ERROR_CHARACTERS = 2000
-_STOPPED = ("cancelling", "cancelled")
+STOPPED = ("cancelling", "cancelled")
 
 
 async def advance(connection: AsyncConnection, id: UUID, state: State) -> bool:
@@ -35,7 +35,7 @@ async def advance(connection: AsyncConnection, id: UUID, state: State) -> bool:
     }
     if state in ENDED:
         values["asked"] = without_values()
-    where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
+    where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
     changed = await connection.execute(erasure.update().where(*where).values(values))
     return changed.rowcount > 0
 
@@ -48,7 +48,7 @@ async def begin_deleting(connection: AsyncConnection, id: UUID) -> bool:
         "deleting_since": since,
         "begun_at": func.coalesce(erasure.c.begun_at, func.now()),
     }
-    where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
+    where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
     return (await connection.execute(erasure.update().where(*where).values(values))).rowcount > 0
 
 
@@ -124,12 +124,12 @@ async def finish(
         "error": reason,
         "held": held,
         "finished_at": func.now() if state == ended else None,
-        "retry_at": _still_to_come() if left else None,
+        "retry_at": still_to_come() if left else None,
         "asked": without_values() if state in ENDED else erasure.c.asked,
     }
     if not left:
         await obstacles.clear(connection, one.id)
-    where = (erasure.c.id == one.id, erasure.c.state.not_in(_STOPPED))
+    where = (erasure.c.id == one.id, erasure.c.state.not_in(STOPPED))
     changed = await connection.execute(erasure.update().where(*where).values(values))
     return state if changed.rowcount else "cancelling"
 
@@ -139,9 +139,9 @@ async def failed(connection: AsyncConnection, id: UUID, error: str) -> None:
     values = {
         "state": "failed",
         "error": error[:_ERROR_CHARACTERS],
-        "retry_at": _still_to_come(),
+        "retry_at": still_to_come(),
     }
-    where = (erasure.c.id == id, erasure.c.state.not_in(_STOPPED))
+    where = (erasure.c.id == id, erasure.c.state.not_in(STOPPED))
     await connection.execute(erasure.update().where(*where).values(values))
 
 
@@ -159,6 +159,6 @@ def without_values() -> ColumnElement[Any]:
     return case((asked.has_key(ids), count), else_=rest)
 
 
-def _still_to_come() -> ColumnElement[Any]:
+def still_to_come() -> ColumnElement[Any]:
     """What has just been tried is not tried again at once."""
     return case((erasure.c.retry_at > func.now(), erasure.c.retry_at), else_=None)
