@@ -16,7 +16,7 @@ from inference_store.store.events import StorageKey, parse_stored, uid_floor
 from inference_store.store.layout import around, capture_of
 from inference_store.store.tables import blob_reference, erasing, inference, registration
 
-from .identities import Identity, among, by_model
+from .identities import Identity, by_model, marked_by
 from .marks import Mark, gate_exclusive
 
 
@@ -58,8 +58,9 @@ async def sharing(connection: AsyncConnection, page: Sequence[Mark]) -> set[Iden
 async def mark_claimed(connection: AsyncConnection, erasure: UUID, page: Sequence[Mark]) -> None:
     """Say that objects of these marks may be gone from now on: a hold that comes later tells so."""
     for model, uids in by_model((mark.model, mark.uid) for mark in page):
-        where = (erasing.c.erasure == erasure, among(erasing, model, uids))
-        fresh = erasing.update().where(*where, erasing.c.claimed_at.is_(None))
+        fresh = erasing.update().where(
+            marked_by(erasure, model, uids), erasing.c.claimed_at.is_(None)
+        )
         await connection.execute(fresh.values(claimed_at=func.now()))
 
 

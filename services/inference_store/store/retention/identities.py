@@ -8,6 +8,8 @@ from uuid import UUID
 from sqlalchemy import ARRAY, ColumnElement, Table, and_, any_, literal
 from sqlalchemy import UUID as UUID_TYPE
 
+from inference_store.store.tables import erasing
+
 Identity: TypeAlias = tuple[int, UUID]
 
 
@@ -29,3 +31,11 @@ def by_model(identities: Iterable[Identity]) -> list[tuple[int, list[UUID]]]:
     return [
         (model, [uid for _, uid in group]) for model, group in groupby(ordered, lambda one: one[0])
     ]
+
+
+def marked_by(erasure: UUID, model: int, uids: Sequence[UUID]) -> ColumnElement[bool]:
+    """These marks of an erasure, found by their uids.
+
+    By `=` Postgres may read all marks of the erasure to find those of a batch, batch after batch.
+    """
+    return among(erasing, model, uids) & erasing.c.erasure.is_not_distinct_from(erasure)

@@ -31,7 +31,7 @@ from sqlalchemy import ARRAY, Text, any_, func, literal, or_, select, tuple_, un
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.events import parse_stored, received_at_of
+from inference_store.store.events import parse_stored, received_at_of, uid_floor
 from inference_store.store.layout import belongs_to
 from inference_store.store.partitions import Span, Spans, spans
 from inference_store.store.tables import (
@@ -43,7 +43,7 @@ from inference_store.store.tables import (
     registration,
 )
 
-from .identities import Identity, among, by_model
+from .identities import Identity, among, by_model, marked_by
 
 GATE: Final = 7_302_003
 _ROWS = 1000
@@ -227,8 +227,8 @@ async def remove(
     connection: AsyncConnection, erasure: UUID, model: int, uids: Sequence[UUID]
 ) -> int:
     """Take marks away: what they said to erase is gone. How many there were."""
-    where = (erasing.c.erasure == erasure, among(erasing, model, uids))
-    return (await connection.execute(erasing.delete().where(*where))).rowcount
+    removed = erasing.delete().where(marked_by(erasure, model, uids))
+    return (await connection.execute(removed)).rowcount
 
 
 async def in_few_spans(connection: AsyncConnection, uids: Sequence[UUID]) -> Sequence[UUID]:
@@ -239,10 +239,16 @@ async def in_few_spans(connection: AsyncConnection, uids: Sequence[UUID]) -> Seq
     """
     known = Spans(await spans(connection, closed=True))
     seen: set[Span | None] = set()
+    lo = hi = UUID(int=0)
     for number, uid in enumerate(uids):
-        seen.add(known.find(received_at_of(uid)))
+        if lo <= uid < hi:
+            continue  # of the span before
+        span = known.find(received_at_of(uid))
+        seen.add(span)
         if len(seen) > _SPANS:
             return uids[:number]
+        if span is not None:
+            lo, hi = uid_floor(span.lo), uid_floor(span.hi)
     return uids
 
 

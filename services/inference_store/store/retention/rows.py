@@ -56,7 +56,7 @@ async def forget(
             gone += await _forget_inferences(connection, one, model, uids, whole_span=whole_span)
         erased[model] = await marks.remove(connection, one.id, model, uids)
     total = sum(erased.values())
-    received = [received_at_of(mark.uid) for mark in done]
+    named = [mark.uid for mark in done]
     await erasures.count(
         connection,
         one.id,
@@ -65,7 +65,7 @@ async def forget(
         versions=versions,
         bytes=said,
         table_rows=gone,
-        received=(min(received), max(received)),
+        received=(received_at_of(min(named)), received_at_of(max(named))),
         by_model=erased,
     )
     if one.run is not None:
