@@ -194,6 +194,7 @@ class Leader:
         await self._fold_producers()
         await prune(self._engine, self._settings, self._pace, self._ledger)
         await forget_values(self._ledger, self._settings, self._pace)
+        await partitions.tell(self._engine)
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)

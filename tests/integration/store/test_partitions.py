@@ -176,3 +176,17 @@ async def test_every_partition_is_vacuumed_before_a_tenth_of_it_is_new(
         for name in span.tables:
             options = await connection.scalar(told, {"name": name})
             assert "autovacuum_vacuum_insert_scale_factor=0.05" in options, name
+            assert "autovacuum_vacuum_scale_factor=0.05" in options, name
+
+
+async def test_partitions_of_an_older_version_are_told_of_vacuum(engine: AsyncEngine) -> None:
+    known = await partitions.make_missing(engine, [NOW], target=1000)
+    span = known.find(NOW)
+    assert span is not None
+    older = span.tables[0]
+    async with engine.begin() as connection:
+        await connection.execute(
+            text(f"ALTER TABLE {older} RESET (autovacuum_vacuum_scale_factor)")
+        )
+    assert await partitions.tell(engine) == 1
+    assert await partitions.tell(engine) == 0

@@ -10,6 +10,7 @@ from .making import AHEAD, create, make_ahead, make_missing
 from .merging import merge
 from .span import Span, Spans, lock_catalogue, spans
 from .statistics import analyse
+from .vacuum import tell
 
 __all__ = [
     "AHEAD",
@@ -23,4 +24,5 @@ __all__ = [
     "make_missing",
     "merge",
     "spans",
+    "tell",
 ]

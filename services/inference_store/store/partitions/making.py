@@ -11,6 +11,7 @@ from inference_store.store.failpoints import failpoint
 from inference_store.store.tables import PARTITIONED, partition_span
 
 from .span import Span, Spans, lock_catalogue, spans
+from .vacuum import told
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 # Widths nest into each other when aligned to _EPOCH.
@@ -19,12 +20,6 @@ _DEFAULT_WIDTH = timedelta(days=1)
 _OLD = timedelta(days=60)
 # An hour's traffic never waits for the first event of the next span to make it.
 AHEAD = timedelta(hours=1)
-# Counts read indexes alone where vacuum has been: it comes after each twentieth that is added, not
-# each fifth. It reads what is new, and no index.
-_VACUUM = {
-    "autovacuum_vacuum_insert_scale_factor": "0.05",
-    "autovacuum_vacuum_insert_threshold": "10000",
-}
 
 
 async def make_missing(engine: AsyncEngine, instants: Sequence[datetime], *, target: int) -> Spans:
@@ -108,7 +103,7 @@ def like(parent: str) -> str:
 
 def settings() -> str:
     """What a partition is told besides: a table's settings are not its partitions'."""
-    return f"WITH ({', '.join(f'{name} = {value}' for name, value in _VACUUM.items())})"
+    return f"WITH ({told()})"
 
 
 def bounds_of(span: Span) -> str:

@@ -21,7 +21,7 @@ _OF_SHARDS = text(
     "SELECT sum(result::bigint) FROM run_command_on_shards(:name,"
     " $$SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = '%s'::regclass$$) WHERE success"
 )
-_BUSY = (UndefinedTableError, LockNotAvailableError, DeadlockDetectedError)
+BUSY = (UndefinedTableError, LockNotAvailableError, DeadlockDetectedError)
 
 
 async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
@@ -36,7 +36,7 @@ async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
         try:
             done += await _analyse(engine, span, growth)
         except DBAPIError as error:
-            if not isinstance(cause_of(error), _BUSY):
+            if not isinstance(cause_of(error), BUSY):
                 raise
     return done
 
