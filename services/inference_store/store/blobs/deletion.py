@@ -1,5 +1,6 @@
 """Deleting objects, every version of them, and seeing that they are gone."""
 
+import math
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -23,6 +24,7 @@ from .listing import survivors
 
 _VERSIONING_SECONDS = 60.0
 THREADS = 4  # bulk deletes in flight: more gain nothing on one server
+_LEAST = 250  # in a request, where there are so many
 _NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed"}
 
 
@@ -128,7 +130,8 @@ class Deletion:
     def _delete(self, bucket: str, doomed: Sequence[Version]) -> list[DeleteFault]:
         plain = [version for version in doomed if is_plain(version.key)]
         odd = [version for version in doomed if not is_plain(version.key)]
-        pieces = [plain[at : at + PAGE] for at in range(0, len(plain), PAGE)]
+        size = _page_size(len(plain))
+        pieces = [plain[at : at + size] for at in range(0, len(plain), size)]
         running = [self._executor.submit(self._delete_page, bucket, piece) for piece in pieces]
         faults = [fault for done in running for fault in done.result()]
         return faults + [fault for one in odd for fault in self._delete_one(bucket, one)]
@@ -175,6 +178,13 @@ class Deletion:
                 if exc.code in _NO_VERSIONS:
                     return False
                 raise
+
+
+def _page_size(count: int) -> int:
+    """Of equal requests, as many as are in flight at once or several times that: none waits alone
+    for the last one."""
+    requests = THREADS * math.ceil(count / (THREADS * PAGE))
+    return max(_LEAST, math.ceil(count / max(1, requests)))
 
 
 def _by_bucket(keys: Iterable[StorageKey]) -> dict[str, list[str]]:

@@ -36,7 +36,13 @@ def survivors(
     """
     swept = partial(_swept, client, bucket, versions=versions)
     side_by_side = map if executor is None else executor.map
-    found, left = swept(keys, size=PAGE if expected else _FEW)
+    # the server makes a page while another is read: more than two gain nothing
+    parts = _halves(keys) if expected else [keys]
+    found: list[Version] = []
+    left: list[str] = []
+    for some, rest in side_by_side(partial(swept, size=PAGE if expected else _FEW), parts):
+        found += some
+        left += rest
     for some, rest in side_by_side(partial(swept, size=PAGE), _folders(left)):
         found += some
         for alone in side_by_side(partial(swept, size=_FEW), ([key] for key in rest)):
@@ -87,6 +93,11 @@ def _behind(keys: Sequence[str], page: Page, *, versions: bool) -> Sequence[str]
     if page.last is None:
         return keys
     return keys[(bisect_left if versions else bisect_right)(keys, page.last) :]
+
+
+def _halves(keys: Sequence[str]) -> list[Sequence[str]]:
+    middle = len(keys) // 2 if len(keys) > PAGE else 0
+    return [keys[:middle], keys[middle:]] if middle else [keys]
 
 
 def _folders(keys: Sequence[str]) -> Iterator[list[str]]:
