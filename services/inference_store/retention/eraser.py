@@ -11,12 +11,16 @@ After the last batch the key registry's examples go, and the erasure ends with i
 A crash before 4 leaves the marks, so no reader shows the inferences, and the next run begins at
 1 again: deleting what is gone is no fault. An object that is still there (a lock of S3, a right
 that is missing) keeps its mark, so that its row, which names it, is not lost.
+
+Batches overlap, each in this order: while objects of one are deleted, the rows of the one before
+are, and the one after is claimed. Objects are deleted for one batch at a time, and so are rows, in
+the order of the claims.
 """
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence, Set
-from datetime import datetime
 from math import inf
 from uuid import UUID
 
@@ -27,28 +31,27 @@ from inference_store.store import traces
 from inference_store.store.blobs import Blobs, Deleted, DeleteFault
 from inference_store.store.certificates.batches import tell_batch
 from inference_store.store.errors import HoldUnreadable
-from inference_store.store.events import StorageKey, parse_stored
+from inference_store.store.events import parse_stored
 from inference_store.store.failpoints import failpoint
 from inference_store.store.holds import kept
-from inference_store.store.metrics import (
-    ERASED,
-    OBJECTS_DELETED,
-    STEP_SECONDS,
-)
+from inference_store.store.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.store.retention import claims, erasures, marks, rows
-from inference_store.store.retention.erasures import Erasure, State, obstacles
-from inference_store.store.retention.failures import failed, reason_of
+from inference_store.store.retention.erasures import Erasure, State
+from inference_store.store.retention.failures import failed
+from inference_store.store.retention.identities import Identity
 from inference_store.store.retention.marks import Mark, Place
 from inference_store.store.stages import stage
 
 from .asides import Asides
+from .batch import NOTHING, Batch
 from .certifier import Certifier, without_key
+from .left_over import note, objects_of, proved, sentence
 from .pace import Pace
 from .requests import forget_requests
 
 _log = structlog.get_logger()
-# Of how many objects of a batch it is asked when their locks end.
-_ASKED = 100
+# Batches that are claimed and not done: a hold that comes then finds all of them claimed.
+_UNDER_WAY = 2
 
 
 class Eraser:
@@ -73,6 +76,10 @@ class Eraser:
         # where those that were given no more time go on, and what went wrong so far
         self._places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
+        self._objects = asyncio.Lock()
+        self._rows = asyncio.Lock()
+        # of batches that are claimed and not done
+        self._going: set[Identity] = set()
 
     async def finish(self, one: Erasure, *, seconds: float = inf) -> State | None:
         """Erase all that is marked, whoever marked it, and say how it ended.
@@ -89,14 +96,11 @@ class Eraser:
     async def _finish(self, one: Erasure, seconds: float) -> State | None:
         after, error = self._places.pop(one.id, (None, None))
         until = time.monotonic() + seconds
-        while True:
-            after, fault = await self.step(one, after)
-            error = error or fault
-            if after is None:
-                break
-            if time.monotonic() > until:
-                self._places[one.id] = after, error
-                return None
+        after, fault = await self._all(one, after, until)
+        error = error or fault
+        if after is not None:
+            self._places[one.id] = after, error
+            return None
         if one.scope == "inference" and one.cause in {"policy", "request"}:
             await self._asides.take_erased(one)
         async with self._engine.begin() as connection:
@@ -110,6 +114,33 @@ class Eraser:
         _log.info("erasure", action="erasure", id=str(one.id), state=state, error=error)
         return state
 
+    async def _all(
+        self, one: Erasure, after: Place | None, until: float
+    ) -> tuple[Place | None, str | None]:
+        """Erase all marks behind `after`, batches overlapping: the last mark where time was up,
+        and what went wrong first."""
+        under_way: deque[asyncio.Task[str | None]] = deque()
+        faults: list[str | None] = []
+        try:
+            while True:
+                if len(under_way) == _UNDER_WAY:
+                    faults.append(await under_way.popleft())
+                batch, fault = await self._next(one, after)
+                faults.append(fault)
+                after = batch.last
+                if after is None:
+                    break
+                self._going |= batch.identities
+                under_way.append(asyncio.create_task(self._carry_out(one, batch)))
+                if time.monotonic() > until:
+                    break
+            while under_way:
+                faults.append(await under_way.popleft())
+        finally:
+            # what is under way ends before anything else begins, also after trouble
+            await asyncio.gather(*under_way, return_exceptions=True)
+        return after, next((each for each in faults if each is not None), None)
+
     async def step(
         self, one: Erasure, after: Place | None, *, whole_span: bool = False
     ) -> tuple[Place | None, str | None]:
@@ -117,50 +148,84 @@ class Eraser:
 
         (None, None) when there are none, or it was cancelled; (None, why) where nothing may go.
         """
+        batch, fault = await self._next(one, after)
+        self.spared = batch.spared
+        if fault is None:
+            fault = await self._carry_out(one, batch, whole_span=whole_span)
+        return batch.last, fault
+
+    async def _next(self, one: Erasure, after: Place | None) -> tuple[Batch, str | None]:
+        """Claim the next batch; or why nothing may go."""
         await self._pace.next_step()
-        self.spared = False
         try:
             with stage(STEP_SECONDS, "claim"):
-                page, doomed, last = await self._claim(one, after)
+                return await self._claim(one, after), None
         except HoldUnreadable as error:
             failed("hold_unreadable")
-            return None, error.detail
-        if not page:
-            return last, None
-        deleted, faults = await self._delete(one, page, doomed)
-        left = {fault.key for fault in faults}
-        done = [mark for mark in page if left.isdisjoint(_objects(mark))]
-        objects = len(doomed) - len(left.intersection(map(parse_stored, doomed)))
+            return NOTHING, error.detail
+
+    async def _carry_out(
+        self, one: Erasure, batch: Batch, *, whole_span: bool = False
+    ) -> str | None:
+        """Delete, see it gone, forget; what went wrong."""
+        if not batch.page:
+            return None
+        try:
+            async with self._objects:
+                deleted, faults = await self._delete(one, batch.page, batch.doomed)
+            async with self._rows:
+                await self._end(one, batch, deleted, faults, whole_span=whole_span)
+        finally:
+            self._going -= batch.identities
+        return sentence(faults)
+
+    async def _end(
+        self,
+        one: Erasure,
+        batch: Batch,
+        deleted: Deleted,
+        faults: list[DeleteFault],
+        *,
+        whole_span: bool,
+    ) -> None:
+        page, doomed = batch.page, batch.doomed
+        done, objects = page, len(doomed)
+        if left := {fault.key for fault in faults}:
+            done = [mark for mark in page if left.isdisjoint(objects_of(mark))]
+            objects -= len(left.intersection(map(parse_stored, doomed)))
         # those that follow one that stays are remembered one by one
-        whole_span = whole_span and len(done) == len(page) and not self.spared
+        whole_span = whole_span and len(done) == len(page) and not batch.spared
         with stage(STEP_SECONDS, "forget"):
             await self._forget(one, done, doomed, deleted, objects=objects, whole_span=whole_span)
-        await self._note(one, faults, done)
-        return last, sentence(faults)
+        await note(self._engine, self._blobs, one, faults, done)
 
-    async def _claim(
-        self, one: Erasure, after: Place | None
-    ) -> tuple[Sequence[Mark], frozenset[str], Place | None]:
-        """The next marks, the objects that may go, and the last mark that was looked at.
+    async def _claim(self, one: Erasure, after: Place | None) -> Batch:
+        """The next marks, and their objects that may go.
 
         A hold that is placed before the gate is given back keeps its own; one that comes later
         lists what is claimed here. From the commit on nothing is cancelled.
         """
         async with self._engine.begin() as connection:
             page = await marks.page(connection, one.id, after=after, limit=self._batch)
-            if not page or not await erasures.advance(connection, one.id, "marking"):
-                return (), frozenset(), None
+            if not page:
+                return NOTHING
+            # before the erasure's row is locked, for which the rows of the batch before wait
             await marks.gate_exclusive(connection)
-            in_ledger = one.cause in {"policy", "request"}
-            since = one.requested_at
-            left = await kept.spare(connection, page, since=since, in_ledger=in_ledger)
-            self.spared = len(left) < len(page)
-            last = page[-1].place
+            if not await erasures.advance(connection, one.id, "marking"):
+                return NOTHING
+            left = await kept.spare(
+                connection,
+                page,
+                since=one.requested_at,
+                in_ledger=one.cause in {"policy", "request"},
+                going=self._going,
+            )
+            spared, last = len(left) < len(page), page[-1].place
             if not left:
-                return (), frozenset(), last
+                return Batch((), frozenset(), last, spared)
             await erasures.begin_deleting(connection, one.id)
             await claims.mark_claimed(connection, one.id, left)
-            return left, await claims.claim(connection, left), last
+            return Batch(left, await claims.claim(connection, left), last, spared)
 
     async def _delete(
         self, one: Erasure, page: Sequence[Mark], doomed: Iterable[str]
@@ -214,47 +279,3 @@ class Eraser:
         failpoint("retention.row_delete.after")
         ERASED.labels(one.scope).inc(erased)
         OBJECTS_DELETED.inc(objects)
-
-    async def _note(
-        self, one: Erasure, faults: Sequence[DeleteFault], done: Sequence[Mark]
-    ) -> None:
-        """Name what stands in the way, and until when; what does no longer is forgotten."""
-        if not faults and one.state != "failed":
-            return
-        ends = await asyncio.to_thread(self._ends, faults[:_ASKED])
-        found = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
-        gone = [str(key) for mark in done for key in _objects(mark)]
-        async with self._engine.begin() as connection:
-            await obstacles.note(connection, one.id, found, gone)
-
-    def _ends(self, faults: Sequence[DeleteFault]) -> dict[StorageKey, datetime | None]:
-        return {fault.key: self._blobs.locked_until(fault.key) for fault in faults if fault.held}
-
-
-def _objects(mark: Mark) -> list[StorageKey]:
-    """Every object of a mark: one that could not be dealt with keeps the mark."""
-    keys: set[str | None] = set(mark.doomed)
-    if mark.scope == "input":
-        keys |= {mark.metadata, mark.sidecar}
-    return [parse_stored(key) for key in keys if key is not None]
-
-
-def proved(
-    faults: Iterable[DeleteFault], keys: Sequence[StorageKey], left: Iterable[StorageKey]
-) -> list[DeleteFault]:
-    """What is listed still, whatever the answer to the delete said; and what was not rewritten."""
-    said = {fault.key: fault for fault in faults}
-    deleted = set(keys)
-    rewriting = [fault for key, fault in said.items() if key not in deleted]
-    unseen = "deleted without a fault, and listed still"
-    return rewriting + [said.get(key) or DeleteFault(key, "StillThere", unseen) for key in left]
-
-
-def sentence(faults: Sequence[DeleteFault]) -> str | None:
-    if not faults:
-        return None
-    for fault in faults:
-        failed(reason_of(fault.code, fault.message))
-    first = faults[0]
-    others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
-    return f"{first.key}{others}: {first.code} {first.message}".strip()

@@ -33,7 +33,7 @@ from inference_store.store.settings import RetentionSettings
 from inference_store.store.stages import stage
 
 from .certifier import Certifier, without_key
-from .eraser import proved, sentence
+from .left_over import proved, sentence
 from .marker import ACTOR
 from .pace import Pace
 

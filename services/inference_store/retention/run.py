@@ -49,8 +49,8 @@ async def run(
     engine = engine_of(
         settings,
         application="inference-store-retention",
-        # one each for leadership, health, gauges, the audit's chain and the work
-        pool_size=max(settings.postgres_pool_size, 5),
+        # one each for leadership, health, gauges and the audit's chain, three for the work
+        pool_size=max(settings.postgres_pool_size, 7),
     )
     blobs = Blobs(settings)
     try:

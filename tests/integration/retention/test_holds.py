@@ -120,7 +120,7 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
     asked = await request(engine, *doomed)
     # all but three: whatever the order of their keys, some are in each batch of four
     uids = [one.uid for one in doomed[3:]]
-    answers: list[tuple[set[UUID], Placed]] = []
+    answers: list[tuple[set[UUID], Placed, set[UUID]]] = []
     loop, calls = asyncio.get_running_loop(), 0
 
     def tell(what: str) -> None:
@@ -129,17 +129,19 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
         if what == step and calls == batch:
             answers.append(asyncio.run_coroutine_threadsafe(placing(), loop).result(30))
 
-    async def placing() -> tuple[set[UUID], Placed]:
-        return await storing.stored(), await place(engine, model, None, *uids)
+    async def placing() -> tuple[set[UUID], Placed, set[UUID]]:
+        # rows of the batch before go meanwhile
+        before = await storing.stored()
+        return before, await place(engine, model, None, *uids), await storing.stored()
 
     with Watched(settings) as blobs:
         blobs.tell = tell
         state = await Eraser(engine, blobs, NoPace(), batch=4).finish(asked)
-    ((there, placed),) = answers
+    ((before, placed, after),) = answers
     claimed = {claim.uid for claim in placed.claimed}
     assert claimed
-    assert claimed <= there & set(uids)
-    safe = there & set(uids) - claimed
+    assert claimed <= before & set(uids)
+    safe = after & set(uids) - claimed
     assert safe or batch > 1
     assert state == ("partly_held" if safe else "deleted")
     assert await storing.stored() == safe

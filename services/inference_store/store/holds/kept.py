@@ -2,7 +2,7 @@
 again, and remembered, so that the erasure goes on where the hold is released or changed."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from datetime import datetime
 from typing import Any, Final, TypeAlias
 from uuid import UUID
@@ -35,14 +35,20 @@ Held: TypeAlias = list[Any]
 
 
 async def spare(
-    connection: AsyncConnection, page: Sequence[Mark], *, since: datetime, in_ledger: bool
+    connection: AsyncConnection,
+    page: Sequence[Mark],
+    *,
+    since: datetime,
+    in_ledger: bool,
+    going: Set[Identity] = frozenset(),
 ) -> list[Mark]:
     """The marks that no hold keeps, of those that an erasure is about to claim. After the gate.
 
     `since`: when the erasure was asked for; `in_ledger`: by an entry of the ledger. What it marked
     that is not stored is known by its keys alone: a hold of its model that is younger keeps it.
     Others that share an object with these, and are marked too, are spared here as well: else their
-    object would go before their turn came. Raises HoldUnreadable.
+    object would go before their turn came. `going`: what of them was claimed before, and is being
+    erased now. Raises HoldUnreadable.
     """
     found = await in_force(connection)
     if not found:
@@ -54,7 +60,7 @@ async def spare(
         of_model |= await _not_stored(connection, younger, model, uids)
         kept |= {(model, uid): one for uid, one in of_model.items()}
     left = [mark for mark in page if (mark.model, mark.uid) not in kept]
-    for model, uids in by_model(await claims.sharing(connection, left)):
+    for model, uids in by_model(await claims.sharing(connection, left) - going):
         sharers = await holding(connection, found, model, uids)
         kept |= {(model, uid): one for uid, one in sharers.items()}
     await _set_apart(connection, kept)

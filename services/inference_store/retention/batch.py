@@ -1,0 +1,28 @@
+"""What is erased at once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from inference_store.store.retention.identities import Identity
+from inference_store.store.retention.marks import Mark, Place
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What may be erased now: the marks that no hold keeps, and the objects that may go."""
+
+    page: Sequence[Mark]
+    doomed: frozenset[str]
+    # the last mark that was looked at; None: there are no more
+    last: Place | None
+    # whether a hold keeps some of what was looked at
+    spared: bool = False
+
+    @property
+    def identities(self) -> set[Identity]:
+        """Whose marks they are."""
+        return {(mark.model, mark.uid) for mark in self.page}
+
+
+NOTHING: Final = Batch((), frozenset(), None)

@@ -1,0 +1,67 @@
+"""What of a batch could not be erased, and why: said on the erasure, and counted."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs import Blobs, DeleteFault
+from inference_store.store.events import StorageKey, parse_stored
+from inference_store.store.retention.erasures import Erasure, obstacles
+from inference_store.store.retention.failures import failed, reason_of
+from inference_store.store.retention.marks import Mark
+
+# Of how many objects of a batch it is asked when their locks end.
+_ASKED = 100
+
+
+def objects_of(mark: Mark) -> list[StorageKey]:
+    """Every object of a mark: one that could not be dealt with keeps the mark."""
+    keys: set[str | None] = set(mark.doomed)
+    if mark.scope == "input":
+        keys |= {mark.metadata, mark.sidecar}
+    return [parse_stored(key) for key in keys if key is not None]
+
+
+def proved(
+    faults: Iterable[DeleteFault], keys: Sequence[StorageKey], left: Iterable[StorageKey]
+) -> list[DeleteFault]:
+    """What is listed still, whatever the answer to the delete said; and what was not rewritten."""
+    said = {fault.key: fault for fault in faults}
+    deleted = set(keys)
+    rewriting = [fault for key, fault in said.items() if key not in deleted]
+    unseen = "deleted without a fault, and listed still"
+    return rewriting + [said.get(key) or DeleteFault(key, "StillThere", unseen) for key in left]
+
+
+def sentence(faults: Sequence[DeleteFault]) -> str | None:
+    """What went wrong, for people; every fault is counted."""
+    if not faults:
+        return None
+    for fault in faults:
+        failed(reason_of(fault.code, fault.message))
+    first = faults[0]
+    others = f", and {len(faults) - 1} more" if len(faults) > 1 else ""
+    return f"{first.key}{others}: {first.code} {first.message}".strip()
+
+
+async def note(
+    engine: AsyncEngine,
+    blobs: Blobs,
+    one: Erasure,
+    faults: Sequence[DeleteFault],
+    done: Sequence[Mark],
+) -> None:
+    """Name what stands in the way, and until when; what does no longer is forgotten."""
+    if not faults and one.state != "failed":
+        return
+    ends = await asyncio.to_thread(_ends, blobs, faults[:_ASKED])
+    found = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
+    gone = [str(key) for mark in done for key in objects_of(mark)]
+    async with engine.begin() as connection:
+        await obstacles.note(connection, one.id, found, gone)
+
+
+def _ends(blobs: Blobs, faults: Sequence[DeleteFault]) -> dict[StorageKey, datetime | None]:
+    return {fault.key: blobs.locked_until(fault.key) for fault in faults if fault.held}

@@ -1,0 +1,49 @@
+"""Batches of an erasure overlap: the next one is claimed while objects of the one before go."""
+
+import asyncio
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.eraser import Eraser
+from inference_store.store.holds.placing import Placed
+from inference_store.store.settings import RetentionSettings
+from tests.polling import until
+
+from .conftest import NoPace
+from .holding import place
+from .stored import Storing, ago
+from .test_erasures import found, request
+from .test_holds import Watched, _left
+
+
+async def test_what_is_being_erased_is_not_spared_by_the_claim_of_the_next_batch(
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings
+) -> None:
+    """A hold on it comes while its objects go: it was claimed, and a later one shares a blob."""
+    model = await storing.model()
+    first = await storing.foreign(model, ago(days=2), "a", "shared", None)
+    second = await storing.foreign(model, ago(days=1), "b", "shared", None)
+    asked = await request(engine, first, second)
+    loop, calls, placed = asyncio.get_running_loop(), 0, []
+
+    def tell(_: str) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            placed.append(asyncio.run_coroutine_threadsafe(hold(), loop).result(60))
+
+    async def hold() -> Placed:
+        made = await place(engine, model, None, first.uid)
+        # the second batch is claimed while the first is at its objects
+        query = "SELECT count(*) FROM erasing WHERE claimed_at IS NOT NULL"
+        await until(lambda: storing.scalar(query), lambda count: count == 2, seconds=30)
+        return made
+
+    with Watched(settings) as blobs:
+        blobs.tell = tell
+        state = await Eraser(engine, blobs, NoPace(), batch=1).finish(asked)
+    assert first.uid in {claim.uid for claim in placed[0].claimed}
+    assert state == "deleted"
+    assert (await found(engine, asked)).inferences == 2
+    assert (await storing.stored(), storing.objects()) == (set(), set())
+    assert await _left(engine) == set()
