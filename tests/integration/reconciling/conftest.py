@@ -1,5 +1,9 @@
+import asyncio
+import json
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -10,9 +14,11 @@ from inference_store.store.reconciling.reconciler import Reconciler
 from inference_store.store.reconciling.reconciliations import FINAL, Finding, Reconciliation
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 from tests.integration.retention.stored import Storing
+from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
 
+Command = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
 Reconcile = Callable[..., Awaitable[tuple[Reconciliation, list[Finding]]]]
 
 
@@ -71,3 +77,27 @@ def reconcile(
             return one, await reconciliations.findings(connection, one.id, limit=1000)
 
     return carry_out
+
+
+@pytest.fixture
+def command(service_environment: MakeEnvironment) -> Command:
+    """`inference-store reconcile … --json` as a process: its code and its report."""
+
+    async def run(*arguments: str, **settings: str) -> tuple[int, dict[str, Any]]:
+        environment = service_environment(**settings)
+        called = [sys.executable, "-m", "inference_store.cli.main", "reconcile", "--json"]
+        process = await asyncio.create_subprocess_exec(
+            *called,
+            *arguments,
+            env=environment | {"INFERENCE_STORE_FAILPOINT": settings.get("FAILPOINT", "")},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, error = await process.communicate()
+        code = process.returncode or 0
+        if code < 0:
+            return code, {}
+        assert out, error.decode()
+        return code, dict(json.loads(out))
+
+    return run

@@ -1,9 +1,5 @@
 """The index made anew from the bucket alone, by the command, as an operator would."""
 
-import asyncio
-import json
-import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -30,41 +26,17 @@ from tests.integration.ingester.conftest import StartLine, start_line
 from tests.integration.ingester.test_sidecars import until_counted
 from tests.integration.retention.conftest import NoPace
 from tests.producer import capture
-from tests.servers.fixtures import MakeEnvironment, unique
+from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres
 
 from .captured import Captured
+from .conftest import Command
 
 __all__ = ["start_line"]
 
 OURS = [Captured(number, inline=number % 2 == 0) for number in range(6)]
 STRANGE = [capture(number) for number in range(5)]
 MADE_BY_TIME = ("indexed_at", "revision", "data_deleted_at")
-Command = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
-
-
-@pytest.fixture
-def command(service_environment: MakeEnvironment) -> Command:
-    """`inference-store reconcile … --json` as a process: its code and its report."""
-
-    async def run(*arguments: str, **settings: str) -> tuple[int, dict[str, Any]]:
-        environment = service_environment(**settings)
-        called = [sys.executable, "-m", "inference_store.cli.main", "reconcile", "--json"]
-        process = await asyncio.create_subprocess_exec(
-            *called,
-            *arguments,
-            env=environment | {"INFERENCE_STORE_FAILPOINT": settings.get("FAILPOINT", "")},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, error = await process.communicate()
-        code = process.returncode or 0
-        if code < 0:
-            return code, {}
-        assert out, error.decode()
-        return code, dict(json.loads(out))
-
-    return run
 
 
 async def everything(engine: AsyncEngine) -> dict[str, list[Any]]:
