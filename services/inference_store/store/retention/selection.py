@@ -116,6 +116,8 @@ def unmarked(where: queries.Scope, scope: Scope, wanted: list[Any]) -> Select[An
     mark = select(erasing.c.uid).where(
         erasing.c.model == here.model,
         erasing.c.uid == here.uid,
+        # else all marks before these may be read again for each batch, the dead ones too
+        where.of(erasing),
         or_(erasing.c.scope == "inference", erasing.c.scope == scope),
     )
     query = select(*wanted).where(where.of(inference), ~mark.exists())
