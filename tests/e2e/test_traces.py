@@ -180,6 +180,6 @@ async def test_a_collector_that_is_away_or_hangs_harms_nothing(
             assert hanging.requests
         began = time.monotonic()
         await asyncio.to_thread(service.stop)
-        assert time.monotonic() - began < 30  # of the 60 that the collector takes
+        assert time.monotonic() - began < 50  # of the 60 that the collector takes
         # A line now and then, not one a batch.
         assert service.text.count("opentelemetry") + service.text.count("xport") < 20

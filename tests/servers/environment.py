@@ -35,6 +35,10 @@ def service_environment(
         "API_ADMIN_PORT": "0",
         "RETENTION_ADMIN_PORT": "0",
         "PROXY_ADMIN_PORT": "0",
+        # beside other tests a search is slow: what is asked for is searched whole all the same
+        "QUERY_TIMEOUT_SECONDS": "300",
+        "QUERY_WAIT_SECONDS": "120",
+        "PAGE_SECONDS": "300",
         # beside other tests, of what nobody else wants there may be nothing
         "PROXY_CAPTURE_PRIORITY": "normal",
         **changes,

@@ -46,7 +46,7 @@ class RealLine:
     def blob(self, item: Mapping[str, Any], which: str) -> bytes:
         """An inference's `data`, `response` or `metadata`."""
         path = f"/models/{item['model_id']}/inferences/uid:{item['uid']}/{which}"
-        answer = httpx.get(self.api + path)
+        answer = httpx.get(self.api + path, timeout=120)
         assert answer.status_code == 200, answer.text
         return answer.content
 
@@ -56,11 +56,13 @@ class RealLine:
 
     def accounting(self) -> Any:
         """The books."""
-        return httpx.get(f"{self.api}/accounting").json()
+        return httpx.get(f"{self.api}/accounting", timeout=120).json()
 
     def _items(self, model: str, asked: Mapping[str, Any]) -> list[dict[str, Any]]:
         """None while there is no such model."""
-        answer = httpx.post(f"{self.api}/models/{model}/inferences/query", json=dict(asked))
+        answer = httpx.post(
+            f"{self.api}/models/{model}/inferences/query", json=dict(asked), timeout=120
+        )
         if answer.status_code in (404, 422):  # the model, or its first key, is not there yet
             return []
         assert answer.status_code == 200, answer.text

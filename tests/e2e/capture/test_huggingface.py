@@ -66,7 +66,9 @@ def test_classified_texts(real_line: RealLine, clients: Clients) -> None:
     clients.infer("grpc", proxy.grpc, "sentiment", asked, id="bad")
     two = {"name": "args", "datatype": "BYTES", "shape": [2], "data": ["one", "two"]}
     failed = httpx.post(
-        f"{proxy.url}/v2/models/sentiment/infer", json={"id": "failed", "inputs": [two]}
+        f"{proxy.url}/v2/models/sentiment/infer",
+        json={"id": "failed", "inputs": [two]},
+        timeout=120,
     )
     assert (failed.status_code, failed.text) == (500, "Internal Server Error")
 

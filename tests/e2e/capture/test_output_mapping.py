@@ -30,7 +30,7 @@ def registration() -> object:
 
 
 def test_binary_tensors_become_boxes(real_line: RealLine, clients: Clients) -> None:
-    registered = httpx.put(f"{real_line.api}/models/blobs", json=registration())
+    registered = httpx.put(f"{real_line.api}/models/blobs", json=registration(), timeout=120)
     assert registered.status_code in (200, 201), registered.text
     pixels = [
         255 if (x, y) in GREEN and channel == 1 else 0

@@ -54,7 +54,9 @@ def test_digits_over_rest_and_grpc(
 
     first, second = real_line.again("digits")
     assert first.messages == (json.dumps(asked).encode(),)
-    sent = httpx.post(mlserver.url + first.path, content=first.messages[0], headers=first.headers)
+    sent = httpx.post(
+        mlserver.url + first.path, content=first.messages[0], headers=first.headers, timeout=120
+    )
     assert sent.content == answer.content
     called = clients.call(mlserver.grpc, second.path, *second.messages)
     assert clients.decode("ModelInferResponse", called.responses[0])["id"] == "digit-2"
@@ -130,7 +132,9 @@ def test_binary_tensors_of_triton(real_line: RealLine, clients: Clients, triton:
         assert answer["outputs"][0]["data"] == [2, 5, 0]
     binary, message, _ = real_line.again("twice")
     assert "inference-header-content-length" in binary.headers
-    sent = httpx.post(triton.url + binary.path, content=binary.messages[0], headers=binary.headers)
+    sent = httpx.post(
+        triton.url + binary.path, content=binary.messages[0], headers=binary.headers, timeout=120
+    )
     assert sent.status_code == 200
     assert sent.content.endswith(b"\x00\x00\x00\x40\x00\x00\xa0\x40\x00\x00\x00\x80")
     assert clients.call(triton.grpc, message.path, *message.messages).code == "OK"
@@ -169,7 +173,10 @@ def test_json_lines_of_chariot(real_line: RealLine, chariot_engine: ChariotEngin
     (again,) = real_line.again("detector")
     assert again.messages == (body,)
     sent = httpx.post(
-        chariot_engine.url + again.path, content=again.messages[0], headers=again.headers
+        chariot_engine.url + again.path,
+        content=again.messages[0],
+        headers=again.headers,
+        timeout=120,
     )
     assert sent.content == answer.content
 
@@ -218,7 +225,9 @@ def test_a_chat_that_is_streamed(real_line: RealLine, stub: Stub) -> None:
     assert item["data_hash"] == sha256(data)
     (again,) = real_line.again("chat")
     assert again.messages == (json.dumps(asked).encode(),)
-    sent = httpx.post(stub.url + again.path, content=again.messages[0], headers=again.headers)
+    sent = httpx.post(
+        stub.url + again.path, content=again.messages[0], headers=again.headers, timeout=120
+    )
     assert sent.content == answer.content
 
 
@@ -239,8 +248,8 @@ def test_kserves_own_protocols(real_line: RealLine) -> None:
 def test_what_only_passes_is_not_captured(real_line: RealLine, clients: Clients) -> None:
     proxy = real_line.proxies["mlserver"]
     seen = proxy.metrics("captures_total")
-    assert httpx.get(f"{proxy.url}/v2/models/digits").status_code == 200
-    assert httpx.post(f"{proxy.url}/v2/repository/index", json={}).status_code == 200
+    assert httpx.get(f"{proxy.url}/v2/models/digits", timeout=120).status_code == 200
+    assert httpx.post(f"{proxy.url}/v2/repository/index", json={}, timeout=120).status_code == 200
     assert clients.call(proxy.grpc, f"{V2}/ServerLive", b"").code == "OK"
     assert proxy.metrics("captures_total") == seen
 

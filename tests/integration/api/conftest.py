@@ -16,6 +16,13 @@ from inference_store.store.settings import ApiSettings
 from tests.servers.minio import S3
 
 MakeApp = Callable[..., FastAPI]
+# What a test asks for is searched whole, however busy the machine is.
+_UNHURRIED = {
+    "page_seconds": 300.0,
+    "query_timeout_seconds": 300.0,
+    "query_wait_seconds": 120.0,
+    "policy_preview_seconds": 300.0,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -39,8 +46,7 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
             s3_access_key=minio_server.access_key,
             s3_secret_key=minio_server.secret_key,
             s3_bucket=bucket,
-            # what a test asks for is searched whole, however busy the machine is
-            **{"auth": "off", "page_seconds": 60.0, "query_timeout_seconds": 60.0, **changes},
+            **({"auth": "off"} | _UNHURRIED | changes),
         )
 
     return make

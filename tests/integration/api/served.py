@@ -30,7 +30,9 @@ async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
 
     await until(started, bool)
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{config.port}") as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{config.port}", timeout=120
+        ) as client:
             yield client
     finally:
         server.should_exit = server.force_exit = True

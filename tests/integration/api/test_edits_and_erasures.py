@@ -155,7 +155,7 @@ async def test_a_crash_between_blob_and_rows_leaves_no_orphan(
     service = Service("api", environment, tmp_path)
     try:
         await asyncio.to_thread(service.wait_ready)
-        async with httpx.AsyncClient(base_url=address_of(service)) as killing:
+        async with httpx.AsyncClient(base_url=address_of(service), timeout=120) as killing:
             with pytest.raises(httpx.TransportError):
                 await edit(killing, trial.one)
         assert await asyncio.to_thread(service.process.wait, 30) == 128 + SIGKILL

@@ -132,7 +132,7 @@ async def test_blobs_stream_with_their_type(
     assert (await client.get(f"{base}/metadata")).status_code == 404
     urls = (await client.get(base)).json()["urls"]
     assert urls["metadata"] is None
-    async with httpx.AsyncClient() as anyone:
+    async with httpx.AsyncClient(timeout=120) as anyone:
         assert (await anyone.get(urls["data"])).content == image
     async with engine.begin() as connection:
         await connection.execute(update(inference).values(data_deleted_at=at(9)))

@@ -34,7 +34,7 @@ async def test_a_link_is_for_one_object_and_a_while(
     assert parse_qs(link.query)["X-Amz-Expires"] == ["600"]
     # nothing was stored of the second, and the third's bucket is not on the list of today
     assert (urls["response"], urls["metadata"]) == (None, None)
-    async with httpx.AsyncClient() as anyone:
+    async with httpx.AsyncClient(timeout=120) as anyone:
         assert (await anyone.get(urls["data"])).content == b"<script>"
         for other in ("secret", "", "d%2f..%2fsecret"):
             moved = link._replace(path=f"/{bucket}/{other}").geturl()

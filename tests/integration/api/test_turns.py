@@ -29,7 +29,7 @@ async def test_one_callers_heavy_queries_hold_up_nobody_else(
     make_app: MakeApp, engine: AsyncEngine
 ) -> None:
     await store(engine, Made("one", at(1), [("n", "int", "1")]))
-    app = make_app(auth="on", api_token="sesame", query_timeout_seconds=20, query_wait_seconds=0.5)
+    app = make_app(auth="on", api_token="sesame", query_timeout_seconds=120, query_wait_seconds=0.5)
     async with client_of(app) as client:
         heavy, other = await _key(client), await _key(client)
 
@@ -62,7 +62,7 @@ async def test_one_callers_heavy_queries_hold_up_nobody_else(
 
 async def test_a_short_burst_waits_and_is_answered(make_app: MakeApp, engine: AsyncEngine) -> None:
     await store(engine, Made("one", at(1), [("n", "int", "1")]))
-    app = make_app(queries_at_once=1, query_wait_seconds=30)
+    app = make_app(queries_at_once=1, query_wait_seconds=120)
     async with client_of(app) as client:
         answers = await asyncio.gather(
             *(client.post(f"{_BASE}/count", json=_HEAVY) for _ in range(25))
@@ -80,7 +80,7 @@ async def test_a_query_asks_for_less_time(make_app: MakeApp, engine: AsyncEngine
                 answer = await client.post(f"{_BASE}/{path}", json=body)
                 assert answer.status_code == 503
                 assert answer.json()["type"] == "/docs/errors#query-timeout"
-            assert time.monotonic() - began < 30
+            assert time.monotonic() - began < 50
         for seconds in (61, 0.01, -1, "1"):
             body = {"timeout_seconds": seconds}
             answer = await client.post(f"{_BASE}/query", json=body)

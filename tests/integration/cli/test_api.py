@@ -85,7 +85,7 @@ def test_without_the_object_store_it_is_ready_and_answers(
             os.kill(pid, signal.SIGSTOP)
         said = _health(api)
         address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
-        answer = httpx.get(f"{address}/v1/models")
+        answer = httpx.get(f"{address}/v1/models", timeout=120)
     finally:
         for pid in stopped:
             os.kill(pid, signal.SIGCONT)
@@ -120,9 +120,7 @@ def test_before_the_ledger_was_compared_it_is_not_ready(
 async def test_questions_that_hold_every_connection_leave_it_ready(
     service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path
 ) -> None:
-    environment = service_environment(
-        API_PORT="0", POSTGRES_POOL_SIZE="1", QUERY_TIMEOUT_SECONDS="30"
-    )
+    environment = service_environment(API_PORT="0", POSTGRES_POOL_SIZE="1")
     api = Service("api", environment, tmp_path).wait_ready()
     _listening(api)
     waiting = text(
@@ -132,7 +130,9 @@ async def test_questions_that_hold_every_connection_leave_it_ready(
         address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
         async with engine.connect() as holding:
             await holding.execute(text("LOCK TABLE registration IN ACCESS EXCLUSIVE MODE"))
-            asked = asyncio.create_task(asyncio.to_thread(httpx.get, f"{address}/v1/models"))
+            asked = asyncio.create_task(
+                asyncio.to_thread(httpx.get, f"{address}/v1/models", timeout=120)
+            )
 
             async def waits() -> int:
                 return int(await holding.scalar(waiting) or 0)
@@ -157,11 +157,11 @@ def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) ->
         key = {"Authorization": "Bearer sesame"}
         through = key | {"X-Forwarded-For": "evil, 203.0.113.9"}
         body = {"name": "x", "grants": [{"role": "reader"}]}
-        made = httpx.post(f"{address}/v1/keys", json=body, headers=through)
+        made = httpx.post(f"{address}/v1/keys", json=body, headers=through, timeout=120)
         assert made.status_code == 201
-        [entry] = httpx.get(f"{address}/v1/audit", headers=key).json()["items"]
+        [entry] = httpx.get(f"{address}/v1/audit", headers=key, timeout=120).json()["items"]
         assert (entry["action"], entry["client"]) == ("key_created", "203.0.113.9")
-        large = httpx.get(f"{address}/v1/models", headers=key | {"X": "x" * 17_000})
+        large = httpx.get(f"{address}/v1/models", headers=key | {"X": "x" * 17_000}, timeout=120)
         assert large.status_code == 431
         assert large.headers["x-content-type-options"] == "nosniff"
     finally:

@@ -15,7 +15,7 @@ def test_counters_begin_at_zero(
 ) -> None:
     ingester = Service("ingester", service_environment(KAFKA_TOPIC=topic()), tmp_path).wait_ready()
     try:
-        shown = httpx.get(f"{ingester.admin}/metrics").text
+        shown = httpx.get(f"{ingester.admin}/metrics", timeout=120).text
     finally:
         ingester.stop()
     for reason in DEAD_LETTER_REASONS:

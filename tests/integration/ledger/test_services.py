@@ -54,7 +54,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     dump = backup()
     api, address = api_of(environment, tmp_path)
     api.wait_ready()
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, timeout=120) as client:
         assert (await client.put("/v1/models/m", json={})).status_code == 201
         assert (await client.put(POLICY, json=KEPT)).status_code == 200
     api.stop()
@@ -85,7 +85,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
             )
             assert not found["ready"]
             assert service.metrics("ledger_apart") == 1
-        async with httpx.AsyncClient(base_url=address) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
             refused = await client.get("/v1/models")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
             assert refused.json()["type"] == "/docs/errors#ledger-apart"
@@ -109,7 +109,7 @@ async def test_a_kill_in_a_write_is_harmless(
     environment = service_environment()
     failing, address = api_of(environment | {"INFERENCE_STORE_FAILPOINT": place}, tmp_path)
     failing.wait_ready()
-    async with httpx.AsyncClient(base_url=address) as client:
+    async with httpx.AsyncClient(base_url=address, timeout=120) as client:
         assert (await client.put("/v1/models/m", json={})).status_code == 201
         with pytest.raises(httpx.TransportError):
             await client.put(POLICY, json=KEPT)
@@ -118,7 +118,7 @@ async def test_a_kill_in_a_write_is_harmless(
     api, address = api_of(environment, tmp_path)
     try:
         api.wait_ready()
-        async with httpx.AsyncClient(base_url=address) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=120) as client:
             found = await client.get(POLICY)
             assert found.status_code == (200 if is_there else 404)
             again = await client.put(POLICY, json=KEPT)

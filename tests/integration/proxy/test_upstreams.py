@@ -65,7 +65,9 @@ def test_it_finds_faces_in_two_pictures(mlserver: MLServer, clients: Clients) ->
 
 
 def test_what_is_no_picture_is_refused(mlserver: MLServer, clients: Clients) -> None:
-    answer = httpx.post(f"{mlserver.url}/v2/models/faces/infer", json=pictures(b"none"))
+    answer = httpx.post(
+        f"{mlserver.url}/v2/models/faces/infer", json=pictures(b"none"), timeout=120
+    )
     assert (answer.status_code, answer.json()) == (
         400,
         {"error": "input image-0: 4 bytes that are no image"},
@@ -122,11 +124,11 @@ def test_it_tells_good_from_bad(huggingface: HuggingFace) -> None:
 def test_models_are_unloaded_and_loaded(mlserver: MLServer) -> None:
     ready = f"{mlserver.url}/v2/models/echo/ready"
     models = f"{mlserver.url}/v2/repository/models"
-    assert httpx.get(ready).status_code == 200
-    assert httpx.post(f"{models}/echo/unload").status_code == 200
-    assert httpx.get(ready).status_code == 404
-    assert httpx.post(f"{models}/echo/load").status_code == 200
-    assert httpx.get(ready).status_code == 200
+    assert httpx.get(ready, timeout=120).status_code == 200
+    assert httpx.post(f"{models}/echo/unload", timeout=120).status_code == 200
+    assert httpx.get(ready, timeout=120).status_code == 404
+    assert httpx.post(f"{models}/echo/load", timeout=120).status_code == 200
+    assert httpx.get(ready, timeout=120).status_code == 200
     index = post(f"{mlserver.url}/v2/repository/index", {})
     assert {one["state"] for one in index} == {"READY"}
 
@@ -165,7 +167,9 @@ def test_triton_streams(triton: Triton, clients: Clients) -> None:
     answers = clients.stream(triton.grpc, "words", text)
     words = [base64.b64decode(one["outputs"]["word"][0]) for one in answers]
     assert words == [b"one", b"two", b"three"]
-    events = httpx.post(f"{triton.url}/v2/models/words/generate_stream", json={"text": "a b"})
+    events = httpx.post(
+        f"{triton.url}/v2/models/words/generate_stream", json={"text": "a b"}, timeout=120
+    )
     assert events.text.count("data: ") == 2
 
 

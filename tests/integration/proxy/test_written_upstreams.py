@@ -27,10 +27,12 @@ def test_json_lines_and_raw(chariot_engine: ChariotEngine) -> None:
     found = post(url, one)["output"]
     assert found[0]["label"] == "face"
     lines = f"{json.dumps(one)}\n{json.dumps(one)}\n"
-    answer = httpx.post(url, content=lines, headers={"Content-Type": "application/jsonl"})
+    answer = httpx.post(
+        url, content=lines, headers={"Content-Type": "application/jsonl"}, timeout=120
+    )
     assert [json.loads(line) for line in answer.text.splitlines()] == [{"output": found}] * 2
     headers = {"Content-Type": "image/png", "chariot-inference-parameters": '{"threshold": 1}'}
-    assert httpx.post(url, content=image, headers=headers).json() == {"output": []}
+    assert httpx.post(url, content=image, headers=headers, timeout=120).json() == {"output": []}
 
 
 def run(clients: Clients, container: OmiContainer, *texts: str, **asked: Any) -> Any:
@@ -67,7 +69,9 @@ def test_it_ends_by_shutdown(clients: Clients, drops: dict[str, str], code: str)
 
 def test_a_chat_is_streamed(stub: Stub) -> None:
     asked = {"stream": True, "messages": [{"role": "user", "content": "a b"}]}
-    events = httpx.post(f"{stub.url}/v1/chat/completions", json=asked).text.split("\n\n")
+    events = httpx.post(f"{stub.url}/v1/chat/completions", json=asked, timeout=120).text.split(
+        "\n\n"
+    )
     assert [json.loads(one[6:])["choices"][0]["delta"] for one in events[:-2]] == [
         {"content": "b"},
         {"content": "a"},

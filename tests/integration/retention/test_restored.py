@@ -44,7 +44,7 @@ async def tombstones(engine: AsyncEngine) -> set[UUID]:
 def api_settings(of: RetentionSettings) -> ApiSettings:
     names = ("postgres_dsn", "s3_endpoint", "s3_access_key", "s3_secret_key", "s3_bucket")
     given: dict[str, Any] = {name: getattr(of, name) for name in names}
-    return ApiSettings.model_validate({**given, "auth": "off", "page_seconds": 60.0})
+    return ApiSettings.model_validate({**given, "auth": "off", "page_seconds": 300.0})
 
 
 async def test_erasures_and_holds_since_a_backup_are_in_force_again(

@@ -166,10 +166,10 @@ def test_models_are_unloaded_and_loaded_over_rest(
 ) -> None:
     ready = f"{mlserver.url}/v2/models/echo/ready"
     models = f"{before_mlserver.url}/v2/repository/models"
-    assert httpx.post(f"{models}/echo/unload").status_code == 200
-    assert httpx.get(ready).status_code == 404
-    assert httpx.post(f"{models}/echo/load").status_code == 200
-    assert httpx.get(ready).status_code == 200
+    assert httpx.post(f"{models}/echo/unload", timeout=120).status_code == 200
+    assert httpx.get(ready, timeout=120).status_code == 404
+    assert httpx.post(f"{models}/echo/load", timeout=120).status_code == 200
+    assert httpx.get(ready, timeout=120).status_code == 200
 
 
 @pytest.mark.real_triton
@@ -182,7 +182,7 @@ def test_models_are_unloaded_and_loaded_over_grpc(
         message = clients.encode(f"{name}Request", {"model_name": "blobs"})
         called = clients.call(before_triton.grpc, f"{V2}/{name}", message)
         assert called.code == "OK", called.details
-        assert httpx.get(ready).status_code == status
+        assert httpx.get(ready, timeout=120).status_code == status
 
 
 def test_tritonclient_asks_an_omi_container(before_bridge: Proxy, clients: Clients) -> None:
@@ -194,7 +194,7 @@ def test_tritonclient_asks_an_omi_container(before_bridge: Proxy, clients: Clien
     results = [json.loads(base64.b64decode(one)) for one in over_grpc["outputs"]["results.json"]]
     found = [one["result"]["classPredictions"][0]["class"] for one in results]
     assert found == ["friendly", "unfriendly"]
-    model = httpx.get(f"{before_bridge.url}/v2/models/friendly").json()
+    model = httpx.get(f"{before_bridge.url}/v2/models/friendly", timeout=120).json()
     assert [one["name"] for one in model["inputs"]] == ["input.txt"]
     refused = clients.infer("grpc", before_bridge.grpc, "friendly", [tensor("x", "FP32", [1], [1])])
     assert refused["status"] == "StatusCode.INVALID_ARGUMENT"

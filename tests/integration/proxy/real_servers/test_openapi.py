@@ -48,13 +48,13 @@ def answer_alike(
     document: str, direct: str, proxy: Proxy, models: list[str], mode: GenerationMode
 ) -> int:
     """Ask both, an operation of the document after the other; how many there were."""
-    schema = schemathesis.openapi.from_dict(_mended(httpx.get(document).json()))
+    schema = schemathesis.openapi.from_dict(_mended(httpx.get(document, timeout=120).json()))
     operations = [found.ok() for found in schema.get_all_operations()]
     for operation in operations:
         # nothing can be wrong in a request without a body
         if mode is GenerationMode.POSITIVE or operation.body:
             _asked(operation, direct, proxy.http, models, mode)
-    assert httpx.get(f"{proxy.url}/v2/health/ready").status_code == 200
+    assert httpx.get(f"{proxy.url}/v2/health/ready", timeout=120).status_code == 200
     return len(operations)
 
 

