@@ -64,7 +64,7 @@ def demo(folder: Path) -> Iterator[Demo]:
     finally:
         if running.process.poll() is None:
             running.process.terminate()
-            running.process.wait(60)
+            running.process.wait(180)
 
 
 def wait_for(condition: Callable[[], bool], seconds: float) -> None:
@@ -91,7 +91,7 @@ def counts(api: str, filter_text: str | None = None) -> dict[str, int]:
             data=json.dumps({"filter": filter_text} if filter_text else {}).encode(),
             headers={"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             found[model] = json.load(answer)["count"]
     return found
 
@@ -134,7 +134,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
         pids = first.pids()
         assert set(pids) == PARTS
         first.process.send_signal(signal.SIGINT)
-        assert first.process.wait(60) == 0
+        assert first.process.wait(180) == 0
     assert all(is_gone(pid) for pid in pids.values())
 
     # kill -9 of the next start, then one more: the data is there, not twice, and nothing is left.
@@ -143,7 +143,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
         assert "all there" in second.output.read_text()
         pids = second.pids()
         second.process.kill()
-        second.process.wait(60)
+        second.process.wait(180)
     if sys.platform == "linux":
         wait_for(lambda: all(is_gone(pid) for pid in pids.values()), 120)
     with demo(tmp_path) as third:

@@ -209,7 +209,7 @@ class Standby(PostgresServer):
         tool = str(self._binaries / "pg_basebackup")
         command = [tool, "-D", str(data), "-d", self._primary.dsn, "--write-recovery-conf"]
         process = self._run([*command, "--checkpoint=fast", "--no-sync"], user=self.user)
-        if process.wait(60):
+        if process.wait(180):
             raise RuntimeError(f"pg_basebackup failed\n{process.last_lines()}")
 
     @contextmanager

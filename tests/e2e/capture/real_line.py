@@ -83,6 +83,6 @@ def post(url: str, said: Any, **headers: str) -> httpx.Response:
     """Send exactly these bytes, or this JSON."""
     body = said if isinstance(said, bytes) else json.dumps(said).encode()
     sent = {"Content-Type": "application/json", **headers}
-    answer = httpx.post(url, content=body, headers=sent, timeout=30)
+    answer = httpx.post(url, content=body, headers=sent, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer

@@ -54,7 +54,7 @@ def test_a_generated_text(real_line: RealLine, huggingface: HuggingFace) -> None
     (again,) = real_line.again("story")
     assert again.messages == (json.dumps(said).encode(),)
     url = huggingface.url + again.path
-    sent = httpx.post(url, content=again.messages[0], headers=again.headers, timeout=30)
+    sent = httpx.post(url, content=again.messages[0], headers=again.headers, timeout=120)
     assert sent.content == answer.content
 
 

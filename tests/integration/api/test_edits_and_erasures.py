@@ -116,7 +116,7 @@ class SlowBlobs(Blobs):
 
     def put(self, key: StorageKey, data: bytes, *, content_type: str) -> None:
         self.arrived.set()
-        assert self.go.wait(30)
+        assert self.go.wait(180)
         super().put(key, data, content_type=content_type)
 
 
@@ -158,7 +158,7 @@ async def test_a_crash_between_blob_and_rows_leaves_no_orphan(
         async with httpx.AsyncClient(base_url=address_of(service), timeout=120) as killing:
             with pytest.raises(httpx.TransportError):
                 await edit(killing, trial.one)
-        assert await asyncio.to_thread(service.process.wait, 30) == 128 + SIGKILL
+        assert await asyncio.to_thread(service.process.wait, 180) == 128 + SIGKILL
     finally:
         service.stop()
     assert (own(trial.one) in trial.objects) == place.endswith("after")
@@ -187,7 +187,7 @@ async def test_an_erasure_waits_for_the_edit_before_it(
 ) -> None:
     await trial.begin(*([trial.one, trial.two] if shared else [trial.one]))
     editing = asyncio.create_task(edit(slow_client, trial.one))
-    assert await asyncio.to_thread(slow.arrived.wait, 30)
+    assert await asyncio.to_thread(slow.arrived.wait, 180)
     erasing = asyncio.create_task(trial.erase(trial.one))
     await until(lambda: waiting(trial.engine), lambda count: count == 1)
     slow.go.set()
@@ -238,7 +238,7 @@ async def test_a_blob_is_left_to_others_only_if_they_stay(
     """The other one is erased while the edit is on its way: who deletes the blob they shared?"""
     await trial.begin()
     editing = asyncio.create_task(edit(slow_client, trial.one))
-    assert await asyncio.to_thread(slow.arrived.wait, 30)
+    assert await asyncio.to_thread(slow.arrived.wait, 180)
     await trial.erase(trial.two)
     assert trial.objects == ["shared"]
     slow.go.set()

@@ -53,7 +53,7 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
             assert f'inference_store_api_query_timeouts_total{{kind="{kind}"}} 0.0' in shown
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(180) == 0
 
 
 def _listening(api: Service) -> None:
@@ -108,7 +108,7 @@ def test_before_the_ledger_was_compared_it_is_not_ready(
     try:
         said = _health(api)
         address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
-        answer = httpx.get(f"{address}/v1/models", timeout=30)
+        answer = httpx.get(f"{address}/v1/models", timeout=120)
     finally:
         api.stop()
     assert said.status_code == 503

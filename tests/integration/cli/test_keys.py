@@ -43,7 +43,7 @@ class Shell:
 def _status(address: str, key: str, path: str = "/v1/models") -> int:
     request = urllib.request.Request(address + path, headers={"Authorization": f"Bearer {key}"})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=120) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -138,7 +138,7 @@ def test_a_service_refuses_an_older_schema(
     environment = service_environment(POSTGRES_DSN=empty, API_PORT="0", KAFKA_TOPIC=unique())
     service = Service(name, environment, tmp_path)
     try:
-        assert service.process.wait(30) == 1
+        assert service.process.wait(180) == 1
     finally:
         service.stop()
     assert "no tables of the store; this version needs" in service.text

@@ -113,7 +113,7 @@ async def test_a_kill_in_a_write_is_harmless(
         assert (await client.put("/v1/models/m", json={})).status_code == 201
         with pytest.raises(httpx.TransportError):
             await client.put(POLICY, json=KEPT)
-    assert failing.process.wait(60) == 128 + SIGKILL, failing.text
+    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
     is_there = place in {"ledger.put.after", "ledger.effect.before", "ledger.effect.after"}
     api, address = api_of(environment, tmp_path)
     try:

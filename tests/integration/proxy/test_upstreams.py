@@ -25,7 +25,7 @@ UNSEEN = slice(0, 500, 5)
 
 
 def post(url: str, said: Any) -> Any:
-    answer = httpx.post(url, json=said, timeout=30)
+    answer = httpx.post(url, json=said, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.real_upstreams
 
 
 def post(url: str, said: Any) -> Any:
-    answer = httpx.post(url, json=said, timeout=30)
+    answer = httpx.post(url, json=said, timeout=120)
     assert answer.status_code == 200, answer.text
     return answer.json()
 

@@ -127,7 +127,7 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
         nonlocal calls
         calls += what == step
         if what == step and calls == batch:
-            answers.append(asyncio.run_coroutine_threadsafe(placing(), loop).result(30))
+            answers.append(asyncio.run_coroutine_threadsafe(placing(), loop).result(180))
 
     async def placing() -> tuple[set[UUID], Placed, set[UUID]]:
         # rows of the batch before go meanwhile
@@ -227,7 +227,7 @@ async def test_a_hold_placed_while_a_whole_span_goes_opens_it_again(
         calls += what == "claimed"
         if what == "claimed" and calls == 1:
             placing = place(engine, model, None, old[22].uid)
-            asyncio.run_coroutine_threadsafe(placing, loop).result(30)
+            asyncio.run_coroutine_threadsafe(placing, loop).result(180)
 
     with Watched(settings) as blobs:
         blobs.tell = tell

@@ -31,7 +31,7 @@ async def test_nothing_held_is_gone_but_what_the_answer_lists(
     doomed = await storing.inferences(model, 24, ago(days=1))
     asked = await request(engine, *doomed)
     failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    assert failing.process.wait(60) == 128 + SIGKILL, failing.text
+    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
     left = await storing.stored()
     wanted = [one for one in doomed[1::2] if one.uid in left]
     placed = await place(engine, model, None, *(one.uid for one in doomed[1::2]))

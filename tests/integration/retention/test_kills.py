@@ -47,7 +47,7 @@ async def test_a_kill_loses_nothing_and_leaves_nothing(
     kept, inputs = await stored(storing)
     environment = environment | {"INFERENCE_STORE_CERTIFICATE_KEY": KEY.pem}
     failing = Service("retention", environment | {"INFERENCE_STORE_FAILPOINT": kill}, tmp_path)
-    assert failing.process.wait(60) == 128 + SIGKILL, failing.text
+    assert failing.process.wait(180) == 128 + SIGKILL, failing.text
     service = Service("retention", environment, tmp_path)
     try:
         done = await storing.until_done()

@@ -221,5 +221,5 @@ def test_answers_arrive_as_they_are_made(before_mlserver: Proxy, clients: Client
 def _arrivals(address: str, message: bytes) -> Iterator[float]:
     """When each answer of a stream came."""
     with grpc.insecure_channel(address) as channel:
-        for _ in channel.stream_stream(f"{V2}/ModelStreamInfer")(iter([message]), timeout=30):
+        for _ in channel.stream_stream(f"{V2}/ModelStreamInfer")(iter([message]), timeout=120):
             yield time.monotonic()
