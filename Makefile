@@ -64,18 +64,20 @@ types: $(DEV_STAMP) ## Check the types.
 	@$(BIN)/mypy -p tests.chart
 	@$(BIN)/mypy helm/describe.py
 
-# Each line is a run with servers of its own, the longest first. Two go side by side, and each is
-# shown when it ends. The proxy's is not beside e2e: both start the same model servers.
-UNIT := tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
-integration = $(addprefix tests/integration/,$(1))
-RUNS_OF_TESTS := 'tests/e2e' '$(call integration,api)' '$(call integration,store)' \
-	'$(call integration,ingester retention)' '$(call integration,proxy)' '$(UNIT)' \
-	'tests/integration $(addprefix --ignore=,$(call integration,api store ingester retention proxy))'
+# Runs of tests, two side by side, each with servers of its own and shown when it ends.
 SIDE_BY_SIDE ?= 2
-test: lint types servers upstreams ## Run every check and test but faults, properties and chart-e2e.
-	@printf '%s\n' $(RUNS_OF_TESTS) | xargs -P $(SIDE_BY_SIDE) -I{} sh -c ' \
+define side_by_side
+	@printf '%s\n' $(1) | xargs -P $(SIDE_BY_SIDE) -I{} sh -c ' \
 		said=$$(mktemp); $(PYTEST) {} >"$$said" 2>&1; ended=$$?; \
 		echo "pytest {}"; cat "$$said"; rm -f "$$said"; exit $$ended'
+endef
+
+# The longest first. The proxy's are not beside e2e: both start the same model servers.
+UNIT := tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
+ALONE := $(addprefix tests/integration/,api store ingester retention proxy)
+TESTS := 'tests/e2e' $(ALONE:%='%') '$(UNIT)' 'tests/integration $(ALONE:%=--ignore=%)'
+test: lint types servers upstreams ## Run every check and test but faults, properties and chart-e2e.
+	$(call side_by_side,$(TESTS))
 
 unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
 	@$(PYTEST) $(UNIT)
@@ -90,7 +92,8 @@ properties: servers upstreams ## Try all examples of the property tests, ten tim
 	@$(PYTEST) $$(grep -rl "tests.properties" tests/integration --include=*.py) --hypothesis-profile=long
 
 faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
-	@$(PYTEST) tests/e2e/faults --faults
+	$(call side_by_side,'--faults tests/e2e/faults --ignore-glob=*/test_ingester_*' \
+		'--faults $(wildcard tests/e2e/faults/test_ingester_*)')
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
