@@ -20,6 +20,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import create_engine
 from inference_store.store.settings import ApiSettings
 from tests.integration.stored import Made, at, store
+from tests.properties import examples
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 
@@ -92,7 +93,10 @@ def test_every_answer_is_documented(address: str, mode: GenerationMode) -> None:
 
 def _check(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
     @example_settings(
-        max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=examples(20),
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
     )
     @given(case=operation.as_strategy(generation_mode=mode), model=_MODELS, inference=_INFERENCES)
     def check(case: schemathesis.Case, model: str | None, inference: str | None) -> None:
@@ -101,7 +105,7 @@ def _check(operation: schemathesis.APIOperation, mode: GenerationMode) -> None:
             if value is not None and name in (case.path_parameters or {}):
                 case.path_parameters[name] = value
         if isinstance(case.body, dict) and "timeout_seconds" in case.body:
-            case.body["timeout_seconds"] = 10  # less may be too little on a busy machine
-        case.call_and_validate(checks=_CHECKS)
+            case.body["timeout_seconds"] = 120  # less may be too little on a busy machine
+        case.call_and_validate(checks=_CHECKS, timeout=180)
 
     check()

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 
 from inference_store.proxy.capture.ids import ID_HEADER
+from tests.properties import examples
 from tests.proxy_process import Proxy
 from tests.upstreams.asking import Answered, Asked, by_socket
 from tests.upstreams.compare import differences
@@ -71,7 +72,7 @@ def _mended(document: Any) -> Any:
 def _asked(
     operation: Any, direct: str, proxied: str, models: list[str], mode: GenerationMode
 ) -> None:
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=examples(15), deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=operation.as_strategy(generation_mode=mode), model=st.sampled_from([None, *models]))
     def ask(case: schemathesis.Case, model: str | None) -> None:
         if model is not None and "model_name" in (case.path_parameters or {}):
