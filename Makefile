@@ -88,8 +88,8 @@ integration: servers upstreams ## Run the tests of the parts on real servers.
 e2e: servers upstreams ## Run the tests of the whole line on real servers.
 	@$(PYTEST) tests/e2e
 
-properties: servers upstreams ## Try all examples of the property tests, ten times those of `make test`.
-	@$(PYTEST) $$(grep -rl "tests.properties" tests/integration --include=*.py) --hypothesis-profile=long
+properties: servers upstreams ## Try all examples of the property tests, up to ten times those of `make test`.
+	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long
 
 faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
 	$(call side_by_side,'--faults tests/e2e/faults --ignore-glob=*/test_ingester_*' \

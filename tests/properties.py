@@ -8,9 +8,12 @@ _LEAST = 10
 
 
 def register() -> None:
-    """Hypothesis' two profiles. Neither has a deadline: a busy machine is slow, not wrong."""
-    for name in ("short", LONG):
-        settings.register_profile(name, settings.default, deadline=None)
+    """Hypothesis' two profiles, with the examples of tests that name no number.
+
+    Neither has a deadline: a busy machine is slow, not wrong.
+    """
+    for name, most in (("short", 25), (LONG, 100)):
+        settings.register_profile(name, settings.default, deadline=None, max_examples=most)
     settings.load_profile("short")
 
 

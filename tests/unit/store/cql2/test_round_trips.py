@@ -17,10 +17,13 @@ from inference_store.store.cql2 import (
 )
 from inference_store.store.errors import InvalidFilter, NotKept
 from inference_store.store.json_text import read_exactly, write_json
+from tests.properties import examples
 from tests.unit.store.cql2.trees import filters
 
 # Other work on the machine must not fail a test.
-_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
+_UNHURRIED = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=examples(200)
+)
 _PIECES = st.sampled_from(
     [
         *(
@@ -77,7 +80,7 @@ def test_text_and_json_bring_a_tree_back(tree: Node) -> None:
     assert parse_json_text(written) == tree
 
 
-@settings(_UNHURRIED, max_examples=500)
+@settings(_UNHURRIED, max_examples=examples(500))
 @given(st.lists(_PIECES, max_size=12).map(" ".join) | st.lists(_PIECES, max_size=12).map("".join))
 def test_no_text_raises_anything_else(text: str) -> None:
     _refused_by_name(lambda: parse_text(text))
@@ -107,7 +110,7 @@ _JSON = st.recursive(
 )
 
 
-@settings(_UNHURRIED, max_examples=500)
+@settings(_UNHURRIED, max_examples=examples(500))
 @given(_JSON)
 def test_no_json_raises_anything_else(value: object) -> None:
     _refused_by_name(lambda: parse_json(value))

@@ -18,6 +18,7 @@ from inference_store.proxy.protocols.v2.tensors import (
     InferResponse,
     Tensor,
 )
+from tests.properties import examples
 
 from .calls import JPEG, exchange, prefixed, reading, texts
 
@@ -111,7 +112,7 @@ def assert_sound(found: Reading) -> None:
             json.loads(text.decode("utf-8", "surrogateescape"))
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(asked=_contents(), answered=_contents(), model=_MODELS, path=_PATHS,
        status=st.sampled_from([200, 400, 500]), whole=st.booleans())  # fmt: skip
 def test_any_exchange_is_read(
@@ -131,7 +132,7 @@ def test_any_exchange_is_read(
     assert_sound(reading(seen, model))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(content=_contents())
 def test_any_body_is_stripped_or_left_alone(content: tuple[bytes, Headers]) -> None:
     found = strip(*content)
@@ -159,7 +160,7 @@ _TENSORS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(request=_TENSORS, response=_TENSORS, model=_MODELS, stream=st.booleans())
 @example([], [], Model(), False)
 def test_any_tensors_are_read(
