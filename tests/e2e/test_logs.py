@@ -80,7 +80,7 @@ async def test_no_payload_and_no_secret_is_logged(
             for each in ("ingester", "api", "retention"):
                 services.append(Service(each, environment, tmp_path))
                 stopped.push_async_callback(asyncio.to_thread, services[-1].stop)
-            await until(lambda: _listens(port), bool, seconds=60)
+            await until(lambda: _listens(port), bool, seconds=180)
             async with Producer(environment, name) as producer:
                 await _publish(producer)
             await until(lambda: parked_and_dead(engine), lambda found: found == (1, 2))
@@ -166,7 +166,7 @@ async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
         second = Service("ingester", refused, tmp_path / "s3")
         stopped.push_async_callback(asyncio.to_thread, second.stop)
         for service, server in ((first, "postgres"), (second, "object store")):
-            await until(lambda one=service, word=server: _waits(one, word), bool, seconds=60)
+            await until(lambda one=service, word=server: _waits(one, word), bool, seconds=180)
         # only JSON lines tell the port
         health = json.dumps([first.health(), second.health()]) if log_format == "json" else ""
     for secret in (DSN_PASSWORD, S3_SECRET):

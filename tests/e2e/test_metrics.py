@@ -214,7 +214,7 @@ class Store:
             await answer.read()
             return answer.status
 
-    async def until_moved(self, *names: str, seconds: float = 60) -> None:
+    async def until_moved(self, *names: str, seconds: float = 180) -> None:
         """Scrape until these have moved."""
 
         async def still() -> set[str]:

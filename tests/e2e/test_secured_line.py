@@ -143,7 +143,7 @@ async def test_an_event_becomes_a_typed_answer(
         for service in services:
             await asyncio.to_thread(service.wait_ready, 120)
         await produce(environment, secured_kafka, authority, 7)
-        await until(lambda: counted(engine), lambda number: number == 1, seconds=60)
+        await until(lambda: counted(engine), lambda number: number == 1, seconds=180)
         body: dict[str, Any] = {
             "metadata_filter": [
                 {"key": "frame_number", "type": "int", "operator": "eq", "value": "7"}
@@ -190,13 +190,13 @@ async def test_a_wrong_authority_makes_the_line_wait_and_loses_nothing(
         return str((await asyncio.to_thread(ingester.health))["parts"][part])
 
     try:
-        found = await until(said, lambda text: "certificate" in text.lower(), seconds=90)
+        found = await until(said, lambda text: "certificate" in text.lower(), seconds=180)
         assert "certificate verify failed" in found
         assert ingester.health()["ready"] is False
         assert await counted(engine) == 0
         await asyncio.to_thread(ingester.stop)
         ingester.restart(**{setting: str(authority.ca_file)})
-        await until(lambda: counted(engine), lambda number: number == 3, seconds=90)
+        await until(lambda: counted(engine), lambda number: number == 3, seconds=180)
         assert await counted(engine, "dead_letter") == 0
         assert await counted(engine, "parked_event") == 0
     finally:

@@ -64,7 +64,7 @@ class Site:
     async def read_all(self, records: int, **counts: int) -> None:
         """Wait until every record is in the books; so many in each state."""
         found = await until(
-            lambda: counted(self.engine), lambda found: found.total() >= records, seconds=90
+            lambda: counted(self.engine), lambda found: found.total() >= records, seconds=180
         )
         expected = {Outcome(name): count for name, count in counts.items()}
         assert {state: n for state, n in found.items() if n} == expected
@@ -83,7 +83,7 @@ class Site:
             assert found is not None
             return found.state
 
-        assert await until(state, lambda now: now in erasures.FINAL, seconds=60) == "deleted"
+        assert await until(state, lambda now: now in erasures.FINAL, seconds=180) == "deleted"
 
     async def check(self, some: Iterable[Capture]) -> None:
         """Exactly these are stored, whole, in partitions that the catalogue knows."""
@@ -158,7 +158,7 @@ async def live(old: Site, published: Published, take: Callable[[], Awaitable[Non
         await old.read_all(200, stored=200)
         await old.erase(first[n] for n in ERASED_BEFORE)
         load = asyncio.create_task(published.under_load(captures(range(200, 500))))
-        await until(lambda: counted(old.engine), lambda found: found.total() > 250, seconds=60)
+        await until(lambda: counted(old.engine), lambda found: found.total() > 250, seconds=180)
         await take()
         await load
         # what the backup knows nothing of

@@ -39,7 +39,7 @@ class RealLine:
             found[:] = self._items(model, asked)
             return len(found) >= count
 
-        wait_until(enough, seconds=60, what=f"{count} inferences of {model}")
+        wait_until(enough, seconds=180, what=f"{count} inferences of {model}")
         assert len(found) == count, [each["inference_id"] for each in found]
         return sorted(found, key=lambda one: (one["received_at"], one["batch_index"]))
 

@@ -52,7 +52,7 @@ async def counted(engine: AsyncEngine) -> Counter[Outcome]:
     return sum((Counter(account.counts) for account in accounts), Counter())
 
 
-async def drained(engine: AsyncEngine, *, records: int, seconds: float = 60) -> Counter[Outcome]:
+async def drained(engine: AsyncEngine, *, records: int, seconds: float = 180) -> Counter[Outcome]:
     """The books, once every published record has its final state."""
 
     def done(found: Counter[Outcome]) -> bool:

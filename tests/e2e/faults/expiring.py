@@ -120,5 +120,5 @@ async def check_in_the_end(
         lambda found: found == objects_of(captures),
         seconds=120,
     )
-    await until(lambda: unfinished(engine), lambda left: left == 0, seconds=120)
+    await until(lambda: unfinished(engine), lambda left: left == 0, seconds=180)
     await check(engine, captures, bucket)

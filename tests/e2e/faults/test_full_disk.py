@@ -111,7 +111,7 @@ async def test_a_full_disk(
         disk.leave(place.leave_bytes)
         coming = [*many[100:], *captures(range(20_000, 20_600), prefix=unique())]
         load = asyncio.create_task(published.under_load(coming, chunk=100))
-        await until(lambda: said_to_be_away(service), lambda away: "postgres" in away, seconds=60)
+        await until(lambda: said_to_be_away(service), lambda away: "postgres" in away, seconds=180)
         await asyncio.sleep(AWAY_SECONDS)
         away = await until(lambda: said_to_be_away(service), lambda away: "postgres" in away)
         check_how_it_failed(place, postgres, away["postgres"])

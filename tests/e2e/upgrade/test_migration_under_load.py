@@ -97,7 +97,7 @@ async def test_nothing_is_lost_and_no_lock_is_held_long(
                 await asyncio.to_thread(
                     wait_until,
                     lambda: ingester.metrics("ingester_events_total") > 200,
-                    seconds=60,
+                    seconds=180,
                     what="some traffic",
                 )
                 reader = tasks.create_task(read_long(database, reading, in_the_way))

@@ -51,6 +51,6 @@ def test_a_key_of_another_certificate_ends_the_service(
         API_TLS_KEY_FILE=str(authority.issue("other").key),
     )
     service = Service("api", environment, tmp_path)
-    wait_until(lambda: not service.process.running, seconds=60, what="the end")
+    wait_until(lambda: not service.process.running, seconds=180, what="the end")
     service.stop()
     assert "API_TLS_CERTIFICATE_FILE and API_TLS_KEY_FILE are no pair" in service.text

@@ -125,7 +125,7 @@ async def test_a_store_that_refuses_everything_is_waited_for(
     assert +(await counted(engine)) == Counter({Outcome.STORED: 1, Outcome.PARKED: 1})
     assert await set_aside(engine) == {"parked_event blob_forbidden": 1}
     rights.all_given()
-    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 21, seconds=60)
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 21, seconds=180)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 21})
     await until(lambda: part(service, "object store"), lambda said: said == "ready")
 

@@ -69,7 +69,7 @@ async def test_the_books_of_producers(
         def told(found: Found) -> bool:
             return {"p-1", "p-2"} <= found.keys() and found["p-1"]["arrived"] == 6
 
-        found = await until(_asking(client), told, seconds=60)
+        found = await until(_asking(client), told, seconds=180)
         first = found["p-1"]
         assert first["state"] == "running"
         assert {name: first[name] for name in running if name in first} == {
@@ -93,7 +93,7 @@ async def test_the_books_of_producers(
         await reporter.publish(last, key=b"p-1")
         service.restart()
         found = await until(
-            _asking(client), lambda found: found["p-1"]["state"] == "ended", seconds=60
+            _asking(client), lambda found: found["p-1"]["state"] == "ended", seconds=180
         )
     assert found["p-1"]["holes"] == {
         "dropped": 2, "waiting": 0, "unknown_tail": 0, "unexplained": 1,
@@ -116,13 +116,13 @@ async def test_a_topic_that_comes_later_is_read_and_until_then_the_line_runs(
         partitions = (await client.get("/v1/accounting")).json()["partitions"]
         return sum(each["stored"] for each in partitions)
 
-    await until(stored, lambda count: count == 20, seconds=60)
+    await until(stored, lambda count: count == 20, seconds=180)
     assert service.health()["ready"]
     assert service.metrics("ingester_trouble_total") == 0
     kafka_server.create_topic(name)
     async with Producer(service_environment(), name) as reporter:
         await reporter.publish(said("late", 1))
-        await until(_asking(client), lambda found: "late" in found, seconds=60)
+        await until(_asking(client), lambda found: "late" in found, seconds=180)
 
 
 def _settings(environment: dict[str, str]) -> IngesterSettings:
@@ -202,7 +202,7 @@ async def test_a_kafka_that_was_away_is_read_on_and_holds_up_no_end(
     await asyncio.to_thread(own_kafka.start)
     async with Producer(environment, name) as reporter:
         await reporter.publish(said("p", 2, seen=5, queued=5))
-        await until(_asking(client), lambda found: found["p"]["seen"] == 5, seconds=60)
+        await until(_asking(client), lambda found: found["p"]["seen"] == 5, seconds=180)
     await asyncio.to_thread(own_kafka.stop)
     stop.set()
     await asyncio.wait_for(running, 120)

@@ -203,7 +203,7 @@ class Storing:
         async with self.engine.connect() as connection:
             return await connection.scalar(text(query))
 
-    async def until_done(self, seconds: float = 60) -> list[Run]:
+    async def until_done(self, seconds: float = 180) -> list[Run]:
         """Every run is done and every erasure has ended well."""
 
         async def ask() -> tuple[list[Run], list[Erasure]]:
@@ -219,7 +219,7 @@ class Storing:
 
         return (await until(ask, enough, seconds=seconds))[0]
 
-    async def until_partly_held(self, number: UUID, seconds: float = 60) -> None:
+    async def until_partly_held(self, number: UUID, seconds: float = 180) -> None:
         """The erasure has ended, but for what a hold keeps."""
 
         async def ask() -> str | None:

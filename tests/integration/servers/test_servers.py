@@ -84,7 +84,7 @@ def test_a_server_dies_with_its_parent(module: str, name: str) -> None:
         owner.send_signal(signal.SIGKILL)
     wait_until(
         lambda: not any(psutil.pid_exists(int(pid)) for pid in pids),
-        seconds=60,
+        seconds=180,
         what=f"{module} ends",
     )
     wait_until(lambda: not os.path.exists(folder), seconds=180, what="its data is removed")

@@ -140,7 +140,7 @@ async def test_an_api_whose_loop_stands_is_not_live(
     command = [sys.executable, "-c", _API]
     process = LeashedProcess(command, log=tmp_path / "api.log", environment=environment)
     try:
-        await until(lambda: live(port), lambda status: status == 200, seconds=60)
+        await until(lambda: live(port), lambda status: status == 200, seconds=180)
         process.send_signal(signal.SIGUSR1)
         await until(lambda: live(port), lambda status: status == 0)
         await until(lambda: live(port), lambda status: status == 200)

@@ -135,7 +135,7 @@ async def _records(kafka: Kafka, topic: str) -> AsyncIterator[Any]:
         await consumer.stop()
 
 
-async def published(captures: Captures, count: int, *, seconds: float = 60) -> None:
+async def published(captures: Captures, count: int, *, seconds: float = 180) -> None:
     """Wait until so many exchanges are published, and none is queued."""
 
     async def ask() -> tuple[int, int]:

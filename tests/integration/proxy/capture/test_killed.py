@@ -28,7 +28,7 @@ async def _drained(kafka: Kafka, environment: dict[str, str], tmp_path: Path, de
         async def ask() -> bool:
             return dead in await folder_names(tmp_path / "spool")
 
-        await until(ask, lambda there: not there, seconds=60)
+        await until(ask, lambda there: not there, seconds=180)
         heir.process.stop()
     finally:
         heir.kill()

@@ -30,7 +30,7 @@ async def final(kafka: Kafka, environment: Environment, producer: str) -> Produc
         said = await reports(kafka, environment["INFERENCE_STORE_KAFKA_REPORTS_TOPIC"])
         return [each for each in said if each.producer == producer and each.final]
 
-    found = await until(ask, bool, seconds=60)
+    found = await until(ask, bool, seconds=180)
     return found[-1]
 
 

@@ -37,7 +37,7 @@ async def test_captures_wait_for_a_server_that_is_away(
         assert slowest < 1
         await until(captures.waits[away], lambda why: why is not None, seconds=180)
         await asyncio.to_thread(server.start)
-        await published(captures, 51, seconds=90)
+        await published(captures, 51, seconds=180)
         await until(captures.waits[away], lambda why: why is None)
     found = await arrived(own_kafka, events)
     assert {each.sequence for each in found} == set(range(1, 52))
@@ -58,7 +58,7 @@ async def test_started_without_kafka_it_publishes_when_kafka_comes(
         assert hand_over(captures, 1)
         await until(captures.waits["kafka"], lambda why: why is not None, seconds=180)
         await asyncio.to_thread(own_kafka.start)
-        await published(captures, 1, seconds=90)
+        await published(captures, 1, seconds=180)
     assert len(await arrived(own_kafka, events)) == 1
 
 

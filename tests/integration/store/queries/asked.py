@@ -23,7 +23,7 @@ async def pages(
     question: Question,
     *,
     limit: int,
-    seconds: float = 30.0,
+    seconds: float = 180,
 ) -> list[list[UUID]]:
     """Every page, by its cursor alone."""
     found: list[list[UUID]] = []
