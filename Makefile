@@ -67,9 +67,9 @@ types: $(DEV_STAMP) ## Check the types.
 # Runs of tests, two side by side, each with servers of its own and shown when it ends.
 SIDE_BY_SIDE ?= 2
 define side_by_side
-	@printf '%s\n' $(1) | xargs -P $(SIDE_BY_SIDE) -I{} sh -c ' \
-		said=$$(mktemp); $(PYTEST) {} >"$$said" 2>&1; ended=$$?; \
-		echo "pytest {}"; cat "$$said"; rm -f "$$said"; exit $$ended'
+	@printf '%s\n' $(1) | xargs -P $(SIDE_BY_SIDE) -I{} sh -c 'said=$$(mktemp); \
+		$(PYTEST) $$0 >"$$said" 2>&1; ended=$$?; \
+		echo "pytest $$0"; cat "$$said"; rm -f "$$said"; exit $$ended' {}
 endef
 
 # The longest first. The proxy's are not beside e2e: both start the same model servers.
