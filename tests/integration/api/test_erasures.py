@@ -14,7 +14,7 @@ from inference_store.retention.pace import Pace
 from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey
 from inference_store.store.settings import ApiSettings, RetentionSettings
-from inference_store.store.tables import inference
+from inference_store.store.tables import inference, metadata_number
 from tests.integration.stored import Made, at, store
 
 ERASURES = "/v1/models/model/erasures"
@@ -110,6 +110,25 @@ async def test_what_matches_goes_and_nothing_else(
     assert (one["inferences"], one["objects"], one["progress"]["marked"]) == (len(gone),) * 3
     assert one["progress"]["left"] == 0
     assert await left(engine) == everything - gone
+
+
+async def test_what_the_index_lacks_takes_nothing_with_it(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    """Which keys it has is not known of i0 and i1: that none is there is not certain of them."""
+    capped = inference.update().where(inference.c.inference_id.in_(["i0", "i1"]))
+    async with engine.begin() as connection:
+        await connection.execute(capped.values(flags=["metadata_keys_capped"]))
+        await connection.execute(metadata_number.delete())
+    told = (await client.post(ERASURES, json={"filter": "n IS NULL", "dry_run": True})).json()
+    assert (told["inferences"], told["undecided"]) == (4, 2)
+    assert [each["undecided"] for each in told["models"]] == [2]
+    known = {"filter": "NOT (person = 'bob')", "dry_run": True}
+    told = (await client.post(ERASURES, json=known)).json()
+    assert (told["inferences"], told["undecided"]) == (3, 0)
+    await asked(client, {"filter": "n IS NULL"})
+    await serve()
+    assert await left(engine) == {"i0", "i1", "i9"}
 
 
 async def test_a_subject_goes_from_every_model_by_one_erasure(

@@ -209,6 +209,10 @@ async def _not_found(
     return left
 
 
+# of a model that is named in a dry run
+_SAID = ("inferences", "undecided", "partial")
+
+
 async def _foretold(
     request: Request,
     connection: AsyncConnection,
@@ -224,7 +228,9 @@ async def _foretold(
     told = {
         "model_id": models[0].model_id if len(models) == 1 else None,
         **asdict(foretelling.total(found.values())),
-        "models": [each for each in every if each["inferences"] or each["partial"]],
+        "models": [
+            each for each in every if each["inferences"] or each["undecided"] or each["partial"]
+        ],
         "not_found": not_found,
     }
     return Answer(told)

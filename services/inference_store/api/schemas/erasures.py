@@ -85,6 +85,9 @@ class ForetoldOfModel(Shown):
     """Inferences whose datum has no known size."""
     held: int
     """Inferences that match and that a legal hold keeps."""
+    undecided: int
+    """Inferences that a query by this filter shows and that stay: not all of their metadata or
+    predictions is indexed, and what is missing may say otherwise."""
     oldest: datetime | None
     newest: datetime | None
     partial: bool
@@ -97,7 +100,7 @@ class Foretold(ForetoldOfModel):
     model_id: str | None  # type: ignore[assignment]
     """Null: several."""
     models: list[ForetoldOfModel]
-    """Of each model of which anything would go."""
+    """Of each model of which anything would go, or is undecided."""
     not_found: list[str]
     """Those of `inference_ids` that no inference has."""
 

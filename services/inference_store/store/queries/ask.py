@@ -14,7 +14,10 @@ from .conditions import (
     NOTHING,
     All,
     Condition,
+    Neither,
     Received,
+    all_of,
+    certainly,
     condition_of,
     names_of,
 )
@@ -44,10 +47,34 @@ async def prepare(connection: AsyncConnection, model: Models, question: Question
     return Answerable(replace(query, newest_first=question.newest_first), understood.warnings)
 
 
-async def query_of(connection: AsyncConnection, scope: Scope, truths: Sequence[Truth]) -> Query:
-    """The query of what satisfies all of the truths; spans of time narrow where it looks."""
+async def query_of(
+    connection: AsyncConnection, scope: Scope, truths: Sequence[Truth], *, certain: bool = False
+) -> Query:
+    """The query of what satisfies all of the truths; spans of time narrow where it looks.
+
+    `certain`: whatever the index may lack of it.
+    """
     whole = And(tuple(truths))
-    found = condition_of(whole, await names_of(connection, whole))
+    names = await names_of(connection, whole)
+    found = certainly(whole, names) if certain else condition_of(whole, names)
+    return await _query(connection, scope, whole, found)
+
+
+async def doubted(
+    connection: AsyncConnection, scope: Scope, truths: Sequence[Truth]
+) -> Query | None:
+    """The query of what satisfies them as the index has it, and may not; None: nothing is so."""
+    whole = And(tuple(truths))
+    names = await names_of(connection, whole)
+    found, sure = condition_of(whole, names), certainly(whole, names)
+    if found == sure:
+        return None
+    return await _query(connection, scope, whole, all_of([found, Neither((sure,))]))
+
+
+async def _query(
+    connection: AsyncConnection, scope: Scope, whole: Truth, found: Condition
+) -> Query:
     conditions: list[Condition] = []
     for part in found.parts if isinstance(found, All) else (found,):
         if isinstance(part, Received):
@@ -59,4 +86,4 @@ async def query_of(connection: AsyncConnection, scope: Scope, truths: Sequence[T
     return Query(scope, tuple(conditions), marks=marks, nothing=found == NOTHING, size=size)
 
 
-__all__ = ["Answerable", "Question", "UnknownKeys", "prepare", "query_of"]
+__all__ = ["Answerable", "Question", "UnknownKeys", "doubted", "prepare", "query_of"]

@@ -5,7 +5,7 @@ from .comparisons import Comparing
 from .compiled import condition_of
 from .condition import EVERYTHING, NOTHING, Condition, Uids
 from .keys import OfKey
-from .logic import All, all_of, leading, tests
+from .logic import All, Neither, all_of, leading, tests
 from .names import Names, names_of
 from .spans import Received
 
@@ -16,6 +16,7 @@ __all__ = [
     "Comparing",
     "Condition",
     "Names",
+    "Neither",
     "OfKey",
     "Received",
     "Uids",

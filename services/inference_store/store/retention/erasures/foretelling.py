@@ -9,9 +9,9 @@ from sqlalchemy import ColumnElement, Select, case, func, literal, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import holds
-from inference_store.store.queries.ask import query_of
+from inference_store.store.queries.ask import doubted, query_of
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
-from inference_store.store.queries.matching import Query, led
+from inference_store.store.queries.matching import Query, counted, led
 from inference_store.store.queries.scope import Scope, pieces, window
 from inference_store.store.tables import inference
 
@@ -22,6 +22,7 @@ from .marking import KEYS
 @dataclass(frozen=True, slots=True)
 class Foretold:
     """Counts of what matches now. `bytes` of the data alone, those whose size is known;
+    `undecided`: match as the index has them, but it may lack what would end that, so they stay.
     `partial`: time was over before all was looked at."""
 
     inferences: int = 0
@@ -29,6 +30,7 @@ class Foretold:
     bytes: int = 0
     unknown_sizes: int = 0
     held: int = 0
+    undecided: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
     partial: bool = False
@@ -42,8 +44,12 @@ async def foretell(
     found = {}
     for model in models:
         truth = await truth_of(connection, model, asked)
-        query = await query_of(connection, window(model, None, None), [truth])
+        where = window(model, None, None)
+        query = await query_of(connection, where, [truth], certain=True)
         found[model] = await _of_model(connection, query, deadline)
+        doubts = await doubted(connection, where, [truth])
+        if doubts is not None and not found[model].partial:
+            found[model] = await _undecided(connection, found[model], doubts, deadline)
     return found
 
 
@@ -61,6 +67,18 @@ async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadlin
     return total
 
 
+async def _undecided(
+    connection: AsyncConnection, found: Foretold, query: Query, deadline: Deadline
+) -> Foretold:
+    for part in await pieces(connection, query.scope, newest_first=True):
+        try:
+            [row] = await fetch(connection, counted(query, part), deadline, large=query.large)
+        except OutOfTime:
+            return replace(found, partial=True)
+        found = replace(found, undecided=found.undecided + row.matches)
+    return found
+
+
 def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Select[Any]:
     here = inference.c
     matches, _ = led(query, scope)
@@ -72,6 +90,7 @@ def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Se
         func.coalesce(func.sum(here.data_size), 0).label("bytes"),
         func.count().filter(here.data_size.is_(None)).label("unknown_sizes"),
         (literal(0) if held is None else func.count().filter(held)).label("held"),
+        literal(0).label("undecided"),
         func.min(here.received_at).label("oldest"),
         func.max(here.received_at).label("newest"),
     ).where(scope.of(inference), here.uid.in_(select(uids.c.uid)))
@@ -86,6 +105,7 @@ def _added(one: Foretold, row: Any) -> Foretold:
         bytes=one.bytes + int(row.bytes),
         unknown_sizes=one.unknown_sizes + int(row.unknown_sizes),
         held=one.held + int(row.held),
+        undecided=one.undecided + int(row.undecided),
         oldest=min(ends, default=None),
         newest=max(ends, default=None),
     )

@@ -74,12 +74,14 @@ async def parts(connection: AsyncConnection, one: Erasure) -> list[Part]:
 
 
 async def find(connection: AsyncConnection, one: Erasure, part: Part, *, limit: int) -> Found:
-    """The next that match, oldest first; at most `limit`, and in few partitions.
+    """The next that match whatever the index lacks of them, oldest first; at most `limit`, and in
+    few partitions.
 
     Raises OutOfTime when the filter cannot be answered in two minutes.
     """
     truth = await truth_of(connection, part.model, one.asked or {})
-    query = (await query_of(connection, window(part.model, None, None), [truth])).in_order()
+    where = window(part.model, None, None)
+    query = (await query_of(connection, where, [truth], certain=True)).in_order()
     if part.after is not None:
         query = query.after(part.after)
     page = await find_page(connection, query, limit=limit, deadline=Deadline.after(_SECONDS))
