@@ -13,7 +13,7 @@ lacks.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import structlog
@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import registrations
 from inference_store.store.blobs import Blobs
-from inference_store.store.certificates import chain, documents, erased
+from inference_store.store.certificates import chain, documents, erased, told_again
 from inference_store.store.certificates.archive import PIECE_BYTES, Archive
 from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
 from inference_store.store.certificates.documents import Asked
@@ -33,13 +33,13 @@ from inference_store.store.certificates.merkle import Tree
 from inference_store.store.certificates.signed import NotSigned, Signed, read_signed, signed
 from inference_store.store.failpoints import failpoint
 from inference_store.store.holds import kept
-from inference_store.store.metrics import CERTIFICATE_TROUBLE, CERTIFICATES, UNCERTIFIED
+from inference_store.store.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
 from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure, State
 
+from .uncertified import uncertified
+
 _log = structlog.get_logger()
-# Why an erasure ended without a certificate.
-UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
 _Document = Callable[[Link], dict[str, Any]]
 
 
@@ -73,6 +73,12 @@ class Certifier:
     def key(self) -> SigningKey:
         """The key that signs and hashes now."""
         return self._keys[0]
+
+    async def key_of(self, connection: AsyncConnection, erasure: UUID) -> SigningKey:
+        """The key that hashes what an erasure erases: where a part is certified the one of that
+        part, so that what a restored backup tells again is known for what it is."""
+        id = await told_again.key_of(connection, erasure)
+        return next((key for key in self._keys if key.id == id), self.key)
 
     async def begin(self) -> None:
         """Take over what the bucket has, before anything is erased."""
@@ -110,9 +116,9 @@ class Certifier:
         failpoint("retention.certify.before")
         await self.catch_up()
         await self._introduce()
-        async with self._engine.connect() as connection:
-            found = await erased.of_erasure(connection, one.id)
-            told = await erased.told(connection, one.id, objects=one.scope == "object")
+        async with self._engine.begin() as connection:
+            # made by a replay after the bucket's certificates came back, it names none yet
+            await chain.name(connection, one.id)
             now = await erasures.find(connection, one.id)
             span = await erased.waits_for(connection, one.id)
         if now is None or now.state not in {"certifying", "partly_held"}:
@@ -120,7 +126,13 @@ class Certifier:
         if span is not None:
             _log.info("partition is not dropped yet", action="certificate_waits", span=span)
             return "certifying"
-        if told != (now.objects if now.scope == "object" else now.inferences):
+        objects = now.scope == "object"
+        counted = now.objects if objects else now.inferences
+        await told_again.forget(self._engine, one.id, counted=counted, objects=objects)
+        async with self._engine.connect() as connection:
+            found = await erased.of_erasure(connection, one.id)
+            told = await erased.told(connection, one.id, objects=objects)
+        if told != counted:
             return await uncertified(self._engine, now, "unlisted")
         if not found.batches and now.state == "partly_held":
             return "partly_held"
@@ -256,22 +268,6 @@ class Certifier:
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, state)
         return state
-
-
-async def without_key(engine: AsyncEngine, one: Erasure) -> State:
-    """End an erasure without a certificate, as there is no key."""
-    async with engine.connect() as connection:
-        began = (await chain.head(connection)).number > 0
-    return await uncertified(engine, one, "key_missing" if began else "no_key")
-
-
-async def uncertified(engine: AsyncEngine, one: Erasure, reason: str) -> State:
-    """End an erasure without a certificate; `reason` as the metric has it."""
-    async with engine.begin() as connection:
-        await erasures.advance(connection, one.id, "deleted")
-    UNCERTIFIED.labels(reason).inc()
-    _log.warning("no certificate", action="uncertified", id=str(one.id), reason=reason)
-    return "deleted"
 
 
 def _checked(text: bytes, place: Link, known: Sequence[PublicKey]) -> Signed:

@@ -44,10 +44,11 @@ from inference_store.store.stages import stage
 
 from .asides import Asides
 from .batch import NOTHING, Batch
-from .certifier import Certifier, without_key
+from .certifier import Certifier
 from .left_over import note, objects_of, proved, sentence
 from .pace import Pace
 from .requests import forget_requests
+from .uncertified import without_key
 
 _log = structlog.get_logger()
 # Batches that are claimed and not done: a hold that comes then finds all of them claimed.
@@ -274,7 +275,7 @@ class Eraser:
                 whole_span=whole_span,
             )
             if self._certifier is not None:
-                key = self._certifier.key
+                key = await self._certifier.key_of(connection, one.id)
                 await tell_batch(connection, key, one, done, doomed, whole_span=whole_span)
         failpoint("retention.row_delete.after")
         ERASED.labels(one.scope).inc(erased)

@@ -26,7 +26,7 @@ from inference_store.store.retention.runs import Run
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 
 from .asides import Asides
-from .certifier import Certifier, without_key
+from .certifier import Certifier
 from .eraser import Eraser
 from .marker import Marker
 from .orphans import Orphans
@@ -35,6 +35,7 @@ from .pruning import forget_values, prune
 from .reconciling import Reconciling
 from .sizing import Sizing
 from .sweep import Sweep
+from .uncertified import without_key
 
 _PRODUCERS_BATCH = 500
 _COUNTING_SECONDS = 10.0

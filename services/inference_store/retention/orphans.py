@@ -32,10 +32,11 @@ from inference_store.store.retention.erasures import Erasure, objects, obstacles
 from inference_store.store.settings import RetentionSettings
 from inference_store.store.stages import stage
 
-from .certifier import Certifier, without_key
+from .certifier import Certifier
 from .left_over import proved, sentence
 from .marker import ACTOR
 from .pace import Pace
+from .uncertified import without_key
 
 _BATCH: Final = 1000
 _THREADS: Final = 16
@@ -237,7 +238,7 @@ class Orphans:
                 connection, one.id, objects=len(keys), versions=deleted.versions, bytes=size
             )
             if self._certifier is not None:
-                key = self._certifier.key
+                key = await self._certifier.key_of(connection, one.id)
                 scope = one.scope
                 await erased.tell(connection, key, one.id, scope=scope, uids=(), objects=gone)
         OBJECTS_DELETED.inc(len(keys))

@@ -20,11 +20,11 @@ from inference_store.store.retention.leadership import Leadership, candidacy
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import KafkaSettings, RetentionSettings
 
-from .certifier import UNCERTIFIED_REASONS
 from .leader import Leader
 from .linking import linking
 from .pace import Pace, Stopped
 from .scheduler import Schedule
+from .uncertified import UNCERTIFIED_REASONS
 from .watch import watching
 
 _log = structlog.get_logger()

@@ -4,6 +4,7 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
+import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -12,10 +13,16 @@ from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
 from inference_store.store.admin import Heartbeat
 from inference_store.store.blobs import Blobs
+from inference_store.store.blobs.inventory import inventory
+from inference_store.store.certificates.archive import Archive
+from inference_store.store.certificates.head import Head
+from inference_store.store.certificates.keys import SigningKey, new_key
+from inference_store.store.certificates.looking_again import LookingAgain
+from inference_store.store.certificates.verifying import Verification
 from inference_store.store.ledger import Ledger
 from inference_store.store.retention.leadership import candidacy
 from inference_store.store.settings import ApiSettings, RetentionSettings
-from inference_store.store.tables import tombstone
+from inference_store.store.tables import certificate, tombstone
 from tests.integration.api.conftest import client_of
 from tests.integration.backups import Backup, Restore, backup, restore
 
@@ -117,3 +124,80 @@ async def test_what_a_policy_took_since_a_backup_goes_again_though_the_policy_is
     await turn(older, blobs, settings)
     assert await again.stored() == {each.uid for each in kept}
     assert await tombstones(older) >= {each.uid for each in old}
+
+
+def signing(settings: RetentionSettings, *keys: SigningKey) -> RetentionSettings:
+    given = settings.model_dump(exclude_unset=True)
+    pem = "".join(key.pem for key in keys)
+    return RetentionSettings.model_validate(given | {"certificate_key": pem})
+
+
+async def chain_of(engine: AsyncEngine) -> list[str]:
+    async with engine.connect() as connection:
+        query = select(certificate.c.signed).order_by(certificate.c.number)
+        return list((await connection.execute(query)).scalars())
+
+
+async def wrongs(engine: AsyncEngine, blobs: Blobs, of: RetentionSettings, key: SigningKey) -> Any:
+    verification = Verification(engine, Archive(blobs), trusted={key.id})
+    found = [str(wrong) async for wrong in verification.wrongs()]
+    found += [str(wrong) async for wrong in verification.head(Head(of, lock_days=1))]
+    again = LookingAgain(engine, [key])
+    return found + [there.what async for there in again.there(inventory(of))]
+
+
+@pytest.mark.parametrize("then", ["all stays", "the hold is released", "the key is changed"])
+async def test_what_was_certified_is_certified_once(
+    engine: AsyncEngine,
+    storing: Storing,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    backup: Backup,
+    restore: Restore,
+    then: str,
+) -> None:
+    key, other = new_key(), new_key()
+    service = signing(settings, key)
+    model = await storing.model("m")
+    early, held, single, *bulk = await storing.inferences(model, 8, ago(days=2))
+    async with client_of(create_app(api_settings(settings), engine, blobs)) as client:
+        first = await client.delete(f"/v1/models/m/inferences/uid:{early.uid}")
+        await turn(engine, blobs, service)
+        dump = backup()
+        later = await storing.inferences(model, 2, ago(days=1))
+        hold = {"name": "n", "reason": "r", "model_id": "m", "inference_ids": [str(held.uid)]}
+        placed = await client.post("/v1/holds", json=hold)
+        second = await client.delete(f"/v1/models/m/inferences/uid:{single.uid}")
+        ids = [f"uid:{each.uid}" for each in (held, *bulk, *later)]
+        third = await client.post("/v1/models/m/erasures", json={"inference_ids": ids})
+        await turn(engine, blobs, service)
+        asked = [str(each.json()["id"]) for each in (first, second, third)]
+        shown = [(await client.get(f"/v1/erasures/{each}")).json() for each in asked]
+    before = [(each["state"], each["certificate"]) for each in shown]
+    assert before == [("certified", 2), ("certified", 3), ("partly_held", 4)]
+    signed = await chain_of(engine)
+
+    older = await restore(dump)
+    assert await chain_of(older) == signed[:2]
+    await Ledger(older, blobs, prefix=settings.ledger_prefix).replay()
+    async with client_of(create_app(api_settings(settings), older, blobs)) as client:
+        if then == "the hold is released":
+            url = f"/v1/holds/{placed.json()['id']}"
+            assert (await client.delete(url, params={"reason": "r"})).status_code == 200
+        if then == "the key is changed":
+            service = signing(settings, other, key)
+        await turn(older, blobs, service)
+        shown = [(await client.get(f"/v1/erasures/{each}")).json() for each in asked]
+    ended = [(each["state"], each["certificate"]) for each in shown]
+    now = await chain_of(older)
+    assert now[: len(signed)] == signed
+    assert await wrongs(older, blobs, settings, key) == []
+    more = now[len(signed) :]
+    if then == "the hold is released":
+        # what the hold let go alone has a certificate of its own
+        assert ended == [*before[:2], ("certified", 5)]
+        assert ['"inferences":1,"newest"' in one and '"count":4,' in one for one in more] == [True]
+    else:
+        assert ended == before
+        changed = then == "the key is changed"
+        assert ['"kind":"certificate_key"' in one for one in more] == [True] * changed

@@ -75,6 +75,13 @@ async def add(connection: AsyncConnection, one: Signed, *, model: int | None = N
         await connection.execute(named.values(certificate=document["number"]))
 
 
+async def name(connection: AsyncConnection, id: UUID) -> None:
+    """Name an erasure's newest certificate at it, where it names none. Repeatable."""
+    newest = select(func.max(_HERE.number)).where(_HERE.erasure == id).scalar_subquery()
+    named = erasure.update().where(erasure.c.id == id, erasure.c.certificate.is_(None))
+    await connection.execute(named.values(certificate=newest))
+
+
 async def keys(connection: AsyncConnection) -> list[Signed]:
     """The signed documents of the keys, the oldest first."""
     query = select(_HERE.signed).where(_HERE.kind == KEY).order_by(_HERE.number)

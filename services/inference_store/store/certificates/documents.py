@@ -131,12 +131,14 @@ def instant(at: datetime | None) -> str | None:
 
 
 def without(counted: Mapping[str, Any], earlier: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Counts of an erasure without those that its earlier certificates have said."""
+    """Counts of an erasure without those that its earlier certificates have said.
+
+    Never below 0: a restored backup counts again, and finds what was certified gone."""
     left = dict(counted)
     for said in earlier:
         for name, count in left.items():
             if isinstance(count, Mapping):
                 left[name] = without(count, [said.get(name, {})])
             else:
-                left[name] = count - said.get(name, 0)
+                left[name] = max(0, count - said.get(name, 0))
     return left

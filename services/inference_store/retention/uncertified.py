@@ -1,0 +1,31 @@
+"""Erasures that end without a certificate."""
+
+from typing import Final
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.certificates import chain
+from inference_store.store.metrics import UNCERTIFIED
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import Erasure, State
+
+_log = structlog.get_logger()
+# Why an erasure ended without a certificate.
+UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
+
+
+async def without_key(engine: AsyncEngine, one: Erasure) -> State:
+    """End an erasure without a certificate, as there is no key."""
+    async with engine.connect() as connection:
+        began = (await chain.head(connection)).number > 0
+    return await uncertified(engine, one, "key_missing" if began else "no_key")
+
+
+async def uncertified(engine: AsyncEngine, one: Erasure, reason: str) -> State:
+    """End an erasure without a certificate; `reason` as the metric has it."""
+    async with engine.begin() as connection:
+        await erasures.advance(connection, one.id, "deleted")
+    UNCERTIFIED.labels(reason).inc()
+    _log.warning("no certificate", action="uncertified", id=str(one.id), reason=reason)
+    return "deleted"
