@@ -9,7 +9,7 @@ from starlette.responses import Response
 from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named
-from inference_store.api.dependencies import IfMatch, Reading, Settings, Writing
+from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, Writing
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.links import PageParameters
@@ -23,6 +23,7 @@ from inference_store.store import key_registry, registrations
 from inference_store.store.access import Action
 from inference_store.store.errors import Conflict, Invalid
 from inference_store.store.key_registry import KeySeen
+from inference_store.store.ledger import Body, Note
 from inference_store.store.registrations import Details, Registration
 from inference_store.store.rights import Right
 
@@ -95,11 +96,16 @@ async def put_model(
     openapi_extra=needs(Right.ADMIN),
     summary="Remove a model",
 )
-async def delete_model(model_id: ModelId, connection: Writing, access: Asking) -> Response:
+async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> Response:
     """Remove a registration that has no inferences, with its retention policy."""
-    found = await access.model(connection, model_id)
-    await registrations.delete(connection, model_id)
-    await access.note(connection, Action.MODEL_REMOVED, found)
+
+    async def said(connection: AsyncConnection) -> Body:
+        await access.model(connection, model_id)
+        await registrations.removable(connection, model_id)
+        return {"model_id": model_id}
+
+    note = Note(Action.MODEL_REMOVED, model_id, {})
+    await ledger.write("model_removed", said, actor=access.who, note=note)
     return Response(status_code=204)
 
 

@@ -124,7 +124,7 @@ async def note(
     who: Who,
     action: Action,
     *,
-    model: tuple[int, str] | None = None,
+    model: tuple[int | None, str] | None = None,
     uids: Sequence[UUID] = (),
     at: datetime | None = None,
     **detail: Any,

@@ -273,6 +273,6 @@ async def _note(connection: AsyncConnection, entry: Entry, said: Said) -> None:
         return
     model = None
     if (name := said.note.model_id) is not None:
-        model = (await registrations.ensure(connection, name), name)
+        model = (await registrations.number_of(connection, name), name)
     who, action = Who(entry.actor, said.client), Action(said.note.action)
     await audit.note(connection, who, action, model=model, at=entry.at, **said.note.detail)

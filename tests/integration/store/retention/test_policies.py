@@ -139,4 +139,5 @@ async def test_a_model_that_is_removed_takes_its_policy_with_it(engine: AsyncEng
             assert await policies.by_model(connection) == {}
             await policies.put(connection, made.model, policy("P1D"))
             assert len(await policies.by_model(connection)) == 1
-            await registrations.delete(connection, "m")
+            await registrations.removable(connection, "m")
+            await registrations.apply_removed(connection, {"model_id": "m"}, datetime.now(UTC), "a")
