@@ -67,7 +67,15 @@ LINES = (
     {"audit_chain"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"}
     | {"cql2", "properties"},
-    {"registrations", "key_registry", "books", "records", "set_aside", "sidecars"},
+    {
+        "registrations",
+        "removed_models",
+        "key_registry",
+        "books",
+        "records",
+        "set_aside",
+        "sidecars",
+    },
     {"filters"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
     | {"aggregates", "counting", "holds", "certificates"},

@@ -19,7 +19,7 @@ from inference_store.api.schemas.registrations import (
     RegistrationPage,
     ShownRegistration,
 )
-from inference_store.store import key_registry, registrations
+from inference_store.store import key_registry, registrations, removed_models
 from inference_store.store.access import Action
 from inference_store.store.errors import Conflict, Invalid
 from inference_store.store.key_registry import KeySeen
@@ -101,7 +101,7 @@ async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> R
 
     async def said(connection: AsyncConnection) -> Body:
         await access.model(connection, model_id)
-        await registrations.removable(connection, model_id)
+        await removed_models.removable(connection, model_id)
         return {"model_id": model_id}
 
     note = Note(Action.MODEL_REMOVED, model_id, {})

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import audit_chain, holds, registrations
+from inference_store.store import audit_chain, holds, removed_models
 from inference_store.store.retention import policies
 from inference_store.store.retention.erasures import entries, objects
 
@@ -40,7 +40,7 @@ KINDS: Sequence[Kind] = (
     Kind("policy_set", "A retention policy was set.", policies.apply_set),
     Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
     Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),
-    Kind("model_removed", "A model was removed, and its policy.", registrations.apply_removed),
+    Kind("model_removed", "A model was removed, and its policy.", removed_models.apply_removed),
     Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),
     Kind("hold_released", "A legal hold was released.", holds.apply_released),

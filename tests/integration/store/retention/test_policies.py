@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import registrations
+from inference_store.store import registrations, removed_models
 from inference_store.store.errors import NotFound, PreconditionFailed
 from inference_store.store.registrations import Details
 from inference_store.store.retention import policies
@@ -139,5 +139,7 @@ async def test_a_model_that_is_removed_takes_its_policy_with_it(engine: AsyncEng
             assert await policies.by_model(connection) == {}
             await policies.put(connection, made.model, policy("P1D"))
             assert len(await policies.by_model(connection)) == 1
-            await registrations.removable(connection, "m")
-            await registrations.apply_removed(connection, {"model_id": "m"}, datetime.now(UTC), "a")
+            await removed_models.removable(connection, "m")
+            await removed_models.apply_removed(
+                connection, {"model_id": "m"}, datetime.now(UTC), "a"
+            )
