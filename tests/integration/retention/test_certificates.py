@@ -156,16 +156,27 @@ async def test_a_head_that_the_bucket_locks_stays(
         # what is put over it, and a delete marker, hide nothing
         blobs.put(place, b"{}", content_type="application/json")
         minio_server.client().remove_object(name, place.key)
-        newest = await asyncio.to_thread(head.newest)
-        assert newest is not None
-        assert newest.document["number"] == 2
+        there = await asyncio.to_thread(head.versions)
+        assert [one.document["number"] for one in there] == [2]
         blobs.delete_objects([StorageKey(name, "certificates/0000000002.json")])
         async with engine.begin() as connection:
             await connection.execute(text("DELETE FROM certificate WHERE number = 2"))
+            await connection.execute(text("DELETE FROM erased_leaves"))
         verification = Verification(engine, Archive(blobs))
         [wrong async for wrong in verification.wrongs()]
         (found,) = [str(wrong) async for wrong in verification.head(head)]
         assert "says that there is one, and the chain ends with 1" in found
+        # nor does a chain that goes on as if nothing were
+        for _ in range(2):
+            asked = await request(engine, *await storing.inferences(model, 1, NOW))
+            assert await eraser.finish(asked) == "certified"
+        await certifier.write_head()
+        there = await asyncio.to_thread(head.versions)
+        assert [one.document["number"] for one in there] == [2, 3]
+        verification = Verification(engine, Archive(blobs))
+        assert [str(wrong) async for wrong in verification.wrongs()] == []
+        wrong = [str(wrong) async for wrong in verification.head(head)]
+        assert wrong == ["certificate 2: certificates/head has another one of this number"]
 
 
 async def test_without_a_key_an_erasure_is_only_deleted(

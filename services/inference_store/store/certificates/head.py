@@ -1,4 +1,4 @@
-"""The head of the chain, where a tail that was cut can be seen: the newest signed document once
+"""The heads of the chains, where a tail that was cut can be seen: the newest signed document once
 more, under one key whose versions nobody can delete while they are locked.
 """
 
@@ -12,15 +12,18 @@ from inference_store.store.settings import BlobSettings
 from .signed import NotSigned, Signed, read_signed
 
 KEY = f"{CERTIFICATES}head"
+# The newest signed checkpoint of the audit.
+AUDIT_KEY = f"{CERTIFICATES}audit-head"
 _MOST_BYTES = 1024 * 1024
 
 
 class Head:
-    """The head in the bucket. All of it blocks, and raises BlobsAway."""
+    """A head in the bucket. All of it blocks, and raises BlobsAway."""
 
-    def __init__(self, settings: BlobSettings, *, lock_days: int) -> None:
-        self._object = LockedObject(settings, StorageKey(settings.s3_bucket, KEY))
+    def __init__(self, settings: BlobSettings, *, lock_days: int, key: str = KEY) -> None:
+        self._object = LockedObject(settings, StorageKey(settings.s3_bucket, key))
         self._lock_days = lock_days
+        self._last: str | None = None
 
     def put(self, one: str) -> bool:
         """Write a signed document as the newest; whether it is locked."""
@@ -31,11 +34,18 @@ class Head:
             until=until if self._lock_days else None,
         )
 
-    def newest(self) -> Signed | None:
-        """The one of the greatest number among all versions: the latest may be a cut chain's."""
+    def put_once(self, one: str) -> None:
+        """As `put`, unless it is what was written last."""
+        if one != self._last:
+            self.put(one)
+            self._last = one
+
+    def versions(self) -> list[Signed]:
+        """What was written and is there still, in order of number. The latest alone may be that
+        of a chain whose end was cut and that went on; what is nothing signed is left out."""
         found = [_read(text) for text in self._object.versions(limit=_MOST_BYTES)]
         there = [one for one in found if one is not None]
-        return max(there, key=lambda one: int(one.document["number"]), default=None)
+        return sorted(there, key=lambda one: int(one.document["number"]))
 
     def is_locked(self) -> bool:
         """Whether the bucket keeps the newest version from everyone."""

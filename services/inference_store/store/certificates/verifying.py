@@ -56,6 +56,7 @@ class Verification:
         self._archive = archive
         self._trusted = trusted
         self.seen = Verified()
+        self._hashes: dict[int, bytes] = {}
 
     async def wrongs(self) -> AsyncIterator[Wrong]:
         """All that is wrong, in the chain's order."""
@@ -123,6 +124,7 @@ class Verification:
 
     def _go_on(self, one: Signed) -> None:
         self.seen.head = Link(one.document["number"], one.hash)
+        self._hashes[self.seen.head.number] = one.hash
         if one.kind == KEY:
             self.seen.keys += (chain.public_key(one),)
         else:
@@ -143,20 +145,20 @@ class Verification:
                 yield f"the list in {place} is not the one that was signed"
 
     async def head(self, head: Head) -> AsyncIterator[Wrong]:
-        """What is wrong with the chain's end, held against what the bucket keeps of it."""
-        newest = await asyncio.to_thread(head.newest)
-        if newest is None:
+        """What is wrong with the chain, held against all that the bucket keeps of its ends: one
+        that was cut and went on has its newest end there, and misses an older one."""
+        versions = await asyncio.to_thread(head.versions)
+        if not versions:
             yield Wrong(
                 None, f"{HEAD} is missing in the bucket: nothing tells whether a tail was cut"
             )
             return
-        number, end = newest.document["number"], self.seen.head
-        if number > end.number:
-            yield Wrong(
-                number, f"{HEAD} says that there is one, and the chain ends with {end.number}"
-            )
-        elif number == end.number and newest.hash != end.hash:
-            yield Wrong(number, f"{HEAD} has another one of this number")
+        for one in versions:
+            number, end = one.document["number"], self.seen.head.number
+            if number > end:
+                yield Wrong(number, f"{HEAD} says that there is one, and the chain ends with {end}")
+            elif self._hashes.get(number) != one.hash:
+                yield Wrong(number, f"{HEAD} has another one of this number")
         self.seen.head_locked = await asyncio.to_thread(head.is_locked)
 
     async def _missing(self) -> AsyncIterator[Wrong]:
