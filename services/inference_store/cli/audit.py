@@ -2,7 +2,9 @@
 
 import argparse
 import asyncio
+import json
 import sys
+from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
@@ -10,6 +12,7 @@ from inference_store.store import audit_chain
 from inference_store.store.audit_chain import Verdict
 from inference_store.store.blobs import Blobs
 from inference_store.store.certificates.audit_checkpoints import Checking
+from inference_store.store.certificates.head import AUDIT_KEY, Head
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, LedgerApart
 from inference_store.store.ledger.entries import Entries
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="what", required=True)
     verify = commands.add_parser("verify", help="walk the chain, and say what was changed")
     verify.add_argument(
-        "--ledger", action="store_true", help="compare with the newest checkpoint in the bucket too"
+        "--ledger", action="store_true", help="compare with the checkpoints in the bucket too"
     )
 
 
@@ -55,14 +58,16 @@ async def _verify(settings: _Settings) -> Verdict:
     engine = engine_of(settings, application="inference-store-audit", pool_size=1)
     try:
         anchors: list[tuple[int, bytes]] = []
+        kept: list[dict[str, Any]] = []
         if isinstance(settings, _WithLedger):
             anchors = await asyncio.to_thread(_anchors, settings)
+            kept = await asyncio.to_thread(_kept, settings)
         async with engine.connect() as connection:
             # One snapshot: what is written meanwhile is no fault.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             await require_schema(connection)
             check = await Checking.of(connection)
-            return await audit_chain.verify(connection, check, anchors)
+            return await audit_chain.verify(connection, check, anchors, kept)
     finally:
         await engine.dispose()
 
@@ -78,6 +83,12 @@ def _anchors(settings: _WithLedger) -> list[tuple[int, bytes]]:
             if entry.kind == "audit_checkpoint" and entry.said is not None:
                 return [(entry.said.body["number"], bytes.fromhex(entry.said.body["hash"]))]
     return []
+
+
+def _kept(settings: _WithLedger) -> list[dict[str, Any]]:
+    """The signed checkpoints that nobody can take out of the bucket while they are locked."""
+    head = Head(settings, lock_days=0, key=AUDIT_KEY)
+    return [json.loads(one.text) for one in head.versions()]
 
 
 def _summary(verdict: Verdict) -> str:

@@ -15,7 +15,7 @@ from inference_store.store import (
     traces,
 )
 from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.head import Head
+from inference_store.store.certificates.head import AUDIT_KEY, Head
 from inference_store.store.certificates.keys import signing_keys
 from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
@@ -67,17 +67,19 @@ class Leader:
         self._batch = settings.retention_batch_inferences
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
         keys = signing_keys(settings)
+        lock_days = settings.certificate_head_lock_days
         self._certifier = (
             Certifier(
                 engine,
                 blobs,
                 keys,
                 events_seconds=settings.tombstone_seconds,
-                head=Head(settings, lock_days=settings.certificate_head_lock_days),
+                head=Head(settings, lock_days=lock_days),
             )
             if keys
             else None
         )
+        self._audit_head = Head(settings, lock_days=lock_days, key=AUDIT_KEY) if keys else None
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
         self._marker = Marker(engine, self._ledger, Asides(engine, blobs, pace), pace)
         self._orphans = Orphans(settings, engine, blobs, self._ledger, pace, self._certifier)
@@ -193,7 +195,9 @@ class Leader:
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
         await self._fold_producers()
-        await prune(self._engine, self._settings, self._pace, self._ledger)
+        await prune(
+            self._engine, self._settings, self._pace, self._ledger, audit_head=self._audit_head
+        )
         await forget_values(self._ledger, self._settings, self._pace)
         await partitions.tell(self._engine)
         await partitions.analyse(self._engine)

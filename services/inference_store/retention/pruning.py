@@ -1,5 +1,6 @@
 """Our own records go when they are old enough, batch by batch."""
 
+import asyncio
 from contextlib import suppress
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -7,7 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import audit_chain
 from inference_store.store.audit_chain import Sign
 from inference_store.store.certificates.audit_checkpoints import signing
+from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import signing_keys
+from inference_store.store.certificates.signed import canonical
 from inference_store.store.errors import Unavailable
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import PRUNED
@@ -22,9 +25,16 @@ _CHECKPOINT_SECONDS = 3600.0
 
 
 async def prune(
-    engine: AsyncEngine, settings: RetentionSettings, pace: Pace, ledger: Ledger
+    engine: AsyncEngine,
+    settings: RetentionSettings,
+    pace: Pace,
+    ledger: Ledger,
+    audit_head: Head | None = None,
 ) -> None:
-    """Remove what each kind's setting no longer keeps; of the audit only what is in its chain."""
+    """Remove what each kind's setting no longer keeps; of the audit only what is in its chain.
+
+    `audit_head`: where the newest signed checkpoint of the audit is locked.
+    """
     await all_linked(engine)
     async with engine.connect() as connection:
         sign = await signing(connection, signing_keys(settings))
@@ -36,6 +46,11 @@ async def prune(
             async with engine.begin() as connection:
                 pruned = await records.prune(connection, seconds, _BATCH, sign)
             PRUNED.labels(records.name).inc(pruned)
+    if audit_head is not None:
+        async with engine.connect() as connection:
+            newest = await audit_chain.newest_signed(connection)
+        if newest is not None:
+            await asyncio.to_thread(audit_head.put_once, canonical(newest))
 
 
 async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:

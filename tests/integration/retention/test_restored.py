@@ -1,6 +1,7 @@
 """What was erased after a backup was made is erased again once the backup is restored."""
 
 import asyncio
+import json
 from typing import Any
 from uuid import UUID
 
@@ -11,11 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.api.app import create_app
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
+from inference_store.store import audit_chain
 from inference_store.store.admin import Heartbeat
 from inference_store.store.blobs import Blobs
 from inference_store.store.blobs.inventory import inventory
 from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.head import Head
+from inference_store.store.certificates.audit_checkpoints import Checking
+from inference_store.store.certificates.head import AUDIT_KEY, Head
 from inference_store.store.certificates.keys import SigningKey, new_key
 from inference_store.store.certificates.looking_again import LookingAgain
 from inference_store.store.certificates.verifying import Verification
@@ -176,6 +179,13 @@ async def test_what_was_certified_is_certified_once(
     before = [(each["state"], each["certificate"]) for each in shown]
     assert before == [("certified", 2), ("certified", 3), ("partly_held", 4)]
     signed = await chain_of(engine)
+    # the newest checkpoint of the audit lies where nobody takes it away
+    (kept,) = Head(service, lock_days=1, key=AUDIT_KEY).versions()
+    async with engine.connect() as connection:
+        assert await audit_chain.newest_signed(connection) == json.loads(kept.text)
+        check = await Checking.of(connection)
+        found = await audit_chain.verify(connection, check, kept=[json.loads(kept.text)])
+        assert found.faults == []
 
     older = await restore(dump)
     assert await chain_of(older) == signed[:2]

@@ -5,10 +5,11 @@ where, what, of which model) and over a salted hash of its values (the inference
 So an erasure can take the values, and the chain still closes.
 """
 
-from .checkpoints import Sign, apply_checkpoint, due, prune, unsigned
+from .checkpoints import Sign, apply_checkpoint, due, newest_signed, prune, unsigned
 from .linking import link, unlinked
 from .taking import forget
-from .verifying import Fault, Verdict, verify
+from .verdict import Fault, Verdict
+from .verifying import verify
 
 __all__ = [
     "Fault",
@@ -18,6 +19,7 @@ __all__ = [
     "due",
     "forget",
     "link",
+    "newest_signed",
     "prune",
     "unlinked",
     "unsigned",

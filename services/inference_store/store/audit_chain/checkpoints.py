@@ -4,10 +4,12 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from sqlalchemy import delete, func, insert, select, text, update
+from sqlalchemy import Delete, delete, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import audit, audit_checkpoint, audit_head, audit_link
+
+from .hashes import of_checkpoint
 
 Reason = Literal["cut", "head"]
 # Answers the document with its signature, as it is kept; None: there is no key.
@@ -30,7 +32,7 @@ async def due(
     if recent or head.number == (noted or 0):
         return None
     document = _document("head", head.number, head.hash, datetime.now(UTC))
-    return {**document, "signed": sign(document)}
+    return {**document, "signed": sign(await _in_order(connection, document, head.cut))}
 
 
 async def apply_checkpoint(
@@ -68,34 +70,58 @@ async def prune(
     gone = select(audit_link.c.entry).where(audit_link.c.number <= last)
     await connection.execute(delete(audit).where(audit.c.id.in_(gone)))
     links = await connection.execute(delete(audit_link).where(audit_link.c.number <= last))
-    # what they speak for is gone
-    spent = delete(audit_checkpoint).where(audit_checkpoint.c.number < last)
-    await connection.execute(spent)
+    await connection.execute(_spent(last))
     await connection.execute(text("SET LOCAL inference_store.audit = ''"))
     await connection.execute(update(audit_head).values(cut=last))
-    await _note(connection, "cut", last, hash or b"", sign)
+    await _note_cut(connection, last, hash or b"", sign)
     return links.rowcount
 
 
 def _last_old(cut: int, older_than_seconds: float, limit: int) -> Any:
-    """The number before the first that is young enough to stay, at most `limit` further on."""
+    """The last of the first `limit` numbers behind the cut, before the first that is young enough
+    to stay. A restored backup goes on behind a gap of any width."""
     end = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
     here = select(audit_link.c.number, audit.c.at)
     here = here.join_from(audit_link, audit, audit.c.id == audit_link.c.entry, isouter=True)
-    page = here.where(audit_link.c.number.between(cut + 1, cut + limit)).subquery()
+    next_ones = here.where(audit_link.c.number > cut).order_by(audit_link.c.number)
+    page = next_ones.limit(limit).subquery()
     young = select(func.min(page.c.number)).where(page.c.at >= end).scalar_subquery()
     return select(func.max(page.c.number)).where(page.c.number < func.coalesce(young, 2**62))
 
 
-async def _note(
-    connection: AsyncConnection, reason: Reason, number: int, hash: bytes, sign: Sign
-) -> None:
+def _spent(last: int) -> Delete:
+    """Those of which what they speak for is gone, from the first on: none out of their middle, for
+    each names the one before it."""
+    here, later = audit_checkpoint.c, audit_checkpoint.alias().c
+    stays = select(func.min(later.id)).where(later.number >= last).scalar_subquery()
+    spent = delete(audit_checkpoint).where(here.number < last)
+    return spent.where(here.id < func.coalesce(stays, 2**62))
+
+
+async def _note_cut(connection: AsyncConnection, number: int, hash: bytes, sign: Sign) -> None:
     at = datetime.now(UTC)
-    signed = sign(_document(reason, number, hash, at))
-    values = {"reason": reason, "number": number, "hash": hash, "at": at}
+    signed = sign(await _in_order(connection, _document("cut", number, hash, at), number))
+    values = {"reason": "cut", "number": number, "hash": hash, "at": at}
     await connection.execute(insert(audit_checkpoint).values(**values, signed=signed))
 
 
 def _document(reason: Reason, number: int, hash: bytes, at: datetime) -> dict[str, Any]:
-    """What is signed."""
     return {"reason": reason, "number": number, "hash": hash.hex(), "at": at.isoformat()}
+
+
+async def _in_order(
+    connection: AsyncConnection, document: dict[str, Any], cut: int
+) -> dict[str, Any]:
+    """What is signed: also up to where the chain was cut by then, and the hash of the signed
+    checkpoint before, so that none can be taken out or put in."""
+    before = await newest_signed(connection)
+    previous = "" if before is None else of_checkpoint(before).hex()
+    return {**document, "cut": cut, "previous": previous}
+
+
+async def newest_signed(connection: AsyncConnection) -> dict[str, Any] | None:
+    """The newest signed checkpoint, with its signature; None: there is none."""
+    here = audit_checkpoint.c
+    query = select(here.signed).where(func.jsonb_typeof(here.signed) == "object")
+    found = await connection.scalar(query.order_by(here.id.desc()).limit(1))
+    return None if found is None else dict(found)

@@ -32,5 +32,10 @@ def of_link(before: bytes, number: int, row: Any, values_hash: bytes) -> bytes:
     return sha256(before + _json(said)).digest()
 
 
+def of_checkpoint(signed: dict[str, Any]) -> bytes:
+    """Over a signed checkpoint: what the next one names."""
+    return sha256(_json(signed)).digest()
+
+
 def _json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()

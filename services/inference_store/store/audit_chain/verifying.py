@@ -1,7 +1,6 @@
 """Looking whether the chain closes: every link, every entry beside it, every checkpoint."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import func, select
@@ -10,56 +9,32 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.access.audit import Action
 from inference_store.store.tables import audit, audit_checkpoint, audit_head, audit_link
 
-from .hashes import DETAIL, FIXED, GENESIS, of_link, of_values
+from .beginning import Check, Checkpoints
+from .hashes import DETAIL, FIXED, of_link, of_values
+from .verdict import MOST_FAULTS, Verdict
 
 _PAGE = 5_000
-_MOST_FAULTS = 1_000
-# Answers what is wrong with what was signed; None: nothing.
-Check = Callable[[dict[str, Any]], str | None]
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """What is wrong, and at which place in the chain."""
-
-    number: int
-    sentence: str
-
-
-@dataclass(slots=True)
-class Verdict:
-    """What was looked at and what is wrong; of many faults the first thousand are told."""
-
-    first: int
-    head: int = 0
-    head_hash: bytes = GENESIS
-    linked: int = 0
-    unlinked: int = 0
-    taken: int = 0
-    checkpoints: int = 0
-    signed: int = 0
-    faults: list[Fault] = field(default_factory=list)
-
-    def wrong(self, number: int, sentence: str) -> None:
-        """Tell a fault."""
-        if len(self.faults) < _MOST_FAULTS:
-            self.faults.append(Fault(number, sentence))
 
 
 async def verify(
     connection: AsyncConnection,
     check: Check | None = None,
     anchors: Iterable[tuple[int, bytes]] = (),
+    kept: Sequence[dict[str, Any]] = (),
 ) -> Verdict:
     """Walk the chain from where retention has cut it to its head, a page at a time.
 
     In one snapshot: the connection's transaction is REPEATABLE READ. `check` looks at the
-    signatures of checkpoints; `anchors`: numbers and hashes that are kept elsewhere.
+    signatures of checkpoints; `anchors`: numbers and hashes that are kept elsewhere; `kept`:
+    signed checkpoints of which the bucket has a copy.
     """
     head = (await connection.execute(select(audit_head))).one()
     verdict = Verdict(first=head.cut + 1)
-    hashes = await _checkpoints(connection, verdict, check, anchors)
-    verdict.head, verdict.head_hash = head.cut, _start(verdict, head.cut, hashes)
+    found = Checkpoints(verdict, check)
+    found.add_kept(kept)
+    found.add(await connection.execute(select(audit_checkpoint).order_by(audit_checkpoint.c.id)))
+    hashes = found.hashes(anchors)
+    verdict.head, verdict.head_hash = head.cut, found.start(head.cut)
     takers: dict[int, frozenset[int]] = {}
     async for page in _pages(connection, head.cut):
         await _takers(connection, page, takers)
@@ -72,41 +47,6 @@ async def verify(
         verdict.wrong(number, "a checkpoint stands beyond the chain's end: its tail was cut")
     await _outside(connection, verdict)
     return verdict
-
-
-async def _checkpoints(
-    connection: AsyncConnection,
-    verdict: Verdict,
-    check: Check | None,
-    anchors: Iterable[tuple[int, bytes]],
-) -> dict[int, bytes]:
-    """The hash by number, of those that the chain can still be compared with."""
-    found: dict[int, bytes] = {}
-    query = select(audit_checkpoint).order_by(audit_checkpoint.c.id)
-    for row in await connection.execute(query):
-        verdict.checkpoints += 1
-        verdict.signed += row.signed is not None
-        if row.signed is not None and (said := _false(row, check)):
-            verdict.wrong(row.number, f"its checkpoint of {row.at:%Y-%m-%d %H:%M} is false: {said}")
-        if found.setdefault(row.number, row.hash) != row.hash:
-            verdict.wrong(row.number, "two checkpoints have different hashes for it")
-    for number, hash in anchors:
-        if found.setdefault(number, hash) != hash:
-            verdict.wrong(number, "the ledger has another hash for it than its checkpoint here")
-    return {number: hash for number, hash in found.items() if number >= verdict.first - 1}
-
-
-def _false(row: Any, check: Check | None) -> str | None:
-    document = row.signed.get("document") or {}
-    if (document.get("number"), document.get("hash")) != (row.number, row.hash.hex()):
-        return "what was signed is something else"
-    return None if check is None else check(row.signed)
-
-
-def _start(verdict: Verdict, cut: int, hashes: dict[int, bytes]) -> bytes:
-    if cut and cut not in hashes:
-        verdict.wrong(cut, "the chain begins after it, and no checkpoint says that it was cut here")
-    return hashes.get(cut, GENESIS)
 
 
 async def _pages(connection: AsyncConnection, after: int) -> AsyncIterator[list[Any]]:
@@ -180,7 +120,7 @@ async def _outside(connection: AsyncConnection, verdict: Verdict) -> None:
     placed = audit.outerjoin(audit_link, audit_link.c.entry == audit.c.id)
     forged = select(audit.c.id, audit.c.number).select_from(placed)
     forged = forged.where(audit.c.number.is_not(None), audit_link.c.number.is_(None))
-    for row in await connection.execute(forged.limit(_MOST_FAULTS)):
+    for row in await connection.execute(forged.limit(MOST_FAULTS)):
         verdict.wrong(row.number, f"entry {row.id} says that this is its place, and no link does")
     waiting = select(func.count()).select_from(audit).where(audit.c.number.is_(None))
     verdict.unlinked = int(await connection.scalar(waiting) or 0)

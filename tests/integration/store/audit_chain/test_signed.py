@@ -2,6 +2,7 @@
 
 import json
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -34,10 +35,20 @@ async def _write(engine: AsyncEngine, key: SigningKey) -> None:
         await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
 
 
-async def _verdict(engine: AsyncEngine) -> Verdict:
+async def _verdict(engine: AsyncEngine, *kept: dict[str, Any]) -> Verdict:
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
-        return await audit_chain.verify(connection, await Checking.of(connection))
+        return await audit_chain.verify(connection, await Checking.of(connection), kept=kept)
+
+
+async def _tamper(engine: AsyncEngine, *statements: str) -> list[str]:
+    """As who owns the tables can; what is found then."""
+    async with engine.begin() as connection:
+        for table in ("audit", "audit_link", "audit_checkpoint"):
+            await connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+        for statement in statements:
+            await connection.execute(text(statement))
+    return [fault.sentence for fault in (await _verdict(engine)).faults]
 
 
 async def test_a_signed_checkpoint_verifies(engine: AsyncEngine) -> None:
@@ -98,3 +109,56 @@ async def test_a_false_one_is_found(engine: AsyncEngine, name: str) -> None:
             await connection.execute(text(statement))
     faults = (await _verdict(engine)).faults
     assert any(words in fault.sentence for fault in faults), faults
+
+
+_CUT = (
+    "DELETE FROM audit WHERE number <= 10",
+    "DELETE FROM audit_link WHERE number <= 10",
+    "UPDATE audit_head SET cut = 10",
+)
+_FEIGNED = (
+    "INSERT INTO audit_checkpoint (reason, number, hash) SELECT 'cut', number, hash"
+    " FROM audit_checkpoint WHERE number = 10 LIMIT 1"
+)
+
+
+async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(2):
+        await _write(engine, key)
+    async with engine.connect() as connection:
+        kept = await audit_chain.newest_signed(connection)
+    assert kept is not None
+    assert (await _verdict(engine, kept)).faults == []
+    # that the chain stood there does not say that it was cut there
+    assert "no checkpoint says that it was cut here" in (await _tamper(engine, *_CUT))[0]
+    # nor does what anybody may have written
+    assert "nothing signed says that it was cut" in (await _tamper(engine, _FEIGNED))[0]
+    # where all that is signed is gone here, the bucket has the newest
+    gone = "DELETE FROM audit_checkpoint WHERE jsonb_typeof(signed) = 'object'"
+    assert await _tamper(engine, gone) == []
+    (fault,) = (await _verdict(engine, kept)).faults
+    assert "nothing signed says that it was cut" in fault.sentence
+
+
+async def test_a_signed_one_that_was_taken_out_is_found(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(3):
+        await _write(engine, key)
+    found = await _tamper(engine, "DELETE FROM audit_checkpoint WHERE number = 20")
+    assert len(found) == 1
+    assert "the signed checkpoint before its own is missing" in found[0]
+
+
+async def test_retention_takes_none_out_of_their_middle(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(2):
+        await _write(engine, key)
+        for limit in (4, 3):
+            async with engine.begin() as connection:
+                sign = await signing(connection, [key])
+                await audit_chain.prune(connection, older_than_seconds=0, limit=limit, sign=sign)
+            assert (await _verdict(engine)).faults == []

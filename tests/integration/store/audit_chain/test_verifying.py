@@ -268,17 +268,24 @@ async def test_two_writers_and_readers_in_between_make_one_chain(engine: AsyncEn
 async def test_a_restored_backup_goes_on_behind_what_it_lacks(engine: AsyncEngine) -> None:
     """The ledger is replayed: its checkpoint tells how far the chain had come."""
     await _write(engine, *_UIDS)
-    body = {"number": 30, "hash": "ab" * 32, "signed": None}
+    body = {"number": 30_000, "hash": "ab" * 32, "signed": None}
     async with engine.begin() as connection:
         for _ in range(2):
             await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
     await _write(engine, *_UIDS[:3])
     verdict = await _verdict(engine)
-    assert (verdict.head, verdict.linked, verdict.checkpoints) == (33, 23, 1)
+    assert (verdict.head, verdict.linked, verdict.checkpoints) == (30_003, 23, 1)
     [fault] = verdict.faults
     assert fault.number == 21
-    assert "missing up to 30" in fault.sentence
+    assert "missing up to 30000" in fault.sentence
     assert "older backup" in fault.sentence
+    # what is old enough goes from both sides of the gap
+    pruned = []
+    for _ in range(5):
+        async with engine.begin() as connection:
+            pruned.append(await audit_chain.prune(connection, older_than_seconds=0, limit=8))
+    assert pruned == [8, 8, 7, 0, 0]
+    assert (await _verdict(engine)).faults == []
 
 
 async def test_what_is_kept_elsewhere_finds_a_chain_that_was_made_anew(engine: AsyncEngine) -> None:
