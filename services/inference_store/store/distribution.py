@@ -40,6 +40,7 @@ LOCAL = (
     "dead_letter",
     "erased_leaves",
     "erased_span",
+    "erased_total",
     "erasing_object",
     "erasure",
     "erasure_model",

@@ -3,10 +3,7 @@
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import erasure, inference, kafka_partition, reconciliation
-
-# Those whose inferences had been stored.
-_STORED_BEFORE = ("policy", "request")
+from inference_store.store.tables import erased_total, inference, kafka_partition, reconciliation
 
 
 async def against_books(engine: AsyncEngine) -> dict[str, int]:
@@ -19,8 +16,7 @@ async def against_books(engine: AsyncEngine) -> dict[str, int]:
         rebuilt = await connection.scalar(
             select(func.sum(reconciliation.c.counts["rebuilt"].as_integer()))
         )
-        going = erasure.c.scope == "inference", erasure.c.cause.in_(_STORED_BEFORE)
-        erased = await connection.scalar(select(func.sum(erasure.c.inferences)).where(*going))
+        erased = await connection.scalar(select(erased_total.c.inferences))
         indexed = await connection.scalar(select(func.count()).select_from(inference))
     found = {
         "stored": int(stored or 0),

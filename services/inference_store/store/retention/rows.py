@@ -15,6 +15,7 @@ from inference_store.store.events import received_at_of
 from inference_store.store.tables import (
     PARTITIONED,
     blob_reference,
+    erased_total,
     inference,
     prediction,
     retention_run,
@@ -68,6 +69,9 @@ async def forget(
         received=(received_at_of(min(named)), received_at_of(max(named))),
         by_model=erased,
     )
+    if gone[inference.name]:
+        more = erased_total.c.inferences + gone[inference.name]
+        await connection.execute(erased_total.update().values(inferences=more))
     if one.run is not None:
         column = retention_run.c[f"{one.scope}s_deleted"]
         counted = retention_run.update().where(retention_run.c.id == one.run)

@@ -105,6 +105,14 @@ retention_run = Table(
     Index("retention_run_requested_at_idx", "requested_at"),
 )
 
+# One row: rows of `inference` that erasures took, also of those that are no longer kept.
+erased_total = Table(
+    "erased_total",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("inferences", BigInteger, nullable=False, server_default=text("0")),
+)
+
 erasure = Table(
     "erasure",
     METADATA,

@@ -1,0 +1,56 @@
+"""The books and the index agree whatever was erased, and however long ago."""
+
+from uuid import UUID, uuid4
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.eraser import Eraser
+from inference_store.store.audit_chain import unsigned
+from inference_store.store.books import Place, begin
+from inference_store.store.reconciling.counts import against_books
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import marking
+from inference_store.store.retention.own_records import RECORDS
+
+from .stored import Storing, ago
+
+
+async def test_what_was_erased_counts_once_and_for_all(
+    storing: Storing, engine: AsyncEngine, eraser: Eraser
+) -> None:
+    await storing.inferences(await storing.model("m"), 3, ago(days=2))
+    other = await storing.model("n")
+    doomed = [one.uid for one in await storing.inferences(other, 2, ago(days=1))]
+    # marked by a replay, and never stored here
+    absent = storing.uid(ago(days=1))
+    number = uuid4()
+    about = {"erasure": str(number), "cause": "request", "scope": "inference", "run": None}
+    named = [[str(uid), None, None, None, None] for uid in (*doomed, absent)]
+    batch = about | {"requested_by": "a", "model_id": "n", "marks": named}
+    async with engine.begin() as connection:
+        await begin(connection, Place("c", "t", 0, 0), first=0, began="earliest")
+        await connection.execute(text("UPDATE kafka_partition SET next = 5, stored = 5"))
+        assert await marking.apply(connection, batch, ago(hours=1), "a") == 3
+    assert await _difference(engine) == 0
+    await _finish(engine, eraser, number)
+    assert await _difference(engine) == 0
+    (ended,) = [each for each in RECORDS if each.name == "erasures"]
+    async with engine.begin() as connection:
+        assert await ended.prune(connection, -60.0, 10, unsigned) == 1
+    assert await _difference(engine) == 0
+
+
+async def _finish(engine: AsyncEngine, eraser: Eraser, number: UUID) -> None:
+    async with engine.connect() as connection:
+        one = await erasures.find(connection, number)
+    assert one is not None
+    assert await eraser.finish(one) == "deleted"
+
+
+async def _difference(engine: AsyncEngine) -> int:
+    found = await against_books(engine)
+    async with engine.connect() as connection:
+        rows = await connection.scalar(text("SELECT count(*) FROM inference"))
+    assert found["indexed"] == rows
+    return found["difference"]
