@@ -259,6 +259,7 @@ class Certifier:
             run=one.run,
             held=held,
             by=documents.without_values(self.key, one.asked),
+            decided_by=one.decided_by,
         )
         counted = {"versions": one.versions, "bytes": one.bytes, "rows": one.table_rows}
         earlier = [read_signed(row.signed).document["erased"] for row in before]

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -54,6 +55,13 @@ class _Work:
     @property
     def place(self) -> Frontier:
         return self.model, self.rule, self.scope
+
+    def decided_by(self, chain: Chain) -> list[dict[str, Any]]:
+        """Which of a chain's rules or limits let it expire, as a certificate names them."""
+        if self.rule == _LIMITS:
+            return [each.said for each in chain.limits]
+        found = chain.rules if self.rule == _WHOLE_SPAN else chain.rules[self.rule : self.rule + 1]
+        return [each.said for each in found]
 
     @property
     def looks_again(self) -> bool:
@@ -252,7 +260,9 @@ class Sweep:
             )
             if not marked.count:
                 return None
-            begun = one or erasures.Begun(uuid4(), "policy", scope, self._run.id)
+            by = work.decided_by(self._chains[model])
+            id = uuid4() if one is None else one.id
+            begun = erasures.Begun(id, "policy", scope, self._run.id, decided_by=by)
             batch = await marking.tried(connection, begun, model, trial)
             # taken back: the ledger has it before it takes effect
             await connection.rollback()

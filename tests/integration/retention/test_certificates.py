@@ -19,12 +19,15 @@ from inference_store.store.certificates.proving import proofs
 from inference_store.store.certificates.signed import Signed, read_signed
 from inference_store.store.certificates.verifying import Verification
 from inference_store.store.events import StorageKey
+from inference_store.store.retention import policies
+from inference_store.store.retention.policies import RetentionPolicy
 from inference_store.store.settings import RetentionSettings
 from tests.servers.minio import S3
 
 from .conftest import NoPace
 from .stored import NOW, Stored, Storing, ago
 from .test_erasures import found, request
+from .test_restored import turn
 
 Certificates = Callable[[], Awaitable[list[Signed]]]
 
@@ -190,3 +193,32 @@ async def test_without_a_key_an_erasure_is_only_deleted(
     late = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
     assert await late.finish(asked) == "deleted"
     assert (await found(engine, asked)).certificate is None
+
+
+async def test_the_certificate_of_a_policy_names_its_version(
+    storing: Storing,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    key: SigningKey,
+    certificates: Certificates,
+) -> None:
+    model = await storing.model("m")
+    for days in (20, 1):
+        await storing.inferences(model, 3, ago(days=days))
+    await storing.keep(model, inference="P30D")
+    rules = [{"keep_input": "P10D", "keep_inference": "P10D"}]
+    limited = RetentionPolicy.model_validate({"rules": rules, "max_inferences": 1})
+    async with engine.begin() as connection:
+        await policies.put(connection, model, limited)
+    given = settings.model_dump(exclude_unset=True)
+    await turn(
+        engine, blobs, RetentionSettings.model_validate(given | {"certificate_key": key.pem})
+    )
+    assert len(await storing.stored()) == 1
+    _, one = await certificates()
+    of = {"level": "model", "subject": "m", "version": 2}
+    assert one.document["erasure"]["decided_by"] == [
+        {**of, "rule": 0},
+        {**of, "limit": "max_inferences"},
+    ]

@@ -130,6 +130,20 @@ class Obstacle(Shown):
     """When its lock ends; null: nobody says, and every run tries again."""
 
 
+class DecidedBy(Shown):
+    """A rule, or a limit, of one version of a policy."""
+
+    level: str
+    """model, project or default."""
+    subject: str
+    """The model's or the project's id; of the default empty."""
+    version: int
+    rule: int | None = None
+    """Its place in the policy, from 0."""
+    limit: str | None = None
+    """max_inferences or max_bytes."""
+
+
 class ShownErasure(Shown):
     """One run of deletion."""
 
@@ -178,6 +192,8 @@ class ShownErasure(Shown):
     error: str | None
     certificate: int | None
     """Number of its newest certificate: `GET /v1/certificates/{number}`."""
+    decided_by: list[DecidedBy]
+    """Of a policy's run: the rules and limits that let it expire."""
 
 
 class ErasurePage(Shown):

@@ -32,6 +32,8 @@ class Asked:
     held: Mapping[UUID, int] = field(default_factory=dict)
     # by what it was asked for, without any value: see `without_values`
     by: Mapping[str, Any] | None = None
+    # which rules of which versions of policies, where a policy did
+    decided_by: Sequence[Mapping[str, Any]] = ()
 
 
 def certificate_of(
@@ -55,6 +57,7 @@ def certificate_of(
             "requested_by": asked.requested_by,
             "asked": asked.by,
             "run": None if asked.run is None else str(asked.run),
+            "decided_by": [dict(each) for each in asked.decided_by],
         },
         "erased": {
             "inferences": erased.inferences,

@@ -149,6 +149,8 @@ erasure = Table(
     Column("newest", DateTime(timezone=True)),
     # the newest of its certificates; NULL: none
     Column("certificate", BigInteger),
+    # the rules and limits that let it expire: level, subject and version of their policy
+    Column("decided_by", JSONB, nullable=False, server_default=text("'[]'")),
     Index("erasure_state_idx", "state"),
     Index("erasure_model_requested_at_idx", "model", "requested_at"),
 )

@@ -44,6 +44,7 @@ class Begun:
     scope: Scope
     run: UUID | None = None
     requested_by: str | None = None
+    decided_by: Sequence[dict[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,7 @@ class Erasure:
     asked: dict[str, Any] | None
     error: str | None
     certificate: int | None
+    decided_by: list[dict[str, Any]]
 
 
 COLUMNS: Final = [erasure.c[each.name] for each in fields(Erasure)]

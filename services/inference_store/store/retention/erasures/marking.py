@@ -135,6 +135,7 @@ async def entry(
         "scope": one.scope,
         "requested_by": one.requested_by,
         "run": None if one.run is None else str(one.run),
+        "decided_by": list(one.decided_by),
         "model_id": name,
         "marks": [[str(uid), *keys] for uid, *keys in rows],
     }
@@ -204,6 +205,10 @@ async def _exists(
         "state": "pending" if asked else "marking",
     }
     await connection.execute(insert(erasure).values(values).on_conflict_do_nothing())
+    here = erasure.c
+    for each in batch.get("decided_by", ()):
+        more = erasure.update().where(here.id == values["id"], ~here.decided_by.contains([each]))
+        await connection.execute(more.values(decided_by=here.decided_by.op("||")([each])))
 
 
 async def _reached(

@@ -7,7 +7,7 @@ stored. A test holds that both say the same.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from inference_store.store.filters import saved
 from inference_store.store.filters.certain import certain, doubts_of
@@ -52,6 +52,11 @@ class Decider:
     minimum: tuple[Duration, ...]
     """Ages that it may not undercut."""
 
+    @property
+    def said(self) -> dict[str, Any]:
+        """How a certificate names it."""
+        return {**_said(self.of, self.revision), "rule": self.number}
+
     def cutoffs(self, now: datetime) -> Cutoffs:
         """What it lets expire, at an instant."""
         least = [each.before(now) for each in self.minimum]
@@ -64,9 +69,15 @@ class LimitOf:
     """A limit, the policy that says it, and the ages that it may not undercut."""
 
     of: Of
+    revision: int
     name: Limit
     most: int
     minimum: tuple[Duration, ...]
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """How a certificate names it."""
+        return {**_said(self.of, self.revision), "limit": self.name}
 
     def cutoff(self, now: datetime) -> datetime:
         """What was received later stays, however much it is."""
@@ -143,11 +154,16 @@ def _limits(
 ) -> Iterable[LimitOf]:
     names: tuple[Limit, ...] = ("max_inferences", "max_bytes")
     for name in names:
-        for of, _, policy in policies:
+        for of, revision, policy in policies:
             most = getattr(policy, name)
             if most is not None:
-                yield LimitOf(of, name, most, () if policy.undercuts_minimum_age else least)
+                own = () if policy.undercuts_minimum_age else least
+                yield LimitOf(of, revision, name, most, own)
                 break
+
+
+def _said(of: Of, revision: int) -> dict[str, Any]:
+    return {"level": of.level, "subject": of.subject, "version": revision}
 
 
 def _minimum(policy: RetentionPolicy) -> Duration | None:
