@@ -1,5 +1,5 @@
-"""`inference-store certificates verify|prove|keys`: what was erased, and whether it is as it was
-signed.
+"""`inference-store certificates verify|prove|keys|begin-anew`: what was erased, and whether it is
+as it was signed.
 
 What is wrong goes to standard output, a line each, and makes the exit code 1; all else to standard
 error.
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.blobs.inventory import inventory
+from inference_store.store.certificates.anew import CannotBeginAnew, begin_anew
 from inference_store.store.certificates.archive import Archive
 from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import new_key, signing_keys
@@ -33,6 +34,7 @@ from inference_store.store.settings import (
 )
 
 from .start import started
+from .user import cli_user
 
 _NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
 
@@ -62,6 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
     prove.add_argument("uid", type=UUID, help="the inference's uid")
+    anew = commands.add_parser(
+        "begin-anew", help="go on where the key of the newest certificates is lost"
+    )
+    anew.add_argument("--reason", required=True, help="why; the certificate and the audit say it")
     keys = commands.add_parser("keys", help="the keys that sign").add_subparsers(
         dest="which", required=True
     )
@@ -89,6 +95,8 @@ async def _run(settings: _Settings, arguments: argparse.Namespace) -> int:
     try:
         if arguments.what == "prove":
             return await _prove(settings, engine, arguments.uid)
+        if arguments.what == "begin-anew":
+            return await _begin_anew(settings, engine, arguments.reason)
         return await _verify(settings, engine, arguments)
     finally:
         await engine.dispose()
@@ -106,6 +114,24 @@ async def _prove(settings: _Settings, engine: AsyncEngine, uid: UUID) -> int:
     return 0 if found and len(holding) == len(found) else 1
 
 
+async def _begin_anew(settings: _Settings, engine: AsyncEngine, reason: str) -> int:
+    keys = signing_keys(settings)
+    if not keys:
+        sys.exit("`begin-anew` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
+    by = f"cli:{cli_user()}"
+    with Blobs(settings) as blobs:
+        try:
+            one = await begin_anew(engine, Archive(blobs), keys, by=by, reason=reason)
+        except CannotBeginAnew as why:
+            sys.exit(str(why))
+    print(
+        f"From {one.document['number']} on the key {keys[0].id} signs: give its id to whoever"
+        " verifies.",
+        file=sys.stderr,
+    )
+    return 0
+
+
 async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.Namespace) -> int:
     trusted = set(arguments.trust) | {key.id for key in signing_keys(settings)}
     wrong = 0
@@ -120,6 +146,11 @@ async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.
         f" {seen.head.hash.hex()}: {f'{wrong} faults' if wrong else 'all as it was signed'}.",
         file=sys.stderr,
     )
+    for number, key in seen.begun_anew:
+        said = (
+            f"The chain begins anew at {number} with key {key.id}, which no key before has signed."
+        )
+        print(said, file=sys.stderr)
     if seen.head_locked is False:
         print("The head is not locked: who may delete in the bucket can cut it.", file=sys.stderr)
     return 1 if wrong else 0

@@ -21,16 +21,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import registrations
 from inference_store.store.blobs import Blobs
-from inference_store.store.certificates import chain, documents, erased, told_again
+from inference_store.store.certificates import anew, chain, documents, erased, told_again
 from inference_store.store.certificates.archive import PIECE_BYTES, Archive
 from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
 from inference_store.store.certificates.documents import Asked
 from inference_store.store.certificates.entries import entries_of
 from inference_store.store.certificates.erased import Erased
+from inference_store.store.certificates.following import ChainApart, checked
 from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import PublicKey, SigningKey
+from inference_store.store.certificates.keys import SigningKey
 from inference_store.store.certificates.merkle import Tree
-from inference_store.store.certificates.signed import NotSigned, Signed, read_signed, signed
+from inference_store.store.certificates.signed import Signed, read_signed, signed
 from inference_store.store.failpoints import failpoint
 from inference_store.store.holds import kept
 from inference_store.store.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
@@ -41,10 +42,6 @@ from .uncertified import uncertified
 
 _log = structlog.get_logger()
 _Document = Callable[[Link], dict[str, Any]]
-
-
-class ChainApart(Exception):
-    """The chain cannot be gone on with: of another key, or not as it was signed."""
 
 
 class Certifier:
@@ -178,12 +175,15 @@ class Certifier:
             text = await asyncio.to_thread(self._archive.get, place.number + 1)
             if text is None:
                 return
-            await self._take_over(_checked(text, place, known))
+            await self._take_over(checked(text, place, known, self._keys))
 
     async def _take_over(self, one: Signed) -> None:
         """Postgres says the same as the bucket, in one transaction."""
         about = one.document.get("erasure")
         async with self._engine.begin() as connection:
+            if anew.begins_anew(one) is not None:
+                await anew.take_over(connection, one)
+                return
             await chain.add(connection, one, model=await _model(connection, about))
             if about is None:
                 return
@@ -216,7 +216,8 @@ class Certifier:
         if by is None:
             raise ChainApart(
                 f"the newest certificates are signed by key {newest}, which is not in"
-                " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs"
+                " INFERENCE_STORE_CERTIFICATE_KEY: put it behind the new one, which it signs; if it"
+                " is lost, `inference-store certificates begin-anew`"
             )
         if not known or newest != self.key.id:
             await self._append(
@@ -269,22 +270,6 @@ class Certifier:
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, state)
         return state
-
-
-def _checked(text: bytes, place: Link, known: Sequence[PublicKey]) -> Signed:
-    """What the bucket has next. Raises ChainApart."""
-    number = place.number + 1
-    try:
-        one = read_signed(text)
-        signers = known or [chain.public_key(one)]
-    except (NotSigned, KeyError, ValueError) as exc:
-        raise ChainApart(f"certificate {number} in the bucket: {exc}") from exc
-    wrong = list(chain.follows(one, place))
-    if not one.is_by(signers[-1]):
-        wrong.append("the chain's newest key has not signed it")
-    if wrong:
-        raise ChainApart(f"certificate {number} in the bucket: {'; '.join(wrong)}")
-    return one
 
 
 async def _model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:

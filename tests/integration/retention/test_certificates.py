@@ -12,6 +12,7 @@ from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
 from inference_store.store.blobs import Blobs
 from inference_store.store.certificates import chain
+from inference_store.store.certificates.anew import CannotBeginAnew, begin_anew
 from inference_store.store.certificates.archive import Archive
 from inference_store.store.certificates.head import Head
 from inference_store.store.certificates.keys import SigningKey, new_key
@@ -116,6 +117,58 @@ async def test_a_key_is_followed_by_the_next_that_it_signs(
         assert (proof.certificate, proof.scope, proof.size) == (number, "inference", 12)
         assert proof.holds
     assert await proofs(engine, second, before[1].uid) == []
+
+
+async def test_a_lost_key_is_followed_by_one_that_says_that_it_begins_anew(
+    storing: Storing, engine: AsyncEngine, blobs: Blobs
+) -> None:
+    lost, new = new_key(), new_key()
+    model = await storing.model()
+    archive = Archive(blobs)
+
+    async def erase(*keys: SigningKey) -> str:
+        certifier = Certifier(engine, blobs, keys, events_seconds=3600)
+        eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+        doomed = await storing.inferences(model, 3, ago(days=1))
+        return str(await eraser.finish(await request(engine, *doomed)))
+
+    async def anew(*keys: SigningKey) -> int:
+        one = await begin_anew(engine, archive, keys, by="cli:ada", reason="a fire")
+        return int(one.document["number"])
+
+    async def wrongs(*trusted: SigningKey) -> tuple[list[str], list[int]]:
+        verification = Verification(engine, archive, trusted={key.id for key in trusted})
+        found = [str(wrong) async for wrong in verification.wrongs()]
+        return found, [number for number, _ in verification.seen.begun_anew]
+
+    async def lose() -> None:
+        async with engine.begin() as connection:
+            for table, column in (("certificate", "number"), ("erased_leaves", "certificate")):
+                await connection.execute(text(f"DELETE FROM {table} WHERE {column} > 2"))
+
+    with pytest.raises(CannotBeginAnew, match="no certificate yet"):
+        await anew(new)
+    assert await erase(lost) == "certified"
+    with pytest.raises(CannotBeginAnew, match="is given"):
+        await anew(new, lost)
+    assert await erase(new) == "certifying"
+    assert await anew(new) == 3
+    assert await erase(new) == "certified"
+    assert await wrongs(lost, new) == ([], [3])
+    found, _ = await wrongs(lost)
+    assert "begins anew with key" in found[0]
+    said = {"number": 3, "key": new.id, "instead_of": lost.id, "reason": "a fire"}
+    audited = "SELECT detail FROM audit WHERE action = 'certificates_begun_anew'"
+    assert await storing.scalar(audited) == said
+    # a crash, or an older backup, lacks what the bucket has: only who has the key follows it
+    await lose()
+    assert await erase(new_key()) == "certifying"
+    async with engine.connect() as connection:
+        assert (await chain.head(connection)).number == 2
+    assert await anew(new) == 3
+    await lose()
+    assert await erase(new) == "certified"
+    assert await wrongs(lost, new) == ([], [3])
 
 
 async def test_an_older_backup_gets_its_certificates_back_from_the_bucket(

@@ -48,6 +48,7 @@ class Action(StrEnum):
     KEY_ROTATED = "key_rotated"
     KEY_REVOKED = "key_revoked"
     AUDIT_VALUES_TAKEN = "audit_values_taken"
+    CERTIFICATES_BEGUN_ANEW = "certificates_begun_anew"
 
 
 ACTIONS: Final[dict[Action, str]] = {
@@ -77,6 +78,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.KEY_ROTATED: "An API key got a new text.",
     Action.KEY_REVOKED: "An API key was revoked.",
     Action.AUDIT_VALUES_TAKEN: "An erasure took the values of entries; `detail` lists them.",
+    Action.CERTIFICATES_BEGUN_ANEW: "A key went on with certificates that no key before it signed.",
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from . import chain, erased
+from . import anew, chain, erased
 from .archive import Archive
 from .chain import CERTIFICATE, KEY, Link, Row
 from .documents import instant
@@ -42,6 +42,8 @@ class Verified:
     leaves: int = 0
     head: Link = field(default_factory=lambda: Link(0, b""))
     keys: tuple[PublicKey, ...] = ()
+    # keys that went on with the chain by themselves, and from which number on
+    begun_anew: tuple[tuple[int, PublicKey], ...] = ()
     # whether the bucket keeps the head from everyone; None: not looked at
     head_locked: bool | None = None
 
@@ -115,16 +117,24 @@ class Verification:
             wrongs.append(f"the signature is not of key {signer.id}, which signs at this place")
         elif not self.seen.keys and self._trusted and signer.id not in self._trusted:
             wrongs.append(f"the chain begins with key {signer.id}, which is none of the trusted")
+        elif self.seen.keys and signer != self.seen.keys[-1] and signer.id not in self._trusted:
+            wrongs.append(
+                f"the chain begins anew with key {signer.id}, which no key before it has signed and"
+                " which is none of the trusted"
+            )
         return wrongs, one
 
     def _signer(self, one: Signed) -> PublicKey | None:
-        if self.seen.keys:
+        begun = anew.begins_anew(one)
+        if self.seen.keys and begun is None:
             return self.seen.keys[-1]
         return chain.public_key(one) if one.kind == KEY else None
 
     def _go_on(self, one: Signed) -> None:
         self.seen.head = Link(one.document["number"], one.hash)
         self._hashes[self.seen.head.number] = one.hash
+        if (key := anew.begins_anew(one)) is not None:
+            self.seen.begun_anew += ((self.seen.head.number, key),)
         if one.kind == KEY:
             self.seen.keys += (chain.public_key(one),)
         else:
