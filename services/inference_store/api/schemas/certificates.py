@@ -61,7 +61,7 @@ class ShownCertificateKey(Shown):
     number: int
     """From which place of the chain on it signs."""
     signed_by: str
-    """The key before it; the first: itself."""
+    """The key before it; the first, and one that begins anew after a key was lost: itself."""
 
 
 class CertificateKeys(Shown):

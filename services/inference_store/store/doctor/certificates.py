@@ -13,7 +13,7 @@ from .finding import Finding, Subject, failed, ok, warning
 
 _GIVE = (
     "Give it to the retention service (INFERENCE_STORE_CERTIFICATE_KEY), behind the one that is to"
-    " sign from now on."
+    " sign from now on; if it is lost: `inference-store certificates begin-anew`."
 )
 
 
