@@ -81,8 +81,8 @@ async def _named(engine: AsyncEngine, erasure: UUID, batches: list[int]) -> set[
 
 
 async def _without(connection: AsyncConnection, batch: int, named: set[bytes], alone: bool) -> None:
-    """Unless objects are erased `alone`, a batch of which no inference is new has no new object either: what several share is told
-    by whichever of them went last."""
+    """A batch of which no inference is new has no new object either, unless objects are erased
+    `alone`: what several share is told by whichever of them went last."""
     here = _HERE.id == batch
     leaves = bytes(await connection.scalar(select(_HERE.leaves).where(here)) or b"")
     left = [entry for entry in entries_of(leaves) if entry not in named]
