@@ -3,8 +3,8 @@
 from alembic import op
 from sqlalchemy import text
 
-revision = "0018"
-down_revision: str | None = "0017"
+revision = "0019"
+down_revision: str | None = "0018"
 branch_labels: str | None = None
 depends_on: str | None = None
 
