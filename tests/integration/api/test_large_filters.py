@@ -42,6 +42,16 @@ FILTERS = {
 }
 
 
+async def _slowest_alone(client: httpx.AsyncClient) -> float:
+    """The longest that a small request waits while this api does nothing else, in seconds."""
+    slowest = 0.0
+    for _ in range(5):
+        began = time.monotonic()
+        await client.post(f"{_MODEL}/query", json={"limit": 1})
+        slowest = max(slowest, time.monotonic() - began)
+    return slowest
+
+
 async def _slowest_beside(asked: asyncio.Task[httpx.Response], client: httpx.AsyncClient) -> float:
     """The longest that a small request waited while the other was being answered, in seconds."""
     slowest = 0.0
@@ -73,6 +83,8 @@ async def test_others_are_answered_beside_it(
     async with client_of(make_app(query_timeout_seconds=4)) as client:
         # the first one makes connections, and the grammar's parser
         await client.post(f"{_MODEL}/query", json={"filter": "n = 3"})
+        # a machine that is slow is no fault of the large one
+        most = max(_MOST_SECONDS, 20 * await _slowest_alone(client))
         for name, text in FILTERS.items():
             body: dict[str, Any] = {"filter": text, "explain": what == "count"}
             if what == "aggregate":
@@ -81,4 +93,4 @@ async def test_others_are_answered_beside_it(
             slowest = await _slowest_beside(asked, client)
             # an answer, or that time ran out
             assert asked.result().status_code in {200, 503}, asked.result().text
-            assert slowest < _MOST_SECONDS, name
+            assert slowest < most, name
