@@ -44,7 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what lies in e2e/faults, and leave it out unless it was asked for."""
     for item in items:
-        if "faults" in item.path.parts:
+        if "faults" in item.path.relative_to(config.rootpath).parts:
             item.add_marker(pytest.mark.faults)
     if not config.getoption("--faults"):
         left_out = [item for item in items if item.get_closest_marker("faults")]
