@@ -11,6 +11,7 @@ from inference_store.store import registrations
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarge
 from inference_store.store.events import InferenceEvent
+from inference_store.store.failpoints import failpoint
 from inference_store.store.ledger import Ledger
 from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure, chosen, marking, unstored
@@ -79,11 +80,13 @@ class Asides:
     async def _take(self, one: Erasure, table: Table, found: list[Aside]) -> None:
         if not found:
             return
+        failpoint("retention.aside.take.before")
         async with self._engine.begin() as connection:
             taken = await unstored.take(
                 connection, table, found, because=f"erased by the erasure {one.id}"
             )
             await erasures.count(connection, one.id, table_rows={table.name: taken})
+        failpoint("retention.aside.take.after")
         _log.info("taken", action="erased_aside", id=str(one.id), table=table.name, count=taken)
 
     def _metadata_of(self, event: InferenceEvent) -> bytes | None:

@@ -95,6 +95,7 @@ class Certifier:
             row = await chain.at(connection, (await chain.head(connection)).number)
         if self._head is None or row is None or row.number == self._head_number:
             return
+        failpoint("retention.certify.head.before")
         locked = await asyncio.to_thread(self._head.put, row.signed)
         failpoint("retention.certify.head.after")
         self._head_number = row.number

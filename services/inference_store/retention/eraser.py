@@ -104,10 +104,12 @@ class Eraser:
             return None
         if one.scope == "inference" and one.cause in {"policy", "request"}:
             await self._asides.take_erased(one)
+        failpoint("retention.finish.before")
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
             state = await erasures.finish(connection, one, error=error, certifying=certifying)
             one = await erasures.find(connection, one.id) or one
+        failpoint("retention.finish.after")
         if state in {"certifying", "partly_held"} and self._certifier is not None:
             state = await self._certifier.certify(one, state)
         elif state == "deleted":
@@ -159,8 +161,11 @@ class Eraser:
         """Claim the next batch; or why nothing may go."""
         await self._pace.next_step()
         try:
+            failpoint("retention.claim.before")
             with stage(STEP_SECONDS, "claim"):
-                return await self._claim(one, after), None
+                batch = await self._claim(one, after)
+            failpoint("retention.claim.after")
+            return batch, None
         except HoldUnreadable as error:
             failed("hold_unreadable")
             return NOTHING, error.detail
@@ -261,9 +266,9 @@ class Eraser:
     ) -> None:
         if not done:
             return
+        failpoint("retention.row_delete.before")
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, "deleting_rows")
-        failpoint("retention.row_delete.before")
         async with self._engine.begin() as connection:
             erased = await rows.forget(
                 connection,

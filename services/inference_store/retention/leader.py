@@ -17,6 +17,7 @@ from inference_store.store import (
 from inference_store.store.blobs import Blobs
 from inference_store.store.certificates.head import AUDIT_KEY, Head
 from inference_store.store.certificates.keys import signing_keys
+from inference_store.store.failpoints import failpoint
 from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
@@ -163,16 +164,20 @@ class Leader:
                 await without_key(self._engine, one)
 
     async def _carry_out(self, run: Run) -> None:
+        failpoint("retention.run_start.before")
         async with self._engine.begin() as connection:
             await runs.start(connection, run.id)
+        failpoint("retention.run_start.after")
         began = time.monotonic()
         with traces.ended(traces.begin("retention run", attributes={_CAUSE: run.cause})) as span:
             error = await self._sweep(run).carry_out()
             if error is not None:
                 traces.failed(span, "LeftOver")
         RUN_SECONDS.observe(time.monotonic() - began)
+        failpoint("retention.run_finish.before")
         async with self._engine.begin() as connection:
             await runs.finish(connection, run.id, error=error)
+        failpoint("retention.run_finish.after")
         RETENTION_RUNS.labels("failed" if error else "done").inc()
         if error is None:
             LAST_RUN.set_to_current_time()

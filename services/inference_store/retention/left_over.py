@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.blobs import Blobs, DeleteFault
 from inference_store.store.events import StorageKey, parse_stored
+from inference_store.store.failpoints import failpoint
 from inference_store.store.retention.erasures import Erasure, obstacles
 from inference_store.store.retention.failures import failed, reason_of
 from inference_store.store.retention.marks import Mark
@@ -59,8 +60,10 @@ async def note(
     ends = await asyncio.to_thread(_ends, blobs, faults[:_ASKED])
     found = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
     gone = [str(key) for mark in done for key in objects_of(mark)]
+    failpoint("retention.note.before")
     async with engine.begin() as connection:
         await obstacles.note(connection, one.id, found, gone)
+    failpoint("retention.note.after")
 
 
 def _ends(blobs: Blobs, faults: Sequence[DeleteFault]) -> dict[StorageKey, datetime | None]:

@@ -141,8 +141,10 @@ class Sweep:
             for each in works
             if each.looks_again
         }
+        failpoint("retention.frontier.before")
         async with self._engine.begin() as connection:
             await frontiers.save(connection, self._chains, swept, self._now, begun=self._begun)
+        failpoint("retention.frontier.after")
 
     async def _beyond_limits(self) -> None:
         """What is more than a policy keeps goes once all that had expired is marked."""
@@ -170,7 +172,10 @@ class Sweep:
             return None
 
     async def _span(self, span: Span, *, is_closed: bool) -> None:
-        if await self._close(span, is_closed=is_closed):
+        failpoint("retention.span_close.before")
+        goes_whole = await self._close(span, is_closed=is_closed)
+        failpoint("retention.span_close.after")
+        if goes_whole:
             await self._drop(span)
             return
         async with self._engine.connect() as connection:

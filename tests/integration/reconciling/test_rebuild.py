@@ -11,6 +11,7 @@ from inference_store.store import registrations
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import create_engine
 from inference_store.store.dictionary import Dictionary
+from inference_store.store.failpoints import FAILPOINTS
 from inference_store.store.metadata import MetadataCaps
 from inference_store.store.metadata_edits import Editor, Item, change_of, edit, reserve
 from inference_store.store.retention import erasures
@@ -34,6 +35,7 @@ from .conftest import Command
 
 __all__ = ["start_line"]
 
+PLACES = [name for name in FAILPOINTS if name.startswith("rebuild.")]
 OURS = [Captured(number, inline=number % 2 == 0) for number in range(6)]
 STRANGE = [capture(number) for number in range(5)]
 MADE_BY_TIME = ("indexed_at", "revision", "data_deleted_at")
@@ -143,9 +145,7 @@ async def test_an_emptied_postgres_is_as_it_was(
         postgres_server.drop_database(name)
 
 
-@pytest.mark.parametrize(
-    "place", ["rebuild.commit.before", "rebuild.commit.after", "rebuild.commit.before:2"]
-)
+@pytest.mark.parametrize("place", [*PLACES, "rebuild.commit.before:2"])
 async def test_a_rebuild_that_is_killed_goes_on(
     place: str,
     start_line: StartLine,

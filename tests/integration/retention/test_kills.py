@@ -21,7 +21,13 @@ from .stored import Stored, Storing, ago
 
 # A place, and at which passing of it: some passed before, some of another kind.
 KEY = new_key()
-PLACES = [name for name in FAILPOINTS if name.startswith("retention.")]
+STEPS = ("mark", "object_delete", "verify", "row_delete", "certify", "partition_drop")
+# tests/e2e/faults/deletion/test_kills.py kills at the others
+PLACES = [
+    name
+    for name in FAILPOINTS
+    if name.startswith(tuple(f"retention.{step}." for step in STEPS)) and "head.before" not in name
+]
 KILLS = [*PLACES, "retention.object_delete.after:4", "retention.row_delete.before:3"]
 
 

@@ -1,0 +1,231 @@
+"""50 times kill -9 of one of two retention services at a random moment, while events come, erased
+ones come again with their blobs, holds are placed and released, and policies change."""
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+import pytest
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.books import Outcome
+from inference_store.store.certificates import chain
+from inference_store.store.certificates.keys import SigningKey, new_key
+from inference_store.store.certificates.proving import proofs
+from inference_store.store.certificates.signed import read_signed
+from inference_store.store.retention import erasures
+from inference_store.store.tables import inference
+from tests.e2e.faults.books_close import (
+    check_nothing_waits,
+    check_partitions,
+    check_rows,
+    counted,
+    drained,
+    uid_of,
+)
+from tests.e2e.faults.traffic import Published
+from tests.polling import until
+from tests.producer import Capture
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+from tests.servers.ports import free_port
+from tests.service_process import Service
+
+from .judging import check_versions
+from .living import MODELS, SUBJECT, Asking, camera, input_is_gone, received, survives
+from .world import at_rest
+
+pytestmark = pytest.mark.real_minio
+KILLS = 50
+SEED = 7
+KEY = new_key()
+_LATE = ("expires", "loses-inputs", "kept")
+
+
+@pytest.fixture
+def locking_bucket(minio_server: S3) -> str:
+    return minio_server.create_bucket(unique(), object_lock=True)
+
+
+@pytest.fixture
+def living(environment: dict[str, str], locking_bucket: str) -> dict[str, str]:
+    """The environment of all services."""
+    changes = {
+        "S3_BUCKET": locking_bucket,
+        "RETENTION_INTERVAL_SECONDS": "1",
+        "RETENTION_POLL_SECONDS": "0.2",
+        "RETENTION_BATCH_INFERENCES": "7",
+        "CERTIFICATE_KEY": KEY.pem,
+        "CERTIFICATE_HEAD_LOCK_DAYS": "1",
+        "API_PORT": str(free_port()),
+    }
+    return environment | {f"INFERENCE_STORE_{name}": value for name, value in changes.items()}
+
+
+@pytest.fixture
+async def asking(living: dict[str, str]) -> AsyncIterator[Asking]:
+    address = f"http://127.0.0.1:{living['INFERENCE_STORE_API_PORT']}"
+    async with httpx.AsyncClient(base_url=address) as client:
+        yield Asking(client)
+
+
+async def kill_often(services: Sequence[Service], moments: random.Random) -> None:
+    """Kill and start again, each time another one."""
+    for turn in range(KILLS):
+        service = services[turn % len(services)]
+        await asyncio.to_thread(getattr, service, "admin")
+        await asyncio.sleep(moments.uniform(0.0, 1.0))
+        await asyncio.to_thread(service.kill)
+        service.restart()
+
+
+async def redeliver(published: Published, some: Sequence[Capture], over: asyncio.Event) -> None:
+    """Events that were published, with their blobs, as a spool brings them."""
+    start = 0
+    while not over.is_set():
+        await published.under_load(some[start : start + 20], chunk=20, pause=2.0)
+        start = (start + 20) % len(some)
+
+
+@pytest.mark.timeout(600)
+async def test_killed_at_random_moments(
+    living: dict[str, str],
+    asking: Asking,
+    published: Published,
+    engine: AsyncEngine,
+    minio_server: S3,
+    locking_bucket: str,
+    tmp_path: Path,
+) -> None:
+    print(f"seed {SEED}")
+    published.producer = published.producer.of_bucket(locking_bucket)
+    stored, coming = received(range(300)), received(range(300, 600), _LATE)
+    services = [Service("ingester", living, tmp_path), Service("api", living, tmp_path)]
+    try:
+        await published.under_load(stored, chunk=150)
+        await until(lambda: counted(engine), lambda found: found.total() == published.records)
+        await set_aside(published)
+        await asking.begin(stored)
+        await asyncio.to_thread(services[1].wait_ready)
+        for number in range(2):
+            (tmp_path / str(number)).mkdir()
+            services.append(Service("retention", living, tmp_path / str(number)))
+        over = asyncio.Event()
+        tasks = [
+            asyncio.create_task(published.under_load(coming, chunk=15, pause=4.0)),
+            asyncio.create_task(redeliver(published, stored, over)),
+            asyncio.create_task(asking.act(pause=5.0)),
+        ]
+        await kill_often(services[2:], random.Random(SEED))
+        over.set()
+        await asyncio.gather(*tasks)
+        await published.under_load(stored, chunk=150)
+        await drained(engine, records=published.records, seconds=120)
+        await settled(engine, [*stored, *coming], locking_bucket)
+        await judge(engine, [*stored, *coming], minio_server, locking_bucket, living, asking)
+    finally:
+        for service in services:
+            print(service.text[-3000:])
+            service.stop()
+
+
+ASIDE = 9_000
+
+
+async def set_aside(published: Published) -> None:
+    """Of the subject: events whose response has not come, which wait, and are erased there."""
+    numbers = [n for n in range(ASIDE, ASIDE + 30) if n % 3 == 1 and MODELS[n % 5] == "subjects"]
+    some = [one for n in numbers for one in received(range(n, n + 1))]
+    assert {camera(one) for one in some} == {SUBJECT}
+    await published.producer.put_all(some, "data", "metadata")
+    await published.producer.publish_all(one.event for one in some)
+    published.records += len(some)
+
+
+async def settled(engine: AsyncEngine, captures: Sequence[Capture], bucket: str) -> None:
+    """Wait until retention has done its work."""
+    wanted = {uid_of(one, bucket) for one in captures if survives(one)}
+    without = {uid_of(one, bucket) for one in captures if survives(one) and input_is_gone(one)}
+
+    async def left() -> tuple[int, int]:
+        async with engine.connect() as connection:
+            there = set((await connection.execute(select(inference.c.uid))).scalars())
+            query = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
+            gone = set((await connection.execute(query)).scalars())
+        return len(there ^ wanted), len(gone ^ without)
+
+    await until(left, lambda found: found == (0, 0), seconds=120)
+    await at_rest(engine)
+
+
+async def judge(
+    engine: AsyncEngine,
+    captures: Sequence[Capture],
+    s3: S3,
+    bucket: str,
+    environment: dict[str, str],
+    asking: Asking,
+) -> None:
+    """Held and kept ones are whole, what was erased is nowhere, and certificates say so."""
+    kept = [one for one in captures if survives(one)]
+    inputs = {uid_of(one, bucket) for one in kept if input_is_gone(one)}
+    uids = {uid_of(one, bucket) for one in kept}
+    found = await counted(engine)
+    assert (found[Outcome.DEAD], found[Outcome.PARKED], found[Outcome.LOST]) == (0, 0, 0)
+    async with engine.connect() as connection:
+        await check_nothing_waits(connection)
+        await check_partitions(connection)
+        await check_rows(connection, uids, without_input=inputs)
+    wanted = {key for one in kept for key in one.blobs}
+    wanted -= {one.key("data") for one in kept if input_is_gone(one)}
+    check_versions(s3, bucket, wanted)
+    gone = {uid_of(one, bucket) for one in captures} - uids
+    await check_chain(engine, KEY, gone, kept=uids)
+    verified = await asyncio.to_thread(verify, environment)
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    for each in asking.erasures:
+        shown = await asking.said("GET", f"/v1/erasures/{each}")
+        assert shown["state"] in {"certified", "partly_held"}
+        assert shown["inferences"] > 0
+
+
+async def check_chain(
+    engine: AsyncEngine, key: SigningKey, gone: set[UUID], *, kept: set[UUID]
+) -> None:
+    """Each that went is in one certificate of what took it; what came again may be in more."""
+    async with engine.connect() as connection:
+        ended = await erasures.listed(connection, limit=10_000)
+        rows = await chain.listed(connection, limit=10_000)
+    documents = {row.number: read_signed(row.signed).document["erasure"] for row in rows}
+    named = {each["id"] for each in documents.values()}
+    assert {one.state for one in ended} <= {"certified", "partly_held"}
+    assert [one for one in ended if one.inferences and str(one.id) not in named] == []
+    certified = Counter[UUID]()
+    for uid in gone | kept:
+        for proof in await proofs(engine, key, uid):
+            assert proof.holds
+            if proof.scope == "inference":
+                assert uid in gone, f"certificate {proof.certificate} is not true"
+                again = documents[proof.certificate]["cause"] == "erased_again"
+                certified[uid] += 0 if again else 1
+    assert {uid: certified[uid] for uid in gone} == dict.fromkeys(gone, 1)
+
+
+def verify(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """`certificates verify`, with a look again for every row and object."""
+    command = [sys.executable, "-m", "inference_store.cli.main", "certificates", "verify"]
+    return subprocess.run(
+        [*command, "--objects", "--head"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
