@@ -1,8 +1,13 @@
-"""Dropping a span's partitions, when nothing is left in them."""
+"""Dropping a span's partitions, when nothing is left in them; or opening it again.
+
+Of a span that is to be dropped the inferences' own rows go first, and the others with the
+partitions. Where these stay, or may stay for long, the others go batch by batch.
+"""
 
 from uuid import UUID
 
 import structlog
+from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -10,11 +15,17 @@ from inference_store.store import partitions
 from inference_store.store.database import is_trouble
 from inference_store.store.metrics import PARTITIONS_DROPPED
 from inference_store.store.partitions import Span
-from inference_store.store.retention import runs, spans
+from inference_store.store.retention import erasures, runs, spans
+from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.failures import failed
+from inference_store.store.tables import PARTITIONED, inference
+
+from .pace import Pace
 
 _log = structlog.get_logger()
 _TRIES = 5
+_BATCH = 5_000
+_CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
 
 
 async def drop(engine: AsyncEngine, span: Span, run: UUID) -> bool:
@@ -41,3 +52,40 @@ async def drop(engine: AsyncEngine, span: Span, run: UUID) -> bool:
         _log.info("partition dropped", action="partition_dropped", span=span.name)
         return True
     return False
+
+
+async def reopen(engine: AsyncEngine, span: Span, pace: Pace) -> None:
+    """Open a closed span again. Until then nobody writes in it or sees it, so that rows without
+    their inference go before the gate is taken: it is held for a moment only."""
+    for table in _CHILDREN:
+        async with engine.connect() as connection:
+            models = await spans.models_in(connection, span, table)
+        for model in models:
+            await _delete_orphans(engine, table, model, span, pace)
+    async with engine.begin() as connection:
+        await spans.reopen(connection, span)
+
+
+async def delete_orphans_of(engine: AsyncEngine, one: Erasure, pace: Pace) -> None:
+    """What was asked for leaves no rows in spans that wait to be dropped, where a policy's run
+    has erased their inferences already."""
+    async with engine.connect() as connection:
+        models = await erasures.models_of(connection, one)
+        closed = [
+            (model, span)
+            for model in models
+            for span in await spans.closed_before(connection, model)
+        ]
+    for model, span in closed:
+        for table in _CHILDREN:
+            await _delete_orphans(engine, table, model, span, pace)
+
+
+async def _delete_orphans(
+    engine: AsyncEngine, table: Table, model: int, span: Span, pace: Pace
+) -> None:
+    gone = _BATCH
+    while gone == _BATCH:
+        await pace.next_step()
+        async with engine.begin() as connection:
+            gone = await spans.delete_orphans(connection, table, model, span, limit=_BATCH)

@@ -45,6 +45,7 @@ from inference_store.store.stages import stage
 from .asides import Asides
 from .batch import NOTHING, Batch
 from .certifier import Certifier
+from .dropping import delete_orphans_of
 from .left_over import note, objects_of, proved, sentence
 from .pace import Pace
 from .requests import forget_requests
@@ -69,7 +70,7 @@ class Eraser:
     ) -> None:
         self._engine = engine
         self._blobs = blobs
-        self._pace = pace
+        self.pace = pace
         self._batch = batch
         # whether the last step left something because of a hold
         self.spared = False
@@ -104,6 +105,8 @@ class Eraser:
             return None
         if one.scope == "inference" and one.cause in {"policy", "request"}:
             await self._asides.take_erased(one)
+        if one.cause == "request":
+            await delete_orphans_of(self._engine, one, self.pace)
         failpoint("retention.finish.before")
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
@@ -159,7 +162,7 @@ class Eraser:
 
     async def _next(self, one: Erasure, after: Place | None) -> tuple[Batch, str | None]:
         """Claim the next batch; or why nothing may go."""
-        await self._pace.next_step()
+        await self.pace.next_step()
         try:
             failpoint("retention.claim.before")
             with stage(STEP_SECONDS, "claim"):
@@ -198,7 +201,9 @@ class Eraser:
         done, objects = page, len(doomed)
         if left := {fault.key for fault in faults}:
             done = [mark for mark in page if left.isdisjoint(objects_of(mark))]
-            objects -= len(left.intersection(map(parse_stored, doomed)))
+            stay = [mark for mark in page if not left.isdisjoint(objects_of(mark))]
+            # what went of those that stay is counted when they go
+            objects = len(doomed - {key for mark in stay for key in mark.doomed})
         # those that follow one that stays are remembered one by one
         whole_span = whole_span and len(done) == len(page) and not batch.spared
         with stage(STEP_SECONDS, "forget"):
@@ -265,6 +270,10 @@ class Eraser:
         whole_span: bool,
     ) -> None:
         if not done:
+            # the inferences wait for what is left of them; what went of their objects is counted
+            async with self._engine.begin() as connection:
+                versions, size = deleted.versions, deleted.bytes
+                await erasures.count(connection, one.id, versions=versions, bytes=size)
             return
         failpoint("retention.row_delete.before")
         async with self._engine.begin() as connection:

@@ -190,10 +190,13 @@ class Leader:
     async def _tidy(self) -> None:
         """What grows with time is folded, forgotten or measured."""
         async with self._engine.begin() as connection:
-            limit = self._settings.tombstone_seconds
-            await tombstones.forget(connection, older_than_seconds=limit)
             await runs.forget_idle(connection)
             await previews.forget(connection)
+        forgotten, limit = 1, self._settings.tombstone_seconds
+        while forgotten:
+            await self._pace.next_step()
+            async with self._engine.begin() as connection:
+                forgotten = await tombstones.forget(connection, older_than_seconds=limit)
         folded = 1
         while folded:
             await self._pace.next_step()

@@ -1,17 +1,20 @@
-"""One run: what the policies no longer keep is marked and erased, the oldest first."""
+"""One run: what the policies no longer keep is marked and erased, the oldest first.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+What applies to a model is asked again as each batch is written down, in the ledger's turn, where
+policies are written down too: one that is set, changed or removed meanwhile wins from then on. The
+run goes on by the new one, and what it has passed already is the next run's.
+"""
+
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import received_at_of
 from inference_store.store.failpoints import failpoint
-from inference_store.store.ledger import Ledger
+from inference_store.store.ledger import Ledger, Saying
 from inference_store.store.partitions import Span
 from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.retention import (
@@ -19,7 +22,6 @@ from inference_store.store.retention import (
     failures,
     frontiers,
     limits,
-    policies,
     selection,
     spans,
 )
@@ -28,45 +30,14 @@ from inference_store.store.retention.frontiers import Frontier
 from inference_store.store.retention.marks import Place
 from inference_store.store.retention.policies import Chain, Scope
 from inference_store.store.retention.runs import Run
-from inference_store.store.retention.selection import Decided
 
-from .dropping import drop
+from .dropping import drop, reopen
 from .eraser import Eraser
 from .marker import ACTOR
+from .work import LIMITS, WHOLE_SPAN, Changed, Plan, Work
 
-_WHOLE_SPAN, _LIMITS = -1, -2
 _LIMIT_SECONDS = 240.0
 _SECOND = timedelta(seconds=1)
-_SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What one rule of a chain lets expire of a model: one part, before the cutoff."""
-
-    model: int
-    scope: Scope
-    cutoff: datetime
-    rule: int
-    by: tuple[Decided, int] | None
-    """None: of everything."""
-    below: UUID | None = None
-
-    @property
-    def place(self) -> Frontier:
-        return self.model, self.rule, self.scope
-
-    def decided_by(self, chain: Chain) -> list[dict[str, Any]]:
-        """Which of a chain's rules or limits let it expire, as a certificate names them."""
-        if self.rule == _LIMITS:
-            return [each.said for each in chain.limits]
-        found = chain.rules if self.rule == _WHOLE_SPAN else chain.rules[self.rule : self.rule + 1]
-        return [each.said for each in found]
-
-    @property
-    def looks_again(self) -> bool:
-        """Whether what it leaves would be looked at in the next run too."""
-        return self.scope == "response" or self.by is not None
 
 
 class Sweep:
@@ -87,9 +58,8 @@ class Sweep:
         self._eraser = eraser
         self._run = run
         self._batch = batch
-        self._now = now
-        self._chains: dict[int, Chain] = {}
-        self._work: dict[int, list[_Work]] = {}
+        self._plan = Plan(now, run.model)
+        self._holds = 0
         self._begun: dict[Frontier, datetime] = {}
         self._erasures: dict[tuple[int, Scope], Erasure] = {}
         # only where something was left
@@ -120,52 +90,44 @@ class Sweep:
         return f"{failed} erasures have something left over; they say what" if failed else None
 
     async def _prepare(self) -> list[tuple[Span, bool]]:
-        """Read the policies once for the whole run; the spans that have something to look at."""
+        """Read the policies; the spans that have something to look at."""
+        plan = self._plan
         async with self._engine.connect() as connection:
-            self._chains = await policies.by_model(connection)
-            for model, chain in self._chains.items():
-                if self._run.model in (None, model):
-                    rules = await selection.decided(connection, chain)
-                    self._work[model] = list(_works(model, chain, rules, self._now))
+            self._holds = await frontiers.changes_of_holds(connection)
+            await plan.prepare(connection)
             if self._run.cause == "schedule":
-                self._begun = await frontiers.load(connection, self._chains, self._now)
-            ends = [chain.latest(self._now) for chain in self._chains.values()]
-            until = max((end for end in ends if end is not None), default=None)
-            return await spans.ending(connection, until=until)
+                self._begun = await frontiers.load(connection, plan.chains, plan.now)
+            return await spans.ending(connection, until=plan.latest())
 
     async def _remember(self) -> None:
         """All that had expired by now is marked: the next run begins there."""
-        swept = {
-            each.place: each.cutoff
-            for works in self._work.values()
-            for each in works
-            if each.looks_again
-        }
+        plan, begun, holds = self._plan, self._begun, self._holds
         failpoint("retention.frontier.before")
         async with self._engine.begin() as connection:
-            await frontiers.save(connection, self._chains, swept, self._now, begun=self._begun)
+            about = plan.chains, plan.swept(), plan.now
+            await frontiers.save(connection, *about, begun=begun, holds=holds)
         failpoint("retention.frontier.after")
 
     async def _beyond_limits(self) -> None:
         """What is more than a policy keeps goes once all that had expired is marked."""
-        for model in self._work:
-            below = await self._limit_of(model)
+        for model in list(self._plan.work):
+            chain = self._plan.chains[model]
+            below = await self._limit_of(model, chain)
             if below is None:
                 continue
             until = received_at_of(below) + _SECOND
-            work = _Work(model, "inference", until, _LIMITS, None, below)
+            work = Work(model, chain, "inference", until, LIMITS, below=below)
             async with self._engine.connect() as connection:
                 found = await spans.ending(connection, until=until)
             for span, _ in found:
                 await self._erase(work, span)
 
-    async def _limit_of(self, model: int) -> UUID | None:
+    async def _limit_of(self, model: int, chain: Chain) -> UUID | None:
         """What is older than this is more than its policy keeps; None: nothing, or nobody knows."""
         try:
             async with self._engine.begin() as connection:
                 deadline = Deadline.after(_LIMIT_SECONDS)
-                chain = self._chains[model]
-                return await limits.beyond(connection, model, chain, self._now, deadline)
+                return await limits.beyond(connection, model, chain, self._plan.now, deadline)
         except OutOfTime:
             failures.failed("limit_out_of_time")
             self._out_of_time = True
@@ -181,12 +143,12 @@ class Sweep:
         async with self._engine.connect() as connection:
             models = await spans.models_in(connection, span)
         for model in models:
-            for work in self._work.get(model, ()):
+            for work in self._plan.work.get(model, ()):
                 await self._erase(work, span)
 
     async def _close(self, span: Span, *, is_closed: bool) -> bool:
         """Whether the whole span goes, and no writer may write into it from now on."""
-        ends = {model: chain.ends(self._now) for model, chain in self._chains.items()}
+        ends = self._plan.ends()
         if not is_closed and not any(end is not None and end >= span.hi for end in ends.values()):
             return False
         async with self._engine.connect() as connection:
@@ -194,33 +156,35 @@ class Sweep:
         if held and not is_closed:
             return False
         async with self._engine.begin() as connection:
+            ends = await self._plan.ends_now(connection)
             if not is_closed:
                 return await spans.close(connection, span, ends)
             if not held and await spans.has_ended(connection, span, ends):
                 return True
-            await spans.reopen(connection, span)
-            return False
+        await reopen(self._engine, span, self._eraser.pace)
+        return False
 
     async def _drop(self, span: Span) -> None:
         """Objects first, then the partitions; a partition whose objects are not all gone stays.
 
-        One with something that a hold keeps is open again at once: queries are to show it.
+        One with something that a hold keeps, or a policy by now, is open again at once: queries
+        are to show it.
         """
         async with self._engine.connect() as connection:
             models = await spans.models_in(connection, span)
         for model in models:
-            work = _Work(model, "inference", span.hi, _WHOLE_SPAN, None)
-            await self._erase(work, span, whole_span=True)
+            if (chain := self._plan.chains.get(model)) is not None:
+                work = Work(model, chain, "inference", span.hi, WHOLE_SPAN)
+                await self._erase(work, span, whole_span=True)
         if self._spared:
             self._spared = False
-            async with self._engine.begin() as connection:
-                await spans.reopen(connection, span)
+            await reopen(self._engine, span, self._eraser.pace)
             return
         failpoint("retention.partition_drop.before")
         await drop(self._engine, span, self._run.id)
         failpoint("retention.partition_drop.after")
 
-    async def _erase(self, work: _Work, span: Span, *, whole_span: bool = False) -> None:
+    async def _erase(self, work: Work, span: Span, *, whole_span: bool = False) -> None:
         """Mark and erase, batch by batch, what was received in the span before the cutoff."""
         begun = self._begun.get(work.place, span.lo) if work.looks_again else span.lo
         lo, hi = max(begun, span.lo), min(work.cutoff, span.hi)
@@ -242,7 +206,7 @@ class Sweep:
             whole_span = whole_span and fault is None and not self._eraser.spared
 
     async def _mark(
-        self, work: _Work, lo: datetime, hi: datetime, after: UUID | None, *, whole_span: bool
+        self, work: Work, lo: datetime, hi: datetime, after: UUID | None, *, whole_span: bool
     ) -> UUID | None:
         """Mark one batch, and answer its last: from the commit on no query shows them."""
         failpoint("retention.mark.before")
@@ -265,31 +229,36 @@ class Sweep:
             )
             if not marked.count:
                 return None
-            by = work.decided_by(self._chains[model])
+            by = work.decided_by
             id = uuid4() if one is None else one.id
             begun = erasures.Begun(id, "policy", scope, self._run.id, decided_by=by)
             batch = await marking.tried(connection, begun, model, trial)
             # taken back: the ledger has it before it takes effect
             await connection.rollback()
-        await self._ledger.write("erasure_batch", batch, actor=ACTOR)
+        try:
+            await self._ledger.write("erasure_batch", self._if_applies(work, batch), actor=ACTOR)
+        except Changed:
+            await self._follow(model)
+            self._spared = self._spared or whole_span
+            return None
         if one is None:
             self._erasures[model, scope] = await self._found(begun.id)
         failpoint("retention.mark.after")
         return marked.last
+
+    def _if_applies(self, work: Work, batch: dict[str, Any]) -> Saying:
+        async def said(connection: AsyncConnection) -> dict[str, Any]:
+            await self._plan.confirm(connection, work)
+            return batch
+
+        return said
+
+    async def _follow(self, model: int) -> None:
+        async with self._engine.connect() as connection:
+            await self._plan.follow(connection, model)
 
     async def _found(self, id: UUID) -> Erasure:
         async with self._engine.connect() as connection:
             found = await erasures.find(connection, id)
         assert found is not None, "its first batch made it"
         return found
-
-
-def _works(model: int, chain: Chain, rules: Decided, now: datetime) -> Iterator[_Work]:
-    """Whole inferences first: what goes whole has no part to lose."""
-    cutoffs = [each.cutoffs(now) for each in chain.rules]
-    for scope in _SCOPES:
-        for number, each in enumerate(cutoffs):
-            cutoff = each.of(scope)
-            if cutoff is not None:
-                by = None if rules.of_everything(number) else (rules, number)
-                yield _Work(model, scope, cutoff, number, by)

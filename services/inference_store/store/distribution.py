@@ -39,6 +39,7 @@ LOCAL = (
     "certificate",
     "dead_letter",
     "erased_leaves",
+    "erased_batch",
     "erased_span",
     "erased_total",
     "erasing_object",

@@ -95,7 +95,7 @@ async def test_a_legal_hold_of_s3_has_no_end_that_anybody_knows(
     storing: Storing, engine: AsyncEngine, eraser: Eraser, minio_server: S3
 ) -> None:
     model = await storing.model()
-    [held] = await storing.inferences(model, 1, ago(days=1))
+    held, _ = await storing.inferences(model, 2, ago(days=1))
     key = held.objects[1]
     minio_server.client().enable_object_legal_hold(key.bucket, key.key)
     one = await asked(engine, storing, model)
@@ -104,9 +104,13 @@ async def test_a_legal_hold_of_s3_has_no_end_that_anybody_knows(
     async with engine.connect() as connection:
         [obstacle] = await obstacles.listed(connection, one.id)
     assert (obstacle.storage_key, obstacle.retry_at) == (str(key), None)
+    tried = await seen(engine, one)
+    assert (tried.inferences, tried.objects, tried.versions) == (1, 3, 5)
     minio_server.client().disable_object_legal_hold(key.bucket, key.key)
     assert await eraser.finish(await seen(engine, one)) == "deleted"
     assert versions(minio_server, key.bucket) == []
+    ended = await seen(engine, one)
+    assert (ended.inferences, ended.objects, ended.versions) == (2, 6, 6)
 
 
 async def test_every_version_goes_and_is_counted(

@@ -99,7 +99,30 @@ async def test_a_whole_partition_is_dropped_and_remembered(
             (models[0], kept.uid, NOW),
         ]
         found = await tombstones.find(connection, asked)
-    assert found == {(gone[0].model, gone[0].uid), (models[0], late)}
+        last = (gone[-1].model, gone[-1].uid, at + timedelta(seconds=14))
+        assert await tombstones.find(connection, [last]) == {last[:2]}
+    # one that was never there is told from what was: today's policy decides about it
+    assert found == {(gone[0].model, gone[0].uid)}
+
+
+async def test_what_is_old_is_forgotten_in_batches(
+    storing: Storing, retain: Retain, engine: AsyncEngine
+) -> None:
+    model = await storing.model()
+    at = ago(days=200)
+    made = await storing.inferences(model, 25, at)
+    await storing.keep(model, inference="P100D")
+    assert (await retain()).partitions_dropped == 1
+    async with engine.begin() as connection:
+        for table in ("erased_batch", "erased_span"):
+            await connection.exec_driver_sql(
+                f"UPDATE {table} SET erased_at = now() - interval '1 day'"
+            )
+        counts = [
+            await tombstones.forget(connection, older_than_seconds=60, limit=2) for _ in range(3)
+        ]
+        assert counts == [3, 1, 0]
+        assert not await tombstones.find(connection, [(model, made[0].uid, at)])
 
 
 async def test_one_survivor_keeps_the_partition(storing: Storing, retain: Retain) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import case, func, literal, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.retention import claims, marks
+from inference_store.store.retention import claims, marks, tombstones
 from inference_store.store.retention.identities import Identity, among, by_model
 from inference_store.store.retention.marks import Arrival, Mark
 from inference_store.store.tables import (
@@ -57,7 +57,7 @@ async def spare(
     kept: dict[Identity, Hold] = {}
     for model, uids in by_model((mark.model, mark.uid) for mark in page):
         of_model = await holding(connection, found, model, uids)
-        of_model |= await _not_stored(connection, younger, model, uids)
+        of_model |= await _not_stored(connection, younger, model, uids, in_ledger=in_ledger)
         kept |= {(model, uid): one for uid, one in of_model.items()}
     left = [mark for mark in page if (mark.model, mark.uid) not in kept]
     for model, uids in by_model(await claims.sharing(connection, left) - going):
@@ -183,15 +183,23 @@ async def _younger(
 
 
 async def _not_stored(
-    connection: AsyncConnection, younger: Sequence[Hold], model: int, uids: Sequence[UUID]
+    connection: AsyncConnection,
+    younger: Sequence[Hold],
+    model: int,
+    uids: Sequence[UUID],
+    *,
+    in_ledger: bool,
 ) -> dict[UUID, Hold]:
-    """What is marked and not stored, by a hold that may keep it."""
+    """What is marked and not stored, by a hold that may keep it: what another erasure has erased
+    meanwhile is gone. Of arrivals that is said before they are marked."""
     may_keep = [one for one in younger if one.model in (None, model)]
     if not may_keep:
         return {}
     query = select(inference.c.uid).where(among(inference, model, uids))
-    stored = set((await connection.execute(query)).scalars())
-    return {uid: may_keep[0] for uid in uids if uid not in stored}
+    known = set((await connection.execute(query)).scalars())
+    if in_ledger:
+        known |= await tombstones.erased(connection, model, uids)
+    return {uid: may_keep[0] for uid in uids if uid not in known}
 
 
 async def _set_apart(connection: AsyncConnection, kept: Mapping[Identity, Hold]) -> None:

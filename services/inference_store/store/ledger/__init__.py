@@ -2,7 +2,7 @@
 
 from .entry import Body, Entry, Note
 from .kinds import KINDS, Kind
-from .ledger import Ledger
+from .ledger import Ledger, Saying
 from .watch import LedgerWatch
 
-__all__ = ["KINDS", "Body", "Entry", "Kind", "Ledger", "LedgerWatch", "Note"]
+__all__ = ["KINDS", "Body", "Entry", "Kind", "Ledger", "LedgerWatch", "Note", "Saying"]

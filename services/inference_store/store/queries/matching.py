@@ -26,6 +26,8 @@ class Query:
     newest_first: bool = True
     marks: bool = False
     """Whether any inference is being erased."""
+    closed: bool = False
+    """Whether it asks of spans that are being dropped, too."""
     nothing: bool = False
     """Nothing can match: an unknown key, and the caller asked for an empty answer."""
     size: int = 0

@@ -65,7 +65,9 @@ async def find(
     found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on)
     if query.nothing or query.scope.empty:
         return found
-    parts = await pieces(connection, query.scope, newest_first=query.newest_first)
+    parts = await pieces(
+        connection, query.scope, newest_first=query.newest_first, closed=query.closed
+    )
     try:
         rest = await _walk(connection, query, parts, found)
         await _follow(connection, query, rest, found)

@@ -58,9 +58,13 @@ def window(model: int, since: datetime | None, until: datetime | None) -> Scope:
     return Scope(model, lo, HIGHEST if until is None else uid_floor(until))
 
 
-async def pieces(connection: AsyncConnection, scope: Scope, *, newest_first: bool) -> list[Scope]:
-    """The scope cut into the partitions' spans, in the order they are searched."""
-    cut = [scope.clip(uid_floor(span.lo), uid_floor(span.hi)) for span in await spans(connection)]
+async def pieces(
+    connection: AsyncConnection, scope: Scope, *, newest_first: bool, closed: bool = False
+) -> list[Scope]:
+    """The scope cut into the partitions' spans, in the order they are searched; `closed`: those
+    that are being dropped as well."""
+    known = await spans(connection, closed=closed)
+    cut = [scope.clip(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
     found = [piece for piece in cut if not piece.empty]
     return found if newest_first else found[::-1]
 

@@ -11,12 +11,13 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import hold, policy_sweep
 
+from .marks import gate_shared
 from .policies import Chain, Scope
 
 Frontier: TypeAlias = tuple[int, int, Scope]
@@ -29,7 +30,8 @@ _WHOLE: Final = timedelta(hours=24)
 def sign(chain: Chain) -> str:
     """What tells two chains apart."""
     parts = [
-        f"{each.rule.saved}|{each.rule.keep_input}|{each.rule.response}"
+        # also its revision: under another policy in between, what came late was kept by that
+        f"{each.of}|{each.revision}|{each.rule.saved}|{each.rule.keep_input}|{each.rule.response}"
         f"|{each.rule.keep_inference}|{each.minimum}"
         for each in chain.rules
     ]
@@ -59,8 +61,17 @@ async def save(
     now: datetime,
     *,
     begun: Mapping[Frontier, datetime],
+    holds: int,
 ) -> None:
-    """Remember how far sweeps came; what is not in `begun` has looked at everything."""
+    """Remember how far sweeps came; what is not in `begun` has looked at everything.
+
+    Nothing, where a hold was placed, changed or released since there were so many `holds` of
+    them: what it let go lies behind.
+    """
+    # whoever changes a hold has the gate: it is seen here, or forgets what is written here
+    await gate_shared(connection)
+    if await changes_of_holds(connection) != holds:
+        return
     for place, until in swept.items():
         model, rule, scope = place
         values = {"until": until, "chain": sign(chains[model])}
@@ -71,6 +82,11 @@ async def save(
         await connection.execute(
             made.on_conflict_do_update(index_elements=["model", "rule", "scope"], set_=values)
         )
+
+
+async def changes_of_holds(connection: AsyncConnection) -> int:
+    """How many there were: it only grows."""
+    return int(await connection.scalar(select(func.coalesce(func.sum(hold.c.revision), 0))) or 0)
 
 
 async def forget(connection: AsyncConnection) -> None:

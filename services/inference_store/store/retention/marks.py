@@ -169,7 +169,7 @@ async def scopes(connection: AsyncConnection, model: int, uid: UUID) -> set[str]
 
 
 async def add(connection: AsyncConnection, erasure: UUID, arrivals: Iterable[Arrival]) -> int:
-    """Mark what is named, stored or not; how many were not marked before."""
+    """Mark what is named, stored or not; how many this erasure had not marked before."""
     # one order everywhere: two that mark the same wait for each other, never crosswise
     rows = [
         (model, uid, scope, erasure, *keys)

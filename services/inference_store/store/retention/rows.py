@@ -22,7 +22,7 @@ from inference_store.store.tables import (
     tombstone,
 )
 
-from . import erasures, marks
+from . import erasures, marks, tombstones
 from .erasures import Erasure
 from .identities import among, by_model
 from .marks import Mark
@@ -42,7 +42,7 @@ async def forget(
 
     `versions` and `bytes` went with the objects; 0 bytes: what the rows say of their data counts.
     `whole_span`: their partitions are about to be dropped, so only the parents' rows go, which
-    say how far it is; what they were is remembered as a span, not by tombstones.
+    say how far it is; what they were is remembered as a list, not by tombstones.
     """
     erased: dict[int, int] = {}
     said = bytes
@@ -95,8 +95,10 @@ async def _forget_inferences(
         deleted = await connection.execute(table.delete().where(among(table, model, uids)))
         gone[table.name] = deleted.rowcount
     gone["audit"] = await audit_chain.forget(connection, one.id, uids=uids)
+    if whole_span:
+        await tombstones.add_batch(connection, model, uids)
     # What expired before it was ever stored has left nothing that could come back.
-    if not whole_span and one.cause != "expired_arrival":
+    elif one.cause != "expired_arrival":
         # one statement and one array: a row each costs more than all that is deleted
         each = func.unnest(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
         made = insert(tombstone).from_select(["model", "uid"], select(literal(model), each))

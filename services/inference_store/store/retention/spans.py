@@ -15,13 +15,13 @@ from inference_store.store import holds
 from inference_store.store.events import received_at_of, uid_floor
 from inference_store.store.partitions import Span, Spans
 from inference_store.store.tables import (
-    PARTITIONED,
     erased_span,
     inference,
     partition_span,
     registration,
 )
 
+from .identities import among
 from .marks import gate_exclusive
 
 _NEW = timedelta(hours=1)
@@ -58,17 +58,15 @@ async def ending(connection: AsyncConnection, *, until: datetime | None) -> list
     ]
 
 
-async def models_in(connection: AsyncConnection, span: Span) -> list[int]:
-    """The models that have inferences in a span: one look into an index each."""
+async def models_in(connection: AsyncConnection, span: Span, table: Table = inference) -> list[int]:
+    """The models that have inferences, or rows of a table, in a span: a look into an index each."""
     known = await connection.execute(select(registration.c.model).order_by(registration.c.model))
     models = list(known.scalars())
     found: list[int] = []
     for start in range(0, len(models), _LOOKS):
         # Each look names its model, so that it goes to the one shard that may have it.
         looks = [
-            select(inference.c.model)
-            .where(inference.c.model == model, _in(inference, span))
-            .limit(1)
+            select(table.c.model).where(table.c.model == model, _in(table, span)).limit(1)
             for model in models[start : start + _LOOKS]
         ]
         found += (await connection.execute(union_all(*looks))).scalars()
@@ -93,7 +91,7 @@ async def close(
         closing = closing.where(here.created_at < func.now() - _NEW)
     changed = await connection.execute(closing.values(state="dropping"))
     for model in models if changed.rowcount else ():
-        values = {"model": model, "lo": span.lo, "hi": span.hi}
+        values = {"model": model, "lo": span.lo, "hi": span.hi, "listed": True}
         await connection.execute(insert(erased_span).values(values).on_conflict_do_nothing())
     return changed.rowcount > 0
 
@@ -122,40 +120,52 @@ async def has_held(connection: AsyncConnection, span: Span) -> bool:
     return False
 
 
+async def closed_before(connection: AsyncConnection, model: int) -> list[Span]:
+    """Spans that are closed, of which something of a model was to be dropped."""
+    here = partition_span.c
+    query = select(here.lo, here.hi, here.name).distinct()
+    query = query.where(here.state == "dropping", erased_span.c.model == model)
+    query = query.where(erased_span.c.lo < here.hi, erased_span.c.hi > here.lo)
+    return [Span(row.lo, row.hi, row.name) for row in await connection.execute(query)]
+
+
 async def reopen(connection: AsyncConnection, span: Span) -> None:
     """Open a closed span again: what is left of it is to be kept, by a policy that has changed or
-    by a legal hold."""
+    by a legal hold. Rows without their inference went before, outside the gate."""
     await gate_exclusive(connection)
     for model in await models_in(connection, span):
         await _remember_less(connection, model, span)
-    for table in PARTITIONED:
-        if table is not inference:
-            await _delete_orphans(connection, table, span)
     here = partition_span.c.name == span.name
     await connection.execute(partition_span.update().where(here).values(state="open"))
 
 
 async def _remember_less(connection: AsyncConnection, model: int, span: Span) -> None:
-    """A model's inferences go in the order of time: what is remembered ends at its first left."""
+    """Of what is not listed: inferences went in the order of time, up to the first that is left."""
     first = select(inference.c.uid).where(inference.c.model == model, _in(inference, span))
     first = first.order_by(inference.c.uid).limit(1)
     ends = received_at_of((await connection.execute(first)).scalar_one())
     here = erased_span.c
-    where = (here.model == model, here.lo == span.lo, here.hi == span.hi)
+    where = (here.model == model, here.lo == span.lo, here.hi == span.hi, ~here.listed)
     if ends <= span.lo:
         await connection.execute(erased_span.delete().where(*where))
     else:
         await connection.execute(erased_span.update().where(*where).values(hi=ends))
 
 
-async def _delete_orphans(connection: AsyncConnection, table: Table, span: Span) -> None:
-    """Rows whose inference went first, since all were to be dropped."""
+async def delete_orphans(
+    connection: AsyncConnection, table: Table, model: int, span: Span, *, limit: int
+) -> int:
+    """Rows whose inference went first, since all of a closed span was to be dropped: those of so
+    many inferences at most; of how many. Nobody writes in a closed span."""
     parent = select(inference.c.uid).where(
-        inference.c.model == table.c.model,
-        inference.c.uid == table.c.uid,
-        _in(inference, span),
+        inference.c.model == model, inference.c.uid == table.c.uid, _in(inference, span)
     )
-    await connection.execute(table.delete().where(_in(table, span), ~parent.exists()))
+    query = select(table.c.uid).distinct().order_by(table.c.uid).limit(limit)
+    query = query.where(table.c.model == model, _in(table, span), ~parent.exists())
+    uids = list((await connection.execute(query)).scalars())
+    if uids:
+        await connection.execute(table.delete().where(among(table, model, uids)))
+    return len(uids)
 
 
 def _in(table: Table, span: Span) -> ColumnElement[bool]:

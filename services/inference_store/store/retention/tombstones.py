@@ -1,56 +1,117 @@
-"""What was erased does not come back with a late redelivery."""
+"""What was erased does not come back with a late redelivery.
 
-from collections.abc import Iterable
+It is remembered one by one; where a span of time was dropped whole, as lists of uids, a row for
+each batch. So an event of the same time that was never here is told from a redelivery.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from sqlalchemy import func, select
+from sqlalchemy import ARRAY, ColumnElement, Table, func, literal, select, tuple_, type_coerce
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy.dialects.postgresql import BYTEA
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.tables import erased_span, erasing, tombstone
+from inference_store.store.events import received_at_of, uid_floor
+from inference_store.store.tables import (
+    erased_batch,
+    erased_span,
+    erasing,
+    partition_span,
+    tombstone,
+)
 
 from .identities import Identity, among, by_model
+
+_FORGOTTEN = 10_000
 
 
 async def find(
     connection: AsyncConnection, events: Iterable[tuple[int, UUID, datetime]]
 ) -> set[Identity]:
-    """Those of (model, uid, received_at) that were erased or are being erased.
-
-    Remembered one by one, or as a span of time of the model that was dropped whole.
-    """
+    """Those of (model, uid, received_at) that were erased or are being erased."""
     received = {(model, uid): at for model, uid, at in events}
     found: set[Identity] = set()
     for model, uids in by_model(received):
-        for table in (tombstone, erasing):
-            query = select(table.c.uid).where(among(table, model, uids))
-            if table is erasing:
-                query = query.where(erasing.c.scope == "inference")
-            found |= {(model, uid) for uid in (await connection.execute(query)).scalars()}
-        instants = [received[model, uid] for uid in uids]
-        spans = await _spans(connection, model, min(instants), max(instants))
-        found |= {
-            (model, uid)
-            for uid, at in zip(uids, instants, strict=True)
-            if any(lo <= at < hi for lo, hi in spans)
-        }
+        whole = erasing.c.scope == "inference"
+        query = select(erasing.c.uid).where(among(erasing, model, uids), whole)
+        gone = set((await connection.execute(query)).scalars())
+        times = {uid: received[model, uid] for uid in uids}
+        gone |= await _erased(connection, model, times)
+        found |= {(model, uid) for uid in gone}
     return found
 
 
-async def forget(connection: AsyncConnection, *, older_than_seconds: float) -> int:
-    """Forget what was erased so long ago that no event of it can still arrive; how many."""
-    limit = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
+async def erased(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> set[UUID]:
+    """Those that were erased."""
+    return await _erased(connection, model, {uid: received_at_of(uid) for uid in uids})
+
+
+async def add_batch(connection: AsyncConnection, model: int, uids: Sequence[UUID]) -> None:
+    """Remember what goes with a span."""
+    listed = b"".join(uid.bytes for uid in sorted(uids))
+    values = {"model": model, "first": min(uids), "last": max(uids), "uids": listed}
+    await connection.execute(erased_batch.insert().values(values))
+    # a span is remembered as long as the last that went with it
+    at, here = received_at_of(uids[0]), erased_span.c
+    where = (here.model == model, here.lo <= at, here.hi > at, here.listed)
+    await connection.execute(erased_span.update().where(*where).values(erased_at=func.now()))
+
+
+async def forget(
+    connection: AsyncConnection, *, older_than_seconds: float, limit: int = _FORGOTTEN
+) -> int:
+    """Forget what was erased so long ago that no event of it can still arrive; how many rows, at
+    most `limit` of each table: again until it is 0."""
+    before = func.now() - func.make_interval(0, 0, 0, 0, 0, 0, older_than_seconds)
     forgotten = 0
-    for table in (tombstone, erased_span):
-        old = table.delete().where(table.c.erased_at < limit)
-        forgotten += (await connection.execute(old)).rowcount
+    for table in (tombstone, erased_batch, erased_span):
+        keys = list(table.primary_key)
+        old = select(*keys).where(table.c.erased_at < before, *_over(table)).limit(limit)
+        gone = table.delete().where(tuple_(*keys).in_(old))
+        forgotten += (await connection.execute(gone)).rowcount
     return forgotten
 
 
-async def _spans(
-    connection: AsyncConnection, model: int, first: datetime, last: datetime
-) -> list[tuple[datetime, datetime]]:
-    query = select(erased_span.c.lo, erased_span.c.hi).where(
-        erased_span.c.model == model, erased_span.c.lo <= last, erased_span.c.hi > first
+def _over(table: Table) -> list[ColumnElement[bool]]:
+    """More is added to the lists of a span for as long as it is being dropped."""
+    if table is not erased_span:
+        return []
+    here, span = erased_span.c, partition_span.c
+    dropping = select(span.name).where(
+        span.state == "dropping", span.lo < here.hi, span.hi > here.lo
     )
-    return [(row.lo, row.hi) for row in await connection.execute(query)]
+    return [~dropping.exists()]
+
+
+async def _erased(
+    connection: AsyncConnection, model: int, times: Mapping[UUID, datetime]
+) -> set[UUID]:
+    query = select(tombstone.c.uid).where(among(tombstone, model, list(times)))
+    gone = set((await connection.execute(query)).scalars())
+    here = erased_span.c
+    dropped = select(here.lo, here.hi, here.listed).where(
+        here.model == model, here.lo <= max(times.values()), here.hi > min(times.values())
+    )
+    for row in await connection.execute(dropped):
+        there = [uid for uid, at in times.items() if row.lo <= at < row.hi]
+        if not row.listed:
+            gone |= set(there)
+        elif left := set(there) - gone:
+            gone |= await _listed(connection, model, row.lo, left)
+    return gone
+
+
+async def _listed(
+    connection: AsyncConnection, model: int, lo: datetime, uids: Collection[UUID]
+) -> set[UUID]:
+    """Those that went with a span which begins at `lo`."""
+    asked = func.unnest(literal(sorted(uids), ARRAY(UUID_TYPE(as_uuid=True))))
+    some = select(asked.column_valued("uid")).subquery()
+    here, uid = erased_batch.c, some.c.uid
+    place = func.pg_catalog.position(here.uids, type_coerce(func.uuid_send(uid), BYTEA))
+    query = select(uid).where(
+        here.model == model, here.first >= uid_floor(lo), here.first <= uid, here.last >= uid
+    )
+    return set((await connection.execute(query.where(place > 0))).scalars())

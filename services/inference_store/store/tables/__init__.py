@@ -16,6 +16,7 @@ from .counting import outdated_count, partition_count
 from .deletion import (
     MARKED_KEY,
     blob_reference,
+    erased_batch,
     erased_span,
     erased_total,
     erasing,
@@ -72,6 +73,7 @@ __all__ = [
     "blob_reference",
     "certificate",
     "dead_letter",
+    "erased_batch",
     "erased_leaves",
     "erased_span",
     "erased_total",

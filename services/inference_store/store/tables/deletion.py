@@ -4,11 +4,13 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     DateTime,
     Identity,
     Index,
     Integer,
+    LargeBinary,
     Table,
     func,
     text,
@@ -184,13 +186,14 @@ erasure_obstacle = Table(
 
 # Marks of erasure: small, empty most of the time, anti-joined by every reader.
 # It names the objects too, so that what was never stored can be erased as well.
+# Two erasures may mark the same: each ends only when it is gone, whatever becomes of the other.
 erasing = Table(
     "erasing",
     METADATA,
     Column("model", Integer, primary_key=True, autoincrement=False),
     Column("uid", UUID(as_uuid=True), primary_key=True),
     Column("scope", CODE_POINTS, primary_key=True),
-    Column("erasure", UUID(as_uuid=True), nullable=False),
+    Column("erasure", UUID(as_uuid=True), primary_key=True),
     Column("data_storage_key", CODE_POINTS),
     Column("response_storage_key", CODE_POINTS),
     Column("metadata_storage_key", CODE_POINTS),
@@ -229,7 +232,8 @@ tombstone = Table(
     Index("tombstone_erased_at_idx", "erased_at"),
 )
 
-# The same for a span of time that was dropped whole: everything of the model in [lo, hi).
+# The same for a span of time that was dropped whole: what `erased_batch` has of the model in
+# [lo, hi), or everything where it is not listed there, as versions before these lists left it.
 erased_span = Table(
     "erased_span",
     METADATA,
@@ -238,7 +242,23 @@ erased_span = Table(
     Column("lo", DateTime(timezone=True), nullable=False),
     Column("hi", DateTime(timezone=True), nullable=False),
     _now("erased_at"),
+    Column("listed", Boolean, nullable=False, server_default=text("false")),
     Index("erased_span_model_lo_key", "model", "lo", "hi", unique=True),
+)
+
+# The uids that went with a span, a row a batch: a tombstone each costs more than dropping them.
+erased_batch = Table(
+    "erased_batch",
+    METADATA,
+    Column("id", BigInteger, Identity(always=True), primary_key=True),
+    Column("model", Integer, nullable=False),
+    Column("first", UUID(as_uuid=True), nullable=False),
+    Column("last", UUID(as_uuid=True), nullable=False),
+    # 16 bytes each
+    Column("uids", LargeBinary, nullable=False),
+    _now("erased_at"),
+    Index("erased_batch_model_first_idx", "model", "first"),
+    Index("erased_batch_erased_at_idx", "erased_at"),
 )
 
 # Who points to a blob whose key is not of our own layout. Not cut by time.

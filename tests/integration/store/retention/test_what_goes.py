@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy import ARRAY, Text, cast, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.retention.sweep import _works
+from inference_store.retention.work import works_of
 from inference_store.store import holds, registrations
 from inference_store.store.cql2 import parse_text
 from inference_store.store.filters.known import Known as Keys
@@ -209,7 +209,7 @@ async def _selected(connection: AsyncConnection, model: int, chain: Chain) -> Go
     """As a run does: rule by rule and part by part, then what is beyond a limit."""
     erasure = uuid4()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 99}
-    for work in _works(model, chain, await selection.decided(connection, chain), _NOW):
+    for work in works_of(model, chain, await selection.decided(connection, chain), _NOW):
         more = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         await selection.mark_expired(connection, erasure, **where, **more)
     below = await limits.beyond(connection, model, chain, _NOW, Deadline.after(60))

@@ -59,6 +59,7 @@ REFUSED = (
 # Tables with a row for each event, or many: building an index on them takes minutes.
 BIG = {table.name for table in DISTRIBUTED} | {
     "dead_letter",
+    "erased_batch",
     "erased_span",
     "metadata_key_delta",
     "parked_event",

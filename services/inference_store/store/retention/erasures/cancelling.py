@@ -39,10 +39,11 @@ async def stop(connection: AsyncConnection, id: UUID) -> None:
 
 
 async def unmark(connection: AsyncConnection, id: UUID, *, limit: int) -> int:
-    """Take marks of an erasure away; how many. Queries show the inferences again."""
+    """Take marks of an erasure away; how many. Queries show what no other has marked again."""
     here = erasing.c
     some = select(here.model, here.uid, here.scope).where(here.erasure == id).limit(limit)
-    gone = erasing.delete().where(tuple_(here.model, here.uid, here.scope).in_(some))
+    marks = tuple_(here.model, here.uid, here.scope)
+    gone = erasing.delete().where(here.erasure == id, marks.in_(some))
     return (await connection.execute(gone)).rowcount
 
 

@@ -3,10 +3,13 @@
 A batch is found by one transaction, written down, and then takes effect by `apply`: the marks,
 and how far the erasure is, in one transaction. What begins to match behind the place that was
 reached is not of this erasure.
+
+What another erasure has marked, or lies in a span that is being dropped, is of it as well: the
+other may be cancelled, fail or be held, and the span may open again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -81,7 +84,9 @@ async def find(connection: AsyncConnection, one: Erasure, part: Part, *, limit: 
     """
     truth = await truth_of(connection, part.model, one.asked or {})
     where = window(part.model, None, None)
-    query = (await query_of(connection, where, [truth], certain=True)).in_order()
+    query = await query_of(connection, where, [truth], certain=True)
+    # also what is hidden, by the marks of others and because its span is closed
+    query = replace(query.in_order(), marks=False, closed=True)
     if part.after is not None:
         query = query.after(part.after)
     page = await find_page(connection, query, limit=limit, deadline=Deadline.after(_SECONDS))
@@ -181,8 +186,10 @@ async def _mark_absent(
     """What a replay finds not stored, and was not erased here: an event may bring it again."""
     keys = {UUID(uid): tuple(each) for uid, *each in named}
     uids = sorted(keys)
+    ours = erasing.c.erasure == number
     for table in (inference, tombstone, erasing):
         known = select(table.c.uid).where(among(table, model, uids))
+        known = known.where(ours) if table is erasing else known
         for uid in (await connection.execute(known)).scalars():
             keys.pop(uid, None)
     arrivals = [(model, uid, scope, *each) for uid, each in sorted(keys.items())]

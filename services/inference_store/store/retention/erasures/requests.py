@@ -12,10 +12,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.holds import kept
 from inference_store.store.retention import marks
-from inference_store.store.retention.identities import among
+from inference_store.store.retention.identities import among, by_model
 from inference_store.store.retention.marks import Arrival
 from inference_store.store.retention.policies import Scope
-from inference_store.store.tables import erasure, erasure_model, inference
+from inference_store.store.tables import erasing, erasure, erasure_model, inference
 
 from .erasure import COLUMNS, Cause, Erasure, State, erasure_of
 from .progress import marked
@@ -32,7 +32,7 @@ async def request(
 ) -> Erasure:
     """Mark inferences: from the commit on no query shows them, and the service erases them.
 
-    What is not stored, or marked already, is left out.
+    What is not stored is left out.
     """
     made = await create(connection, model=model, cause=cause, scope=scope, by=by)
     if uids:
@@ -84,7 +84,9 @@ async def enqueue_arrivals(
         groups[arrival[0], arrival[2]].append(arrival)
     for (model, scope), group in sorted(groups.items()):
         number = uuid4()
-        if added := await marks.add(connection, number, group):
+        # redelivered before it was worked off: its erasure is there
+        left = await _unmarked(connection, group)
+        if added := await marks.add(connection, number, left):
             values = {"id": number, "model": model, "cause": cause, "scope": scope}
             made = erasure.insert().values(**values, state="pending", marked=added)
             await connection.execute(made)
@@ -109,3 +111,14 @@ async def create(
 def _arrival(row: Any, scope: Scope) -> Arrival:
     keys = (row.data_storage_key, row.response_storage_key, row.metadata_storage_key)
     return row.model, row.uid, scope, *keys, row.sidecar_storage_key
+
+
+async def _unmarked(connection: AsyncConnection, arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """Those that no erasure has marked, in their scope."""
+    named = list(arrivals)
+    known: set[tuple[int, UUID, str]] = set()
+    for model, uids in by_model((arrival[0], arrival[1]) for arrival in named):
+        query = select(erasing.c.model, erasing.c.uid, erasing.c.scope)
+        query = query.where(among(erasing, model, uids))
+        known |= {(row.model, row.uid, row.scope) for row in await connection.execute(query)}
+    return [arrival for arrival in named if arrival[:3] not in known]

@@ -1,0 +1,94 @@
+"""A policy, or a hold, that changes while a run is under way wins from that moment on."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.settings import RetentionSettings
+from inference_store.store.tables import policy_sweep
+
+from .conftest import Retain
+from .holding import place, release
+from .stored import NOW, Storing, ago
+from .test_holds import Watched
+from .test_policies import LOW, put, rule, score, uids
+
+
+def once(blobs: Watched, change: Coroutine[Any, Any, Any]) -> None:
+    """Make a change while the first objects are being deleted."""
+    loop, left = asyncio.get_running_loop(), [change]
+
+    def tell(_: str) -> None:
+        if left:
+            asyncio.run_coroutine_threadsafe(left.pop(), loop).result(60)
+
+    blobs.tell = tell
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_what_is_not_marked_yet_is_kept_by_a_policy_that_is_made_longer(
+    storing: Storing, settings: RetentionSettings, retain: Retain, whole: bool
+) -> None:
+    model, other = await storing.model(), await storing.model("other")
+    old = await storing.inferences(model, 35, ago(days=40))
+    survivors = [] if whole else await storing.inferences(other, 1, ago(days=40))
+    await storing.keep(model, inference="P30D")
+    with Watched(settings) as blobs:
+        once(blobs, storing.keep(model, inference="P1Y"))
+        run = await retain(using=blobs)
+    assert run.inferences_deleted == 10
+    assert await storing.stored() == uids(*old[10:], *survivors)
+    assert await storing.scalar("SELECT string_agg(state, ' ') FROM partition_span") == "open"
+    assert (await retain()).inferences_deleted == 0
+    await storing.keep(model, inference="P30D")
+    await retain()
+    assert await storing.stored() == uids(*survivors)
+
+
+async def test_a_run_goes_on_by_a_policy_that_is_made_shorter(
+    storing: Storing, settings: RetentionSettings, retain: Retain
+) -> None:
+    model = await storing.model()
+    older = await storing.inferences(model, 15, ago(days=400))
+    kept = await storing.inferences(model, 5, ago(days=300))
+    await storing.keep(model, inference="P350D")
+    with Watched(settings) as blobs:
+        once(blobs, storing.keep(model, inference="P200D"))
+        await retain(using=blobs)
+    await retain()
+    assert await storing.stored() == set()
+    assert len(older + kept) == 20
+
+
+async def test_a_policy_that_was_set_before_looks_at_what_came_under_another(
+    storing: Storing, retain: Retain
+) -> None:
+    model = await storing.model()
+    await put(storing, model, rule("P1D", LOW))
+    await retain()
+    await put(storing, model, rule("P9D"))
+    late = await storing.inferences(model, 2, ago(days=2))
+    await score(storing, late, 0.1)
+    await put(storing, model, rule("P1D", LOW))
+    assert (await retain(cause="schedule")).inferences_deleted == 2
+
+
+async def test_what_a_hold_lets_go_during_a_run_is_looked_at_by_the_next(
+    storing: Storing, engine: AsyncEngine, settings: RetentionSettings, retain: Retain
+) -> None:
+    model = await storing.model()
+    old = await storing.inferences(model, 2, ago(days=3))
+    await storing.inferences(model, 1, NOW)
+    await score(storing, old, 0.1)
+    await put(storing, model, rule("P1D", LOW))
+    placed = await place(engine, model, None, old[0].uid)
+    with Watched(settings) as blobs:
+        once(blobs, release(engine, placed))
+        assert (await retain(using=blobs)).inferences_deleted == 1
+    async with engine.connect() as connection:
+        assert await connection.scalar(select(func.count()).select_from(policy_sweep)) == 0
+    assert (await retain(cause="schedule")).inferences_deleted == 1
