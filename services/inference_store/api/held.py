@@ -40,6 +40,7 @@ async def placed(
     ids = await names(connection, [found.hold.model, *(claim.model for claim in claims)])
     return shown(found.hold, ids) | {
         "claimed": len(found.claimed),
+        "more": found.more,
         "claims": [named(claim, "model") | {"model_id": ids.get(claim.model)} for claim in claims],
         "warnings": list(warnings),
     }

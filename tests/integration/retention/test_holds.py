@@ -13,8 +13,9 @@ from inference_store.retention.eraser import Eraser
 from inference_store.store.blobs import Blobs, Deleted
 from inference_store.store.events import StorageKey
 from inference_store.store.holds import kept
+from inference_store.store.holds.claimed import claimed as claimed_before
 from inference_store.store.holds.placing import Placed
-from inference_store.store.retention import erasures, tombstones
+from inference_store.store.retention import claims, erasures, marks, tombstones
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import erased_span, erasing, erasure_held, hold, partition_span
@@ -147,6 +148,21 @@ async def test_a_hold_in_the_middle_of_a_step_lists_what_was_claimed(
     assert await storing.stored() == safe
     left = [key.key for one in doomed if one.uid in safe for key in one.objects]
     assert storing.objects() == set(left)
+
+
+async def test_that_there_may_be_more_claims_is_said(storing: Storing, engine: AsyncEngine) -> None:
+    model = await storing.model()
+    doomed = await storing.inferences(model, 3, ago(days=1))
+    asked = await request(engine, *doomed)
+    async with engine.begin() as connection:
+        page = await marks.page(connection, asked.id, after=None, limit=10)
+        await claims.mark_claimed(connection, asked.id, page)
+    placed = await place(engine, model, None, *(one.uid for one in doomed))
+    assert (len(placed.claimed), placed.more) == (3, False)
+    async with engine.connect() as connection:
+        some, more = await claimed_before(connection, placed.hold, most=2)
+        everything, no_more = await claimed_before(connection, placed.hold, most=3)
+    assert (len(some), more, len(everything), no_more) == (2, True, 3, False)
 
 
 async def test_an_object_that_a_held_one_shares_stays_though_that_is_marked_too(

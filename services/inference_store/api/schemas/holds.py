@@ -123,6 +123,8 @@ class PlacedHold(ShownHold):
     claimed: int
     """How many inferences and inputs of it erasures had claimed before: for these it may have
     come too late."""
+    more: bool
+    """Whether there may be more: no more than the first 10,000 claims are looked at."""
     claims: list[ShownClaim]
     """The first hundred of them."""
     warnings: list[str]

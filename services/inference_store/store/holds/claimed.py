@@ -31,8 +31,11 @@ class Claim:
     claimed_at: datetime
 
 
-async def claimed(connection: AsyncConnection, one: Hold) -> list[Claim]:
-    """What the hold came too late for, the oldest claim first. In the gate, as it is placed.
+async def claimed(
+    connection: AsyncConnection, one: Hold, *, most: int = MOST
+) -> tuple[list[Claim], bool]:
+    """What the hold came too late for, the oldest claim first; whether there may be more than was
+    looked at. In the gate, as it is placed.
 
     Where its filter cannot be evaluated: every claim that it may be about.
     """
@@ -41,11 +44,13 @@ async def claimed(connection: AsyncConnection, one: Hold) -> list[Claim]:
     query = query.where(here.claimed_at.is_not(None)).order_by(here.claimed_at, here.uid)
     if one.model is not None:
         query = query.where(here.model == one.model)
-    claims = [Claim(*row) for row in await connection.execute(query.limit(MOST))]
+    claims = [Claim(*row) for row in await connection.execute(query.limit(most + 1))]
+    more = len(claims) > most
+    claims = claims[:most]
     kept: set[tuple[int, UUID]] = set()
     for model, uids in by_model((claim.model, claim.uid) for claim in claims):
         kept |= {(model, uid) for uid in await _kept(connection, one, model, uids)}
-    return [claim for claim in claims if (claim.model, claim.uid) in kept]
+    return [claim for claim in claims if (claim.model, claim.uid) in kept], more
 
 
 async def _kept(

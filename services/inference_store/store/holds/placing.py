@@ -32,10 +32,12 @@ _Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The hold as it is now, and what had been claimed before it was so."""
+    """The hold as it is now, and what had been claimed before it was so. `more`: there were more
+    claims than were looked at."""
 
     hold: Hold
     claimed: list[Claim]
+    more: bool
 
 
 async def edits_wait(connection: AsyncConnection) -> None:
@@ -124,7 +126,7 @@ async def _remember(
 
 async def _placed(connection: AsyncConnection, body: _Document) -> Placed:
     found = await _read(connection, body)
-    return Placed(found, await claimed(connection, found))
+    return Placed(found, *await claimed(connection, found))
 
 
 async def _read(connection: AsyncConnection, body: _Document) -> Hold:
