@@ -1,21 +1,36 @@
-"""Dead letters and parked events of what is being erased go with it: bytes, objects and all."""
+"""Dead letters and parked events of what is being erased go with it: bytes, objects and all.
+
+From the first that is taken the erasure cannot be cancelled; what a legal hold keeps stays, and
+the erasure is partly held by it. A look goes: read, outside of any transaction · marks for what
+tells of a subject, in the ledger · then in one transaction, after the books and the gate, what no
+hold keeps is taken, and its objects are queued with it. A crash before leaves all to be looked at
+again.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import structlog
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
+from inference_store.store import books, holds, registrations
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarge
 from inference_store.store.events import InferenceEvent
 from inference_store.store.failpoints import failpoint
+from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, chosen, marking, unstored
-from inference_store.store.retention.erasures.unstored import Aside
+from inference_store.store.metadata import read_metadata
+from inference_store.store.retention import erasures, marks
+from inference_store.store.retention.erasures import (
+    Erasure,
+    aside_holds,
+    chosen,
+    marking,
+    unstored,
+)
+from inference_store.store.retention.erasures.unstored import Aside, Metadatas
 
 from .pace import Pace
 
@@ -41,15 +56,16 @@ class Asides:
             models = await erasures.models_of(connection, one)
             truth = await chosen.truth_of(connection, models, one.asked)
         async for model, table, some in self._pages(one):
-            found = await asyncio.to_thread(
-                unstored.of_subject, some, subject, truth, self._metadata_of
-            )
-            marks = [each.mark() for each in found if each.event is not None]
-            if marks:
-                async with self._engine.connect() as connection:
-                    batch = await marking.entry(connection, one, model, marks)
+            metadata = await asyncio.to_thread(self._metadata_of, some)
+            found = unstored.of_subject(some, subject, truth, metadata)
+            async with self._engine.connect() as connection:
+                free, _ = await aside_holds.parted(connection, one, model, found, metadata)
+                named = [each.mark() for each in free if each.event is not None]
+                batch = await marking.entry(connection, one, model, named)
+            if named:
                 await ledger.write("erasure_batch", batch, actor=actor)
-            await self._take(one, table, found)
+            if not await self._take(one, model, table, found, metadata):
+                return
 
     async def take_erased(self, one: Erasure) -> None:
         """What tells of inferences that were erased, by this erasure or before it."""
@@ -57,7 +73,10 @@ class Asides:
         async for model, table, some in self._pages(one):
             async with self._engine.connect() as connection:
                 found = await unstored.erased(connection, model, some, ids)
-            await self._take(one, table, found)
+                asks = bool(found) and bool(await holds.in_force(connection, [model]))
+            metadata = await asyncio.to_thread(self._metadata_of, found) if asks else {}
+            if not await self._take(one, model, table, found, metadata):
+                return
 
     async def _pages(self, one: Erasure) -> AsyncIterator[tuple[int, Table, list[Aside]]]:
         async with self._engine.connect() as connection:
@@ -77,19 +96,36 @@ class Asides:
                 connection, table, model_id, after=after, buckets=self._blobs.buckets
             )
 
-    async def _take(self, one: Erasure, table: Table, found: list[Aside]) -> None:
+    async def _take(
+        self, one: Erasure, model: int, table: Table, found: list[Aside], metadata: Metadatas
+    ) -> bool:
+        """Take what no hold keeps; False: the erasure has been cancelled meanwhile."""
         if not found:
-            return
+            return True
         failpoint("retention.aside.take.before")
         async with self._engine.begin() as connection:
-            taken = await unstored.take(
-                connection, table, found, because=f"erased by the erasure {one.id}"
-            )
-            await erasures.count(connection, one.id, table_rows={table.name: taken})
+            # The books first, as the ingester does: neither then holds what the other waits for.
+            await books.lock(connection, {each.place for each in found})
+            await marks.gate_exclusive(connection)
+            free, held = await aside_holds.parted(connection, one, model, found, metadata)
+            await kept.remember(connection, one.id, model, table.name, held)
+            if free and not await erasures.begin_deleting(connection, one.id):
+                return False
+            because = f"erased by the erasure {one.id}"
+            taken = await unstored.take(connection, table, free, because=because)
+            await unstored.doom(connection, model, taken)
+            await erasures.count(connection, one.id, table_rows={table.name: len(taken)})
         failpoint("retention.aside.take.after")
-        _log.info("taken", action="erased_aside", id=str(one.id), table=table.name, count=taken)
+        said = {"table": table.name, "count": len(taken), "held": len(held)}
+        _log.info("taken", action="erased_aside", id=str(one.id), **said)
+        return True
 
-    def _metadata_of(self, event: InferenceEvent) -> bytes | None:
+    def _metadata_of(self, some: Sequence[Aside]) -> Metadatas:
+        """By number, of those that can be decoded and read. Blocks."""
+        found = ((each.id, self._blob_of(each.event)) for each in some if each.event is not None)
+        return {id: read_metadata(blob) for id, blob in found if blob is not None}
+
+    def _blob_of(self, event: InferenceEvent) -> bytes | None:
         if event.inline_metadata is not None:
             return event.inline_metadata
         if event.metadata is None:

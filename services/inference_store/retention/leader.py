@@ -142,6 +142,8 @@ class Leader:
             await self._pace.next_step()
             async with self._engine.begin() as connection:
                 taken = await kept.take_up(connection, limit=self._batch)
+            if taken:
+                self._marker.look_again()
 
     async def _work(self, one: Erasure) -> bool:
         """Whether it is over, or nothing more can be done now."""

@@ -48,6 +48,10 @@ class Marker:
         self._pace = pace
         self._batch = batch
 
+    def look_again(self) -> None:
+        """A hold has let go: what it kept of dead letters and parked events may go."""
+        self._looked.clear()
+
     async def mark(self, one: Erasure, *, seconds: float = inf) -> Marked:
         """`all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, or its filter
         could not be answered, which is tried again as what failed is.
@@ -85,7 +89,8 @@ class Marker:
         failpoint("retention.mark.after")
 
     async def _look_aside(self, one: Erasure) -> None:
-        if one.id not in self._looked and one.deleting_since is None:
+        """Once in a process, and when a hold has let go: what was taken is not found again."""
+        if one.id not in self._looked:
             await self._asides.take_subject(one, self._ledger, actor=ACTOR)
             self._looked.add(one.id)
 

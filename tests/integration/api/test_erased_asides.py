@@ -1,6 +1,7 @@
 """Dead letters and parked events of what is erased go with it, and the books still close."""
 
 from typing import Any
+from uuid import UUID
 
 import httpx
 import orjson
@@ -8,15 +9,19 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.retention.asides import Asides
 from inference_store.store import dead_letters, parked
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import Place, begin
 from inference_store.store.events import StorageKey
+from inference_store.store.ledger import Ledger
 from inference_store.store.records import Record, Trouble
-from inference_store.store.tables import dead_letter, kafka_partition, parked_event
+from inference_store.store.retention import erasures
+from inference_store.store.tables import dead_letter, kafka_partition, parked_event, registration
 from tests.builders import NOW, make_payload
+from tests.integration.retention.holding import place, release
 
-from .test_erasures import Serve, asked, followed, serve, stored
+from .test_erasures import NoPace, Serve, asked, followed, serve, stored
 
 __all__ = ["serve", "stored"]
 pytestmark = pytest.mark.usefixtures("stored")
@@ -122,6 +127,132 @@ async def test_those_of_an_erased_inference_go_with_it(
     # another inference, of the same id: its uid is not the erased one's
     assert found[0] == ("open", True)
     assert await waiting(engine) == {3, 4}
+
+
+SUBJECT = {"subject": {"key": "person", "value": "ann"}}
+UNTOUCHED = {0: ("open", True), 1: ("open", True), 2: ("open", True), 5: ("open", True)}
+
+
+async def test_what_a_hold_keeps_of_all_stays_until_it_is_released(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, bucket: str, serve: Serve
+) -> None:
+    placed = await place(engine, None, "received_at > TIMESTAMP('2000-01-01T00:00:00Z')")
+    one = await asked(client, SUBJECT)
+    await serve()
+    one = await followed(client, one)
+    # three that are stored, two dead letters and a parked event
+    assert (one["state"], one["progress"]["held"], one["inferences"]) == ("partly_held", 6, 0), one
+    assert await letters(engine) == UNTOUCHED
+    assert await waiting(engine) == {3, 4}
+    await release(engine, placed)
+    await serve()
+    one = await followed(client, one)
+    assert (one["state"], one["progress"]["held"]) == ("deleted", 0), one
+    found = await letters(engine)
+    assert (found[0], found[2]) == (("discarded", False), ("discarded", False))
+    assert await waiting(engine) == {4}
+    left = [StorageKey(bucket, f"late/{n}/{k}") for n in (0, 3) for k in ("data", "metadata")]
+    assert blobs.still_there(left) == []
+
+
+async def test_a_hold_is_asked_by_ids_and_by_metadata_and_what_is_unknown_is_kept(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    """Offset 0 by its id, 2 for it cannot be read; 3 is of ann, whom the other does not name."""
+    model = await _model(engine)
+    by_id = await place(engine, model, "inference_ids = 'late-0'")
+    await place(engine, model, "person = 'bob'")
+    one = await asked(client, SUBJECT)
+    await serve()
+    one = await followed(client, one)
+    assert (one["state"], one["progress"]["held"]) == ("partly_held", 2), one
+    assert await letters(engine) == UNTOUCHED
+    assert await waiting(engine) == {4}
+    await release(engine, by_id)
+    await serve()
+    one = await followed(client, one)
+    assert (one["state"], one["progress"]["held"]) == ("partly_held", 1), one
+    assert (await letters(engine))[0] == ("discarded", False)
+
+
+async def test_a_hold_of_an_erased_id_keeps_what_tells_of_it(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(dead_letter.update().values(inference_id="i1").where(_at(2)))
+    one = await asked(client, {"inference_ids": ["i1"]})
+    placed = await place(engine, await _model(engine), "person = 'nobody'")
+    await serve()
+    one = await followed(client, one)
+    assert (one["state"], one["progress"]["held"], one["inferences"]) == ("partly_held", 1, 1), one
+    assert (await letters(engine))[2] == ("open", True)
+    await release(engine, placed)
+    await serve()
+    assert (await followed(client, one))["state"] == "deleted"
+    assert (await letters(engine))[2] == ("discarded", False)
+
+
+async def test_an_event_of_what_was_erased_takes_its_own_objects_along(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, bucket: str, serve: Serve
+) -> None:
+    """A parked event of what another erasure took; its metadata are at another place."""
+    await serve()
+    await asked(client, SUBJECT)
+    await serve()
+    keys = [StorageKey(bucket, name) for name in ("late/0/data", "late/7/metadata")]
+    for key in keys:
+        blobs.put(key, metadata("ann"), content_type="text/plain")
+    again = payload(0).replace(b"late/0/metadata", b"late/7/metadata")
+    async with engine.begin() as connection:
+        await parked.add(connection, [(*record(6, again), f"s3://{bucket}/no")], _SCHEDULE)
+        await connection.execute(kafka_partition.update().values(next=7, parked=2))
+    one = await asked(client, {"inference_ids": ["i1"]})
+    await serve()
+    assert (await followed(client, one))["rows"]["parked_event"] == 1
+    assert await waiting(engine) == {4}
+    await serve()
+    assert blobs.still_there(keys) == []
+
+
+async def test_an_erasure_that_is_cancelled_has_taken_nothing(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs, serve: Serve
+) -> None:
+    """Cancelled between the marks and the first that is taken: the marks go, all else stays."""
+    one = await asked(client, SUBJECT)
+
+    class Cancelling(Asides):
+        async def _take(self, *args: Any) -> bool:
+            answer = await client.post(f"/v1/erasures/{one['id']}/cancel")
+            assert answer.status_code == 202, answer.text
+            return await super()._take(*args)
+
+    async with engine.connect() as connection:
+        found = await erasures.find(connection, UUID(one["id"]))
+    assert found is not None
+    ledger = Ledger(engine, blobs, prefix="ledger/")
+    await Cancelling(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
+    await serve()
+    assert (await followed(client, one))["state"] == "cancelled"
+    assert await letters(engine) == UNTOUCHED
+    assert await waiting(engine) == {3, 4}
+
+
+async def test_from_the_first_that_is_taken_it_cannot_be_cancelled(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs
+) -> None:
+    one = await asked(client, SUBJECT)
+    async with engine.connect() as connection:
+        found = await erasures.find(connection, UUID(one["id"]))
+    assert found is not None
+    ledger = Ledger(engine, blobs, prefix="ledger/")
+    await Asides(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
+    assert (await client.post(f"/v1/erasures/{one['id']}/cancel")).status_code == 409
+
+
+async def _model(engine: AsyncEngine) -> int:
+    query = select(registration.c.model).where(registration.c.model_id == "model")
+    async with engine.connect() as connection:
+        return int(await connection.scalar(query) or 0)
 
 
 def _at(offset: int) -> Any:

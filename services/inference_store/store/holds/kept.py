@@ -29,6 +29,8 @@ from .hold import Hold, is_in_force
 _KEYS: Final = tuple(name for name in marks.COLUMNS if name.endswith("_storage_key"))
 _ALL: Final = 2**31 - 1
 _STOPPED: Final = ("cancelling", "cancelled")
+ASIDE: Final = ("dead_letter", "parked_event")
+"""Scopes of what is set aside: of the row with this number as its uid, and without a mark."""
 _Row = Any
 # uid, hold and its revision, and the storage keys, for JSON
 Held: TypeAlias = list[Any]
@@ -53,7 +55,7 @@ async def spare(
     found = await in_force(connection)
     if not found:
         return list(page)
-    younger = await _younger(connection, found, since, in_ledger=in_ledger)
+    younger = await placed_since(connection, found, since, in_ledger=in_ledger)
     kept: dict[Identity, Hold] = {}
     for model, uids in by_model((mark.model, mark.uid) for mark in page):
         of_model = await holding(connection, found, model, uids)
@@ -65,6 +67,19 @@ async def spare(
         kept |= {(model, uid): one for uid, one in sharers.items()}
     await _set_apart(connection, kept)
     return left
+
+
+async def placed_since(
+    connection: AsyncConnection, found: Sequence[Hold], since: datetime, *, in_ledger: bool
+) -> list[Hold]:
+    """The holds that came after the erasure. Where both are in the ledger, by its times: a restored
+    backup has them all anew, from one moment on."""
+    if not in_ledger:
+        return [one for one in found if one.in_force_at > since]
+    here = hold_change.c
+    query = select(here.hold).where(here.hold.in_([one.id for one in found]), here.at > since)
+    changed = set((await connection.execute(query)).scalars())
+    return [one for one in found if one.id in changed]
 
 
 async def refused(
@@ -151,7 +166,10 @@ async def _stale(connection: AsyncConnection) -> tuple[UUID, int] | None:
 
 
 def _goes_on(row: _Row) -> bool:
-    return row.cause not in (None, "policy") and row.state not in _STOPPED
+    """Whether it is marked again. What is set aside has no mark: the erasure looks for it anew."""
+    return (
+        row.scope not in ASIDE and row.cause not in (None, "policy") and row.state not in _STOPPED
+    )
 
 
 async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None:
@@ -167,19 +185,6 @@ async def _mark_again(connection: AsyncConnection, rows: Sequence[_Row]) -> None
         values = {"model": row.model, "uid": row.uid, "scope": row.scope, "erasure": row.erasure}
         values |= {**dict(zip(_KEYS, keys, strict=True)), "claimed_at": row.claimed_at}
         await connection.execute(insert(erasing).values(values).on_conflict_do_nothing())
-
-
-async def _younger(
-    connection: AsyncConnection, found: Sequence[Hold], since: datetime, *, in_ledger: bool
-) -> list[Hold]:
-    """The holds that came after the erasure. Where both are in the ledger, by its times: a restored
-    backup has them all anew, from one moment on."""
-    if not in_ledger:
-        return [one for one in found if one.in_force_at > since]
-    here = hold_change.c
-    query = select(here.hold).where(here.hold.in_([one.id for one in found]), here.at > since)
-    changed = set((await connection.execute(query)).scalars())
-    return [one for one in found if one.id in changed]
 
 
 async def _not_stored(
@@ -219,7 +224,7 @@ async def _set_apart(connection: AsyncConnection, kept: Mapping[Identity, Hold])
 
 
 async def count(connection: AsyncConnection, number: UUID) -> int:
-    """How many inferences and inputs an erasure has left because of holds."""
+    """How many inferences, inputs and events set aside an erasure has left because of holds."""
     query = select(func.count()).select_from(erasure_held).where(erasure_held.c.erasure == number)
     return int(await connection.scalar(query) or 0)
 

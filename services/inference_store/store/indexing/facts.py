@@ -4,9 +4,17 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
+from inference_store.store.events import InferenceEvent
 from inference_store.store.filters.facts import Facts, milliseconds
+from inference_store.store.metadata import Metadata
 
 from .indexable import Indexable
+
+NOT_IN_EVENTS: Final = frozenset(
+    {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
+    | {"revision", "data_deleted_at"}
+)
+"""Properties that only the index knows, or the response: unknown of an event alone."""
 
 _EXTRAS: Final = (
     *("model_version", "task_type", "protocol", "action", "ok", "http_status", "grpc_code"),
@@ -19,31 +27,45 @@ _extras_of = attrgetter(*_EXTRAS)
 def facts_of(item: Indexable, *, indexed_at: datetime) -> Facts:
     """The facts that filters are evaluated against. Keys and labels beyond a model's caps, which
     no index has, are among them."""
-    event, items = item.event, item.predictions.items
+    items = item.predictions.items
     first = next((each for each in items or () if each.rank == 1), None)
     single: dict[str, Any] = {
-        "model_id": event.model_id,
         "project_id": item.registration.project_id,
-        "inference_id": event.inference_id,
-        "uid": str(event.uid),
-        "received_at": event.received_at,
-        "forwarded_at": event.forwarded_at,
-        "responded_at": event.responded_at,
-        "published_at": event.published_at,
         "indexed_at": indexed_at,
-        **dict(zip(_EXTRAS, _extras_of(event.extras), strict=True)),
         "top_label": None if first is None else first.label,
         "top_score": None if first is None else first.score,
         "prediction_count": None if items is None else len(items),
         "problem": item.metadata.problem or item.predictions.problem,
         "revision": 1,
     }
-    properties: dict[str, tuple[Any, ...]] = {
-        name: (value,) for name, value in single.items() if value is not None
+    properties = {**_of_event(item.event), **_known(single)}
+    predictions = None if items is None else [each._asdict() for each in items]
+    return Facts(properties, item.metadata, predictions)
+
+
+def facts_of_event(event: InferenceEvent, metadata: Metadata) -> Facts:
+    """The facts of an event whose response has not been read. See `NOT_IN_EVENTS`."""
+    return Facts(_of_event(event), metadata, None)
+
+
+def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
+    single: dict[str, Any] = {
+        "model_id": event.model_id,
+        "inference_id": event.inference_id,
+        "uid": str(event.uid),
+        "received_at": event.received_at,
+        "forwarded_at": event.forwarded_at,
+        "responded_at": event.responded_at,
+        "published_at": event.published_at,
+        **dict(zip(_EXTRAS, _extras_of(event.extras), strict=True)),
     }
+    properties = _known(single)
     properties["inference_ids"] = tuple({event.inference_id, *event.aliases})
     properties["pre_ms"] = milliseconds(event.received_at, event.forwarded_at)
     properties["model_ms"] = milliseconds(event.forwarded_at, event.responded_at)
     properties["post_ms"] = milliseconds(event.responded_at, event.published_at)
-    predictions = None if items is None else [each._asdict() for each in items]
-    return Facts(properties, item.metadata, predictions)
+    return properties
+
+
+def _known(single: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: (value,) for name, value in single.items() if value is not None}

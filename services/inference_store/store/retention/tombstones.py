@@ -59,6 +59,16 @@ async def add_batch(connection: AsyncConnection, model: int, uids: Sequence[UUID
     await connection.execute(erased_span.update().where(*where).values(erased_at=func.now()))
 
 
+async def since(
+    connection: AsyncConnection, model: int, uids: Sequence[UUID], at: datetime
+) -> set[UUID]:
+    """Those of these that were erased at that time or later, each by itself."""
+    query = select(tombstone.c.uid).where(
+        among(tombstone, model, uids), tombstone.c.erased_at >= at
+    )
+    return set((await connection.execute(query)).scalars())
+
+
 async def forget(
     connection: AsyncConnection, *, older_than_seconds: float, limit: int = _FORGOTTEN
 ) -> int:

@@ -45,6 +45,7 @@ hold_change = Table(
 )
 
 # What an erasure left because of a hold: the mark that it had, to be set again after a release.
+# Of what is set aside: `scope` is its table, `uid` the number of its row, and there was no mark.
 erasure_held = Table(
     "erasure_held",
     METADATA,

@@ -3,16 +3,18 @@
 By uid, where an event can be decoded: of what was erased or is being. By a subject: as its
 metadata say, inline or in their blob; where neither can be read, whether the bytes hold both the
 key and the value. A dead letter stays, discarded and empty, so that the books close; a parked
-event is counted as erased again.
+event is counted as erased again. Their objects go with the mark of the inference; where it was
+erased before, with one of their own. What cannot be decoded names none: `reconcile` finds them.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import Table, func, select, update
+from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import books
@@ -22,17 +24,19 @@ from inference_store.store.events import Buckets, InferenceEvent, decode
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.typed import Truth
-from inference_store.store.metadata import read_metadata
+from inference_store.store.metadata import Metadata
 from inference_store.store.records import record_of
 from inference_store.store.retention import tombstones
-from inference_store.store.tables import dead_letter, parked_event
+from inference_store.store.retention.identities import among
+from inference_store.store.tables import blob_reference, dead_letter, erasing, parked_event
 
 from .chosen import Subject
+from .requests import enqueue_arrivals
 
 BATCH = 200
 TABLES = (dead_letter, parked_event)
-Reading: TypeAlias = Callable[[InferenceEvent], bytes | None]
-"""The metadata of an event, from its blob; None: it cannot be read."""
+Metadatas: TypeAlias = Mapping[int, Metadata]
+"""What could be read of the metadata of events, by the number of their row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +52,7 @@ class Aside:
     def mark(self) -> list[str | None]:
         """Its uid and the keys of its objects, as a batch of the ledger has them."""
         assert self.event is not None
-        keys = (self.event.data, self.event.response, self.event.metadata)
-        named = [None if key is None else str(key) for key in keys]
-        return [str(self.event.uid), *named, None]
+        return [str(self.event.uid), *keys_of(self.event), None]
 
 
 async def page(
@@ -81,18 +83,17 @@ def _aside(row: Any, buckets: Buckets) -> Aside:
 
 
 def of_subject(
-    some: Iterable[Aside], subject: Subject, truth: Truth, metadata_of: Reading
+    some: Iterable[Aside], subject: Subject, truth: Truth, metadata: Metadatas
 ) -> list[Aside]:
     """Those that tell of the subject."""
-    return [each for each in some if _tells(each, subject, truth, metadata_of)]
+    return [each for each in some if _tells(each, subject, truth, metadata.get(each.id))]
 
 
-def _tells(aside: Aside, subject: Subject, truth: Truth, metadata_of: Reading) -> bool:
-    metadata = None if aside.event is None else metadata_of(aside.event)
+def _tells(aside: Aside, subject: Subject, truth: Truth, metadata: Metadata | None) -> bool:
     if metadata is None:
         words = (subject.key, subject.value)
         return all(word.encode("utf-8", "surrogatepass") in aside.payload for word in words)
-    return evaluate(truth, Facts(metadata=read_metadata(metadata))) is True
+    return evaluate(truth, Facts(metadata=metadata)) is True
 
 
 async def erased(
@@ -114,26 +115,69 @@ async def erased(
 
 async def take(
     connection: AsyncConnection, table: Table, some: Sequence[Aside], *, because: str
-) -> int:
-    """Take the bytes of these away; how many. Repeatable."""
-    if not some:
-        return 0
-    # The books first, as the ingester does: neither then holds what the other waits for.
-    await books.lock(connection, {each.place for each in some})
+) -> list[Aside]:
+    """Take the bytes of these away; those that were there. Repeatable. After `books.lock`."""
     ids = [each.id for each in some]
     if table is dead_letter:
-        return await _discard(connection, ids, because)
-    removed = parked_event.delete().where(parked_event.c.id.in_(ids))
-    gone = set((await connection.execute(removed.returning(parked_event.c.id))).scalars())
-    changes: Mapping[Place, Counter[Outcome]] = defaultdict(Counter)
-    for each in some:
-        if each.id in gone:
+        gone = await _discard(connection, ids, because)
+    else:
+        removed = parked_event.delete().where(parked_event.c.id.in_(ids))
+        gone = set((await connection.execute(removed.returning(parked_event.c.id))).scalars())
+    taken = [each for each in some if each.id in gone]
+    if table is parked_event:
+        changes: Mapping[Place, Counter[Outcome]] = defaultdict(Counter)
+        for each in taken:
             changes[each.place].update({Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1})
-    await books.change(connection, dict(changes))
-    return len(gone)
+        await books.change(connection, dict(changes))
+    return taken
 
 
-async def _discard(connection: AsyncConnection, ids: Sequence[int], because: str) -> int:
+async def doom(connection: AsyncConnection, model: int, taken: Sequence[Aside]) -> None:
+    """Queue the objects that these name for deletion, with what takes them away. After the gate.
+
+    What is stored and stays keeps its objects.
+    """
+    events = [each.event for each in taken if each.event is not None]
+    if not events:
+        return
+    received = {event.uid: event.received_at for event in events}
+    marked = await _marked(connection, model, received)
+    erased = await tombstones.find(connection, [(model, *each) for each in received.items()])
+    again = {e.uid: e for e in events if e.uid not in marked and (model, e.uid) in erased}
+    arrivals = [(model, e.uid, "inference", *keys_of(e), None) for e in again.values()]
+    await enqueue_arrivals(connection, arrivals, cause="erased_again")
+    marked = await _marked(connection, model, received)
+    rows = [
+        {"storage_key": key, "model": model, "uid": event.uid}
+        for event in events
+        if event.uid in marked
+        for key in keys_of(event)
+        if key is not None and key not in marked[event.uid]
+    ]
+    if rows:
+        await connection.execute(insert(blob_reference).on_conflict_do_nothing(), rows)
+
+
+def keys_of(event: InferenceEvent) -> tuple[str | None, str | None, str | None]:
+    """Where its data, response and metadata are."""
+    data, response, metadata = (
+        None if key is None else str(key) for key in (event.data, event.response, event.metadata)
+    )
+    return data, response, metadata
+
+
+async def _marked(
+    connection: AsyncConnection, model: int, uids: Iterable[UUID]
+) -> dict[UUID, Sequence[str | None]]:
+    """Those that are being erased, with the objects that their marks name."""
+    here = erasing.c
+    keys = (here.data_storage_key, here.response_storage_key, here.metadata_storage_key)
+    whole = here.scope == "inference"
+    query = select(here.uid, *keys).where(whole, among(erasing, model, list(uids)))
+    return {uid: named for uid, *named in await connection.execute(query)}
+
+
+async def _discard(connection: AsyncConnection, ids: Sequence[int], because: str) -> set[int]:
     empty: dict[str, Any] = {
         "payload": None,
         "record_key": None,
@@ -142,4 +186,5 @@ async def _discard(connection: AsyncConnection, ids: Sequence[int], because: str
     }
     values = {**empty, "detail": because, "discard_reason": because, "state": "discarded"}
     changed = update(dead_letter).where(dead_letter.c.id.in_(ids))
-    return (await connection.execute(changed.values(**values, updated_at=func.now()))).rowcount
+    changed = changed.values(**values, updated_at=func.now())
+    return set((await connection.execute(changed.returning(dead_letter.c.id))).scalars())
