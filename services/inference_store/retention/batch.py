@@ -1,11 +1,12 @@
 """What is erased at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from inference_store.store.retention.identities import Identity
 from inference_store.store.retention.marks import Mark, Place
+from inference_store.store.retention.own_metadata import Moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class Batch:
     last: Place | None
     # whether a hold keeps some of what was looked at
     spared: bool = False
+    # metadata blobs to be written beside those that others point to
+    moves: Moves = field(default_factory=dict)
 
     @property
     def identities(self) -> set[Identity]:

@@ -20,7 +20,7 @@ the order of the claims.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence
 from math import inf
 from uuid import UUID
 
@@ -35,7 +35,7 @@ from inference_store.store.events import parse_stored
 from inference_store.store.failpoints import failpoint
 from inference_store.store.holds import kept
 from inference_store.store.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
-from inference_store.store.retention import claims, erasures, marks, rows
+from inference_store.store.retention import claims, erasures, marks, own_metadata, rows
 from inference_store.store.retention.erasures import Erasure, State
 from inference_store.store.retention.failures import failed
 from inference_store.store.retention.identities import Identity
@@ -181,7 +181,7 @@ class Eraser:
             return None
         try:
             async with self._objects:
-                deleted, faults = await self._delete(one, batch.page, batch.doomed)
+                deleted, faults = await self._delete(one, batch)
             async with self._rows:
                 await self._end(one, batch, deleted, faults, whole_span=whole_span)
         finally:
@@ -207,7 +207,7 @@ class Eraser:
         # those that follow one that stays are remembered one by one
         whole_span = whole_span and len(done) == len(page) and not batch.spared
         with stage(STEP_SECONDS, "forget"):
-            await self._forget(one, done, doomed, deleted, objects=objects, whole_span=whole_span)
+            await self._forget(one, done, batch, deleted, objects=objects, whole_span=whole_span)
         await note(self._engine, self._blobs, one, faults, done)
 
     async def _claim(self, one: Erasure, after: Place | None) -> Batch:
@@ -236,20 +236,21 @@ class Eraser:
                 return Batch((), frozenset(), last, spared)
             await erasures.begin_deleting(connection, one.id)
             await claims.mark_claimed(connection, one.id, left)
-            return Batch(left, await claims.claim(connection, left), last, spared)
+            doomed = await claims.claim(connection, left)
+            moves = await own_metadata.reserve(connection, left, self._blobs.buckets.default)
+            return Batch(left, doomed, last, spared, moves)
 
-    async def _delete(
-        self, one: Erasure, page: Sequence[Mark], doomed: Iterable[str]
-    ) -> tuple[Deleted, list[DeleteFault]]:
+    async def _delete(self, one: Erasure, batch: Batch) -> tuple[Deleted, list[DeleteFault]]:
         """Delete objects and see them gone; what is left, with the reasons."""
-        keys = [parse_stored(key) for key in sorted(doomed)]
+        keys = [parse_stored(key) for key in sorted(batch.doomed)]
         if not keys and one.scope != "input":
             return Deleted(), []
         failpoint("retention.object_delete.before")
         with stage(STEP_SECONDS, "delete"):
             deleted = await asyncio.to_thread(self._blobs.delete_objects, keys)
             if one.scope == "input":
-                deleted += await asyncio.to_thread(forget_requests, self._blobs, page)
+                rest = asyncio.to_thread(forget_requests, self._blobs, batch.page, batch.moves)
+                deleted += await rest
         failpoint("retention.object_delete.after")
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, "verifying")
@@ -263,7 +264,7 @@ class Eraser:
         self,
         one: Erasure,
         done: Sequence[Mark],
-        doomed: Set[str],
+        batch: Batch,
         deleted: Deleted,
         *,
         objects: int,
@@ -288,8 +289,10 @@ class Eraser:
                 bytes=deleted.bytes,
                 whole_span=whole_span,
             )
+            await own_metadata.repoint(connection, done, batch.moves)
             if self._certifier is not None:
                 key = await self._certifier.key_of(connection, one.id)
+                doomed = batch.doomed
                 await tell_batch(connection, key, one, done, doomed, whole_span=whole_span)
         failpoint("retention.row_delete.after")
         ERASED.labels(one.scope).inc(erased)

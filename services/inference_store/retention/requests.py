@@ -3,7 +3,8 @@ sidecars.
 
 Such a metadata blob is a JSON object with a member `request`; it is written again without. Only
 keys that name the inference's own capture are touched: other blobs may be shared, and hold no
-request. A sidecar holds the event as it came, with whatever its producer put into it.
+request. Where others point to it too, it is written beside (see store/retention/own_metadata.py).
+A sidecar holds the event as it came, with whatever its producer put into it.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from inference_store.store.blobs import NOT_ALLOWED, Blobs, DeleteFault
 from inference_store.store.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
 from inference_store.store.events import FIELDS, StorageKey, parse_stored
 from inference_store.store.retention.marks import Mark
+from inference_store.store.retention.own_metadata import Moves
 from inference_store.store.sidecars import CONTENT_TYPE, without_request
 
 _LIMIT_BYTES = 64 * 1024 * 1024
@@ -22,31 +24,51 @@ _THREADS = 8
 _Rest = Callable[[bytes], bytes | None]
 
 
-def forget_requests(blobs: Blobs, page: Sequence[Mark]) -> list[DeleteFault]:
+def forget_requests(blobs: Blobs, page: Sequence[Mark], moves: Moves) -> list[DeleteFault]:
     """Rewrite metadata blobs and sidecars of these marks. Repeatable; blocks. Raises BlobsAway."""
-    rests = [(key, rest) for mark in page for key, rest in _rewritten(mark)]
+    rests = [each for mark in page for each in _rewritten(mark, moves)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="rewrite") as executor:
-        found = executor.map(lambda pair: _forget(blobs, *pair), rests)
+        found = executor.map(lambda each: _forget(blobs, *each), rests)
         return [fault for faults in found for fault in faults]
 
 
-def _rewritten(mark: Mark) -> list[tuple[StorageKey, _Rest]]:
-    found: list[tuple[StorageKey, _Rest]] = []
+def _rewritten(mark: Mark, moves: Moves) -> list[tuple[StorageKey, StorageKey, _Rest]]:
+    """What is read, where it is written, and how."""
+    found: list[tuple[StorageKey, StorageKey, _Rest]] = []
     if mark.metadata is not None and mark.owns(mark.metadata):
-        found.append((parse_stored(mark.metadata), _of_metadata))
+        to = moves.get(mark.metadata, mark.metadata)
+        if to is not None:
+            found.append((parse_stored(mark.metadata), parse_stored(to), _of_metadata))
     if mark.sidecar is not None:
-        found.append((parse_stored(mark.sidecar), _of_sidecar))
+        key = parse_stored(mark.sidecar)
+        found.append((key, key, _of_sidecar))
     return found
 
 
-def _forget(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
+def _forget(blobs: Blobs, key: StorageKey, to: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
     """What is refused of this object alone is its fault: whatever comes behind it goes on."""
     if key.bucket not in blobs.buckets.allowed:
         return [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED)]
     try:
+        if to != key:
+            return _write_beside(blobs, key, to, rest_of)
         return _rewrite(blobs, key, rest_of)
     except AccessDenied as exc:
         return [DeleteFault(key, "AccessDenied", str(exc))]
+
+
+def _write_beside(
+    blobs: Blobs, key: StorageKey, to: StorageKey, rest_of: _Rest
+) -> list[DeleteFault]:
+    """The same at another place; what is there stays, for others point to it."""
+    try:
+        rest = rest_of(blobs.get(key, limit=_LIMIT_BYTES))
+    except BlobMissing:
+        return []
+    except (BlobTooLarge, BlobUnreadable) as exc:
+        return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}")]
+    faults = blobs.replace(to, rest or b"", content_type=CONTENT_TYPE)
+    return [DeleteFault(key, fault.code, fault.message) for fault in faults]
 
 
 def _rewrite(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:

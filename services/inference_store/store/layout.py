@@ -90,6 +90,15 @@ def edited_key(model_id: str, uid: UUID) -> str:
     return f"{EDITED}/{segment_of(model_id)}/{uid}"
 
 
+def is_edited(storage_key: str) -> bool:
+    """Whether a storage key, with its bucket, is one that an edit makes."""
+    *_, folder, _, uid = ["", "", *storage_key.rsplit("/", 2)]
+    try:
+        return folder.endswith(f"/{EDITED}") and str(UUID(uid)) == uid
+    except ValueError:
+        return False
+
+
 def segment_of(model_id: str) -> str:
     """A model as one segment of a key: escaped, and hashed where that is too long."""
     escaped = quote(model_id, safe="")

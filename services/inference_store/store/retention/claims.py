@@ -1,7 +1,7 @@
 """Which objects an erasure may delete: those that nothing else points to. Asked in the gate."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events import StorageKey, parse_stored, uid_floor
-from inference_store.store.layout import around, capture_of
+from inference_store.store.layout import around, capture_of, is_edited
 from inference_store.store.tables import blob_reference, erasing, inference, registration
 
 from .identities import Identity, by_model, marked_by
@@ -35,8 +35,13 @@ async def claim(connection: AsyncConnection, marks: Sequence[Mark]) -> frozenset
     wanted = {key for mark in marks for key in mark.doomed}
     shared = await _referenced(connection, wanted)
     foreign = {key: owner for mark in marks for key, owner in _foreign(mark)}
-    owned = await _owned(connection, set(foreign.values())) if foreign else set()
-    return frozenset(key for key in wanted if key not in shared and foreign.get(key) not in owned)
+    owned = await _owned(connection, foreign) if foreign else set()
+    return frozenset(key for key in wanted if key not in shared and key not in owned)
+
+
+async def still_shared(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Those to which an inference points that is not going itself. In the gate."""
+    return await _referenced(connection, keys)
 
 
 async def sharing(connection: AsyncConnection, page: Sequence[Mark]) -> set[Identity]:
@@ -51,7 +56,7 @@ async def sharing(connection: AsyncConnection, page: Sequence[Mark]) -> set[Iden
     found = {(row.model, row.uid) for row in await connection.execute(query)}
     owners = {owner for mark in page for _, owner in _foreign(mark)}
     if owners:
-        found |= {each for _, each in await _captured(connection, owners, going=True)}
+        found |= {each for _, each, _ in await _captured(connection, owners, going=True)}
     return found - {(mark.model, mark.uid) for mark in page}
 
 
@@ -116,22 +121,32 @@ def _owner_of(key: StorageKey) -> _Owner | None:
     return _Owner(unquote(segment), hour, capture)
 
 
-async def _owned(connection: AsyncConnection, owners: set[_Owner]) -> set[_Owner | None]:
-    """Those captures that are stored, and that no erasure has claimed."""
-    return {owner for owner, _ in await _captured(connection, owners, going=False)}
+async def _owned(connection: AsyncConnection, foreign: Mapping[str, _Owner]) -> set[str]:
+    """The keys whose capture is stored, claimed by no erasure, and not without this object: where
+    its input was erased it left a metadata blob that others pointed to, see `own_metadata`."""
+    stored = await _captured(connection, set(foreign.values()), going=False)
+    staying = {owner for owner, _, _ in stored}
+    named = {(owner, key) for owner, _, key in stored}
+    left = {owner for owner, _, key in stored if key is not None and is_edited(key)}
+    return {
+        key
+        for key, owner in foreign.items()
+        if owner in staying
+        and (owner not in left or not key.endswith("/metadata") or (owner, key) in named)
+    }
 
 
 async def _captured(
     connection: AsyncConnection, owners: set[_Owner], *, going: bool
-) -> list[tuple[_Owner, Identity]]:
-    """Those captures that are stored: marked, or not claimed."""
+) -> list[tuple[_Owner, Identity, str | None]]:
+    """Those captures that are stored, marked or not claimed, each with its metadata blob."""
     of_model: dict[str, list[_Owner]] = defaultdict(list)
     for owner in owners:
         of_model[owner.model_id].append(owner)
     query = select(registration.c.model_id, registration.c.model)
     query = query.where(registration.c.model_id.in_(set(of_model)))
     models = {row.model_id: row.model for row in await connection.execute(query)}
-    found: list[tuple[_Owner, Identity]] = []
+    found: list[tuple[_Owner, Identity, str | None]] = []
     for model_id, model in sorted(models.items()):
         for lo, hi in around(owner.hour for owner in of_model[model_id]):
             # a stranger may name one capture under several hours: it is all of them
@@ -140,7 +155,8 @@ async def _captured(
                 if lo <= owner.hour < hi:
                     near[owner.capture_id].append(owner)
             for row in await connection.execute(_stored(model, lo, hi, list(near), going=going)):
-                found += [(owner, (row.model, row.uid)) for owner in near[row.capture_id]]
+                identity, key = (row.model, row.uid), row.metadata_storage_key
+                found += [(owner, identity, key) for owner in near[row.capture_id]]
     return found
 
 
@@ -152,7 +168,7 @@ def _stored(
         erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
     )
     claimed = mark.where(erasing.c.claimed_at.is_not(None))
-    return select(here.capture_id, here.model, here.uid).where(
+    return select(here.capture_id, here.model, here.uid, here.metadata_storage_key).where(
         here.model == model,
         here.uid >= uid_floor(lo),
         here.uid < uid_floor(hi),
