@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books, holds, registrations
+from inference_store.store import audit_chain, books, holds, registrations
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarge
 from inference_store.store.events import InferenceEvent
@@ -77,6 +77,18 @@ class Asides:
             metadata = await asyncio.to_thread(self._metadata_of, found) if asks else {}
             if not await self._take(one, model, table, found, metadata):
                 return
+
+    async def take_audited(self, one: Erasure) -> None:
+        """What the audit says of the subject goes, unless the erasure has been cancelled."""
+        subject = chosen.subject_in(one.asked)
+        if subject is None:
+            return
+        async with self._engine.connect() as connection:
+            said = (subject.key, subject.value)
+            taken = await audit_chain.forget(connection, one.id, mentions=[said])
+            if taken and await erasures.begin_deleting(connection, one.id):
+                await erasures.count(connection, one.id, table_rows={"audit": taken})
+                await connection.commit()
 
     async def _pages(self, one: Erasure) -> AsyncIterator[tuple[int, Table, list[Aside]]]:
         async with self._engine.connect() as connection:

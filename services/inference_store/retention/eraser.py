@@ -105,6 +105,7 @@ class Eraser:
             return None
         if one.scope == "inference" and one.cause in {"policy", "request"}:
             await self._asides.take_erased(one)
+            await self._asides.take_audited(one)
         if one.cause == "request":
             await delete_orphans_of(self._engine, one, self.pace)
         failpoint("retention.finish.before")

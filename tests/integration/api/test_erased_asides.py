@@ -11,13 +11,20 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.asides import Asides
 from inference_store.store import dead_letters, parked
+from inference_store.store.access import Action, Who, note
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import Place, begin
 from inference_store.store.events import StorageKey
 from inference_store.store.ledger import Ledger
 from inference_store.store.records import Record, Trouble
 from inference_store.store.retention import erasures
-from inference_store.store.tables import dead_letter, kafka_partition, parked_event, registration
+from inference_store.store.tables import (
+    audit,
+    dead_letter,
+    kafka_partition,
+    parked_event,
+    registration,
+)
 from tests.builders import NOW, make_payload
 from tests.integration.retention.holding import place, release
 
@@ -247,6 +254,26 @@ async def test_from_the_first_that_is_taken_it_cannot_be_cancelled(
     ledger = Ledger(engine, blobs, prefix="ledger/")
     await Asides(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
     assert (await client.post(f"/v1/erasures/{one['id']}/cancel")).status_code == 409
+
+
+async def test_what_the_audit_says_of_a_subject_goes_with_it(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    said: list[dict[str, Any]] = [
+        {"filter": "person = 'ann'"},
+        {"filter": "person = 'bob'"},
+        {"reason": "annual"},
+    ]
+    async with engine.begin() as connection:
+        for each in said:
+            await note(connection, Who("key:ada", None), Action.POLICY_SET, **each)
+    one = await asked(client, SUBJECT)
+    await serve()
+    one = await followed(client, one)
+    assert (one["state"], one["rows"]["audit"]) == ("deleted", 1), one
+    query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
+    async with engine.connect() as connection:
+        assert list((await connection.execute(query)).scalars()) == [{}, *said[1:]]
 
 
 async def _model(engine: AsyncEngine) -> int:

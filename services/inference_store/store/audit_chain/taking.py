@@ -1,20 +1,22 @@
 """Taking values out of entries: an erasure's. Who did what when stays, and the chain closes."""
 
-import json
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Text, and_, cast, func, insert, or_, select, update
-from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy import ColumnElement, cast, func, insert, literal, select, update
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.dialects.postgresql import UUID as PG_UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access.audit import Action
 from inference_store.store.tables import audit, audit_link
 
+from .mentioning import mentions as mentioned
+
 ACTOR: Final = "retention"
 _AT_ONCE = 10_000
+_PAGE = 1000
 
 
 async def forget(
@@ -22,45 +24,54 @@ async def forget(
     erasure: UUID,
     *,
     uids: Collection[UUID] = (),
-    mentions: Collection[Sequence[str]] = (),
+    mentions: Collection[tuple[str, str]] = (),
 ) -> int:
     """Take `uid` and `detail` out of every entry about these inferences, and of every one whose
-    detail mentions all words of one of `mentions` (as a subject's key and value); how many.
+    detail mentions one of `mentions`, a subject's key and value; how many.
 
     In the erasure's own transaction; repeatable. An entry of its own lists those it took from:
     values that are gone without one are a fault of the chain. `mentions` reads the whole audit:
     once an erasure, not once a batch.
     """
     taken = 0
-    while found := await _matching(connection, uids, mentions):
-        said = {"actor": ACTOR, "action": Action.AUDIT_VALUES_TAKEN.value}
-        detail = {"erasure": str(erasure), "entries": found}
-        made = insert(audit).values(**said, detail=detail).returning(audit.c.id)
-        by = (await connection.execute(made)).scalar_one()
-        of_entries = update(audit).where(audit.c.id == func.any(found))
-        await connection.execute(of_entries.values(uid=None, detail={}, taken_by=by))
-        of_links = update(audit_link).where(audit_link.c.entry == func.any(found))
-        await connection.execute(of_links.values(salt=None))
-        taken += len(found)
+    while uids and (found := await _about(connection, uids)):
+        taken += await _take(connection, erasure, found)
+    for key, value in mentions:
+        after = 0
+        while page := await _page(connection, after):
+            after = page[-1].id
+            found = [row.id for row in page if mentioned(row.detail, key, value)]
+            taken += await _take(connection, erasure, found)
     return taken
 
 
-async def _matching(
-    connection: AsyncConnection, uids: Collection[UUID], mentions: Collection[Sequence[str]]
-) -> list[int]:
-    wanted: list[ColumnElement[bool]] = [and_(*map(_mentioned, each)) for each in mentions if each]
-    if uids:
-        wanted.append(audit.c.uid == func.any(cast(list(uids), ARRAY(PG_UUID(as_uuid=True)))))
-    if not wanted:
-        return []
-    # what an erasure took cannot be taken from what says so
-    whole = audit.c.taken_by.is_(None) & (audit.c.action != Action.AUDIT_VALUES_TAKEN.value)
-    query = select(audit.c.id).where(whole, or_(*wanted)).order_by(audit.c.id).limit(_AT_ONCE)
+async def _take(connection: AsyncConnection, erasure: UUID, found: Sequence[int]) -> int:
+    if not found:
+        return 0
+    said = {"actor": ACTOR, "action": Action.AUDIT_VALUES_TAKEN.value}
+    detail = {"erasure": str(erasure), "entries": found}
+    made = insert(audit).values(**said, detail=detail).returning(audit.c.id)
+    by = (await connection.execute(made)).scalar_one()
+    of_entries = update(audit).where(audit.c.id == func.any(found))
+    await connection.execute(of_entries.values(uid=None, detail={}, taken_by=by))
+    of_links = update(audit_link).where(audit_link.c.entry == func.any(found))
+    await connection.execute(of_links.values(salt=None))
+    return len(found)
+
+
+async def _about(connection: AsyncConnection, uids: Collection[UUID]) -> list[int]:
+    these = audit.c.uid == func.any(cast(list(uids), ARRAY(PG_UUID(as_uuid=True))))
+    query = select(audit.c.id).where(_whole(), these).order_by(audit.c.id).limit(_AT_ONCE)
     return list((await connection.execute(query.with_for_update())).scalars())
 
 
-def _mentioned(word: str) -> ColumnElement[bool]:
-    """As JSON writes it inside of a text, in whatever member it stands; also as CQL2 quotes it."""
-    written = cast(audit.c.detail, Text)
-    forms = {json.dumps(each, ensure_ascii=False)[1:-1] for each in (word, word.replace("'", "''"))}
-    return or_(*(func.strpos(written, form) > 0 for form in sorted(forms)))
+async def _page(connection: AsyncConnection, after: int) -> Sequence[Any]:
+    """The next entries that say anything."""
+    says = audit.c.detail != literal({}, JSONB)
+    query = select(audit.c.id, audit.c.detail).where(_whole(), audit.c.id > after, says)
+    return (await connection.execute(query.order_by(audit.c.id).limit(_PAGE))).all()
+
+
+def _whole() -> ColumnElement[bool]:
+    """What an erasure took cannot be taken from what says so."""
+    return audit.c.taken_by.is_(None) & (audit.c.action != Action.AUDIT_VALUES_TAKEN.value)

@@ -1,0 +1,48 @@
+"""A subject is found in what the audit says, however it is spelt, and nothing else is."""
+
+from typing import Any
+
+import pytest
+
+from inference_store.store.audit_chain.mentioning import mentions
+
+
+@pytest.mark.parametrize(
+    ("detail", "key", "value"),
+    [
+        ({"filter": "driver = 'O''Brien'"}, "driver", "O'Brien"),
+        ({"filter": "metadata.driver LIKE '%ann%'"}, "driver", "ann"),
+        ({"filter": '"the ""driver""" = \'ann\''}, 'the "driver"', "ann"),
+        ({"subject": {"key": "driver", "value": "ann"}}, "driver", "ann"),
+        ({"rules": [{"filter": {"args": [{"property": "driver"}, "ann"]}}]}, "driver", "ann"),
+        ({"filter": '{"args": [{"property": "driver"}, "say \\"ann\\""]}'}, "driver", 'say "ann"'),
+        ({"reason": "asked by driver ann, by letter"}, "driver", "ann"),
+        ({"items": {"driver": "ann"}}, "driver", "ann"),
+        ({"filter": "n = 42.0"}, "n", "42"),
+        ({"args": [{"property": "n"}, 4.2e1]}, "n", "42"),
+        ({"filter": "fit = TRUE"}, "fit", "true"),
+        ({"args": [{"property": "fit"}, False]}, "fit", "false"),
+        ({"filter": "born = TIMESTAMP('2000-01-01T00:00:00Z')"}, "born", "2000-01-01T01:00+01:00"),
+        ({"filter": "driver = 'Łódź'"}, "driver", "Łódź"),
+    ],
+)
+def test_key_and_value_are_found(detail: Any, key: str, value: str) -> None:
+    assert mentions(detail, key, value)
+    assert mentions([{"deeper": [detail]}], key, value)
+
+
+@pytest.mark.parametrize(
+    ("detail", "key", "value"),
+    [
+        ({"filter": "driver = 'annual'"}, "driver", "ann"),
+        ({"filter": "rider = 'ann'"}, "driver", "ann"),
+        ({"filter": "drivers = 'ann'"}, "driver", "ann"),
+        ({"filter": "n = 142 AND at = '2026-01-42' AND x = 42.5"}, "n", "42"),
+        ({"n": True, "at": 1.5}, "n", "1"),
+        ({"args": [{"property": "fit"}, True]}, "fit", "false"),
+        ({"filter": "{not json", "n": None}, "driver", "ann"),
+        ({}, "driver", "ann"),
+    ],
+)
+def test_what_only_looks_like_it_is_not(detail: Any, key: str, value: str) -> None:
+    assert not mentions(detail, key, value)
