@@ -1,14 +1,16 @@
 """What must hold while a batch is written: models that stay, and nothing that was erased."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.ingester.arrivals import Arrivals
-from inference_store.ingester.batch import Read
-from inference_store.store import registrations
+from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.store import inferences, registrations
+from inference_store.store.books import Outcome
 from inference_store.store.indexing import Indexable
+from inference_store.store.inferences import Part
 from inference_store.store.retention import erasures, tombstones
 
 from .results import item_of
@@ -56,3 +58,39 @@ async def expire_parts(
     ]
     if late:
         await erasures.enqueue_arrivals(connection, late, cause="expired_arrival")
+
+
+async def erase_parts_again(
+    connection: AsyncConnection, settled: Sequence[tuple[Read, Outcome]]
+) -> None:
+    """Inputs and responses that were erased, of inferences that stay, and that a producer may have
+    written again, as a spool does before it sends an event once more: they are queued again.
+
+    An object that is the inference's in another way too stays.
+    """
+    items = {
+        item.identity: item
+        for read, outcome in settled
+        if outcome is Outcome.DUPLICATE and (item := _item_in(read)) is not None
+    }
+    gone = await inferences.without_parts(connection, items)
+    again = [
+        (*identity, part, *items[identity].storage_keys)
+        for (identity, part), others in gone.items()
+        if _may_be_back(items[identity], part, others)
+    ]
+    if again:
+        await erasures.enqueue_arrivals(connection, again, cause="erased_again")
+
+
+def _item_in(read: Read) -> Indexable | None:
+    if isinstance(read.result, MissingBlob):
+        return read.result.item
+    return read.result if isinstance(read.result, Indexable) else None
+
+
+def _may_be_back(item: Indexable, part: Part, others: Collection[str | None]) -> bool:
+    """Of an input without an object the rest may be, which lies in the metadata blob."""
+    data, response, metadata, _ = item.storage_keys
+    key = data if part == "input" else response
+    return key not in others if key is not None else part == "input" and metadata is not None

@@ -40,7 +40,13 @@ from inference_store.store.metrics import STAGE_SECONDS
 from inference_store.store.sidecars import CONTENT_TYPE, Sidecar
 from inference_store.store.stages import stage
 
-from .guards import ErasedMeanwhile, expire_parts, keep_registrations, refuse_erased
+from .guards import (
+    ErasedMeanwhile,
+    erase_parts_again,
+    expire_parts,
+    keep_registrations,
+    refuse_erased,
+)
 from .results import item_of, settled_of, sidecars_of, unindexable, waits
 
 Outcomes = Mapping[Place, Counter[Outcome]]
@@ -170,6 +176,7 @@ class Writer:
         Adds to `sidecars` those that the caller has to `put` before it commits.
         """
         arrivals, stored = await self.store(connection, reads, one_by_one=one_by_one)
+        await erase_parts_again(connection, [*stored, *arrivals.settled])
         sidecars += sidecars_of(stored)
         with stage(STAGE_SECONDS, "set_aside"):
             await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
