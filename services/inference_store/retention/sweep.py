@@ -22,6 +22,7 @@ from inference_store.store.retention import (
     failures,
     frontiers,
     limits,
+    runs,
     selection,
     spans,
 )
@@ -58,7 +59,7 @@ class Sweep:
         self._eraser = eraser
         self._run = run
         self._batch = batch
-        self._plan = Plan(now, run.model)
+        self._plan = Plan(now)
         self._holds = 0
         self._begun: dict[Frontier, datetime] = {}
         self._erasures: dict[tuple[int, Scope], Erasure] = {}
@@ -94,7 +95,7 @@ class Sweep:
         plan = self._plan
         async with self._engine.connect() as connection:
             self._holds = await frontiers.changes_of_holds(connection)
-            await plan.prepare(connection)
+            await plan.prepare(connection, await runs.models_of(connection, self._run))
             if self._run.cause == "schedule":
                 self._begun = await frontiers.load(connection, plan.chains, plan.now)
             return await spans.ending(connection, until=plan.latest())

@@ -57,16 +57,17 @@ class Work:
 class Plan:
     """What applies to which model, as it was read last, and the work that follows from it."""
 
-    def __init__(self, now: datetime, model: int | None) -> None:
+    def __init__(self, now: datetime) -> None:
         self.now = now
-        self._model = model
+        self._models: set[int] | None = None
         self.chains: dict[int, Chain] = {}
         self.work: dict[int, list[Work]] = {}
         self.changed: set[int] = set()
         """Models whose policies have changed since the run began."""
 
-    async def prepare(self, connection: AsyncConnection) -> None:
-        """Read all of it."""
+    async def prepare(self, connection: AsyncConnection, models: set[int] | None) -> None:
+        """Read all of it; of these models, or of all."""
+        self._models = models
         self.chains = await policies.by_model(connection)
         for model in self.chains:
             await self._plan(connection, model)
@@ -110,7 +111,7 @@ class Plan:
 
     async def _plan(self, connection: AsyncConnection, model: int) -> None:
         chain = self.chains.get(model)
-        if chain is None or self._model not in (None, model):
+        if chain is None or (self._models is not None and model not in self._models):
             self.work.pop(model, None)
             return
         rules = await selection.decided(connection, chain)

@@ -65,10 +65,14 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
     """One requested run, carried out by a leader in this process; resumes what was begun."""
 
     async def carry_out(
-        model: int | None = None, *, using: Blobs = blobs, cause: runs.Cause = "request"
+        model: int | None = None,
+        *,
+        using: Blobs = blobs,
+        cause: runs.Cause = "request",
+        project_id: str | None = None,
     ) -> Run:
         async with engine.begin() as connection:
-            asked = await runs.request(connection, model, cause=cause)
+            asked = await runs.request(connection, model, project_id=project_id, cause=cause)
         async with candidacy(engine) as leadership:
             assert await leadership.take()
             pace = Pace(leadership, Heartbeat(), asyncio.Event())

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.events import received_at_of
 from inference_store.store.retention import erasures, tombstones
-from inference_store.store.tables import inference, partition_span, prediction
+from inference_store.store.tables import inference, partition_span, prediction, registration
 
 from .conftest import Retain
 from .stored import NOW, Storing, ago
@@ -33,6 +33,23 @@ async def test_what_has_expired_goes_with_rows_and_objects(
         (erasure,) = await erasures.listed(connection)
     assert found == {(model, one.uid) for one in old}
     assert (erasure.state, erasure.inferences, erasure.objects) == ("deleted", 25, 75)
+
+
+async def test_a_run_of_a_project_is_of_its_models_alone(
+    storing: Storing, retain: Retain, engine: AsyncEngine
+) -> None:
+    models = [await storing.model(name) for name in ("first", "second", "other", "kept")]
+    made = [await storing.inferences(model, 2, ago(days=10)) for model in models]
+    for model in models[:3]:
+        await storing.keep(model, inference="P9D")
+    async with engine.begin() as connection:
+        moved = registration.update().where(registration.c.model.in_(models[:2]))
+        await connection.execute(moved.values(project_id="p"))
+    run = await retain(project_id="p")
+    assert (run.state, run.inferences_deleted, run.project_id) == ("done", 4, "p")
+    assert await storing.stored() == {one.uid for one in (*made[2], *made[3])}
+    assert (await retain(project_id="nobody's")).inferences_deleted == 0
+    assert (await retain()).inferences_deleted == 2
 
 
 async def test_what_has_no_policy_is_kept_for_ever(storing: Storing, retain: Retain) -> None:

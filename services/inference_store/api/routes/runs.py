@@ -1,21 +1,23 @@
 """Runs of retention."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query
 
 from inference_store.api import moments
 from inference_store.api.access import Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading, Writing
-from inference_store.api.paths import ModelId
+from inference_store.api.policies import allowed
+from inference_store.api.policy_places import PLACES, Place
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.runs import RunPage, ShownRun
 from inference_store.store.access import Action
 from inference_store.store.errors import NotFound
 from inference_store.store.retention import runs
+from inference_store.store.retention.policies import Of
 from inference_store.store.rights import Right
 
 router = APIRouter(route_class=GuardedRoute, tags=["retention"])
@@ -53,18 +55,33 @@ async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     return Answer((await moments.page(connection, [run], 1))["items"][0])
 
 
-@router.post(
-    "/models/{model_id}/retention-policy/run",
-    status_code=202,
-    response_model=ShownRun,
-    responses=refusals(404),
-    openapi_extra=needs(Right.ADMIN),
-    summary="Run retention now",
-)
-async def run_policy(model_id: ModelId, connection: Writing, access: Asking) -> Answer:
-    """Ask the retention service to apply what is in force for the model now."""
-    registration = await access.model(connection, model_id)
-    run = await runs.request(connection, registration.model)
-    await access.note(connection, Action.RETENTION_REQUESTED, registration, run=str(run.id))
-    body = named(run, "model") | {"model_id": model_id}
-    return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
+def _add(place: Place) -> None:
+    """The route of one level."""
+
+    @router.post(
+        f"{place.path}/retention-policy/run",
+        status_code=202,
+        response_model=ShownRun,
+        responses=refusals(404),
+        openapi_extra=needs(Right.ADMIN, place.write),
+        name=f"run_{place.level}_policy",
+        summary=f"Run retention now, by {place.words}",
+    )
+    async def run_policy(
+        connection: Writing, access: Asking, of: Annotated[Of, Depends(place.of)]
+    ) -> Answer:
+        """Ask the retention service to apply now what is in force for the model, for each model of
+        the project, or for all."""
+        found = await allowed(connection, access, of)
+        project_id = of.subject if of.level == "project" else None
+        model = None if found is None else found.model
+        run = await runs.request(connection, model, project_id=project_id)
+        whose: dict[str, Any] = {} if project_id is None else {"project_id": project_id}
+        await access.note(connection, Action.RETENTION_REQUESTED, found, run=str(run.id), **whose)
+        model_id = None if found is None else found.model_id
+        body = named(run, "model") | {"model_id": model_id}
+        return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
+
+
+for _each in PLACES:
+    _add(_each)

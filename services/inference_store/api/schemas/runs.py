@@ -11,7 +11,9 @@ class ShownRun(Shown):
 
     id: UUID
     model_id: str | None
-    """Null: of every model."""
+    """Null: of every model, or of those of the project."""
+    project_id: str | None
+    """Of each of its models."""
     cause: str
     """`schedule` or `request`."""
     state: str

@@ -76,6 +76,10 @@ class Reach:
         """The rows whose column `model` (the integer) is of a model in it."""
         return self._among(model, registration.c.model)
 
+    def of_project(self, project_id: ColumnElement[Any]) -> ColumnElement[bool]:
+        """The rows whose column `project_id` names a project that is in it as a whole."""
+        return and_(true(), *(_among(project_id, part.projects) for part in self.parts))
+
     def of_id(self, model_id: ColumnElement[Any]) -> ColumnElement[bool]:
         """The rows whose column `model_id` (the text) names a model in it."""
         return self._among(model_id, registration.c.model_id)

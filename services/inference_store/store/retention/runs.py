@@ -5,11 +5,11 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
-from inference_store.store.tables import retention_run
+from inference_store.store.tables import registration, retention_run
 
 Cause = Literal["schedule", "request"]
 State = Literal["pending", "running", "done", "failed"]
@@ -19,7 +19,7 @@ _KEPT_IDLE_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run. `model` None: of every model."""
+    """One run. `model` None: of every model, or of those of a project."""
 
     id: UUID
     model: int | None
@@ -33,21 +33,28 @@ class Run:
     partitions_dropped: int
     error: str | None
     responses_deleted: int
+    project_id: str | None = None
 
 
 async def request(
-    connection: AsyncConnection, model: int | None = None, *, cause: Cause = "request"
+    connection: AsyncConnection,
+    model: int | None = None,
+    *,
+    project_id: str | None = None,
+    cause: Cause = "request",
 ) -> Run:
-    """Ask for a run; the service begins it within seconds."""
+    """Ask for a run; the service begins it within seconds. Neither a model nor a project: of
+    all."""
     values = {"id": uuid4(), "model": model, "cause": cause, "state": "pending"}
+    values["project_id"] = project_id
     made = retention_run.insert().values(values).returning(retention_run)
     return _run((await connection.execute(made)).one())
 
 
 async def find(connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING) -> Run | None:
-    """One run, if its model is within reach; a run of every model is in everything alone."""
-    here = retention_run.c
-    query = select(retention_run).where(here.id == id, within.of(here.model))
+    """One run, if its model or project is within reach; one of every model is in everything
+    alone."""
+    query = select(retention_run).where(retention_run.c.id == id, _within(within))
     row = (await connection.execute(query)).first()
     return None if row is None else _run(row)
 
@@ -65,7 +72,7 @@ async def listed(
     `before`: (requested_at, id) of the last one of a page.
     """
     here = retention_run.c
-    query = select(retention_run).where(within.of(here.model))
+    query = select(retention_run).where(_within(within))
     query = query.order_by(here.requested_at.desc(), here.id.desc())
     if model is not None:
         query = query.where((here.model == model) | here.model.is_(None))
@@ -130,6 +137,22 @@ async def forget_idle(connection: AsyncConnection) -> int:
         here.partitions_dropped == 0,
     )
     return (await connection.execute(retention_run.delete().where(*where))).rowcount
+
+
+async def models_of(connection: AsyncConnection, run: Run) -> set[int] | None:
+    """The models that it is of; None: every one."""
+    if run.model is not None:
+        return {run.model}
+    if run.project_id is None:
+        return None
+    here = registration.c
+    query = select(here.model).where(here.project_id == run.project_id)
+    return set((await connection.execute(query)).scalars())
+
+
+def _within(reach: Reach) -> ColumnElement[bool]:
+    here = retention_run.c
+    return or_(reach.of(here.model), reach.of_project(here.project_id))
 
 
 def _run(row: Any) -> Run:

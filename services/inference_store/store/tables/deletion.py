@@ -90,7 +90,7 @@ retention_run = Table(
     "retention_run",
     METADATA,
     Column("id", UUID(as_uuid=True), primary_key=True),
-    # NULL: every model
+    # NULL: every model, or those of the project
     Column("model", Integer),
     # 'schedule' or 'request'
     Column("cause", CODE_POINTS, nullable=False),
@@ -104,6 +104,7 @@ retention_run = Table(
     Column("partitions_dropped", Integer, nullable=False, server_default=text("0")),
     Column("error", CODE_POINTS),
     Column("responses_deleted", BigInteger, nullable=False, server_default=text("0")),
+    Column("project_id", CODE_POINTS),
     Index("retention_run_requested_at_idx", "requested_at"),
 )
 

@@ -74,6 +74,8 @@ TABLE: dict[tuple[str, str], Row] = {
     ("DELETE", "/v1/retention-policy"): Row(Right.ADMIN, Over.EVERYTHING, 204),
     ("GET", "/v1/retention-policy/history"): Row(Right.READ, Over.SOME, 200, shows_stored=False),
     ("POST", f"{_M}/retention-policy/run"): Row(Right.ADMIN, Over.MODEL, 202),
+    ("POST", f"{_P}/retention-policy/run"): Row(Right.ADMIN, Over.PROJECT, 202),
+    ("POST", "/v1/retention-policy/run"): Row(Right.ADMIN, Over.EVERYTHING, 202),
     ("GET", "/v1/retention/runs"): Row(Right.READ, Over.SOME, 200),
     ("GET", "/v1/retention/runs/{run_id}"): Row(Right.READ, Over.SOME, 200),
     ("GET", "/v1/certificates"): Row(Right.READ, Over.SOME, 200),

@@ -34,6 +34,7 @@ DEEDS: list[tuple[str, str, Any, list[Action]]] = [
     ("PUT", "/v1/models/new", {}, [Action.MODEL_REGISTERED]),
     ("PUT", f"/v1/models/{OPEN}/retention-policy", _RULES, [Action.POLICY_SET]),
     ("POST", f"/v1/models/{OPEN}/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
+    ("POST", "/v1/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
     ("DELETE", f"/v1/models/{OPEN}/retention-policy", None, [Action.POLICY_REMOVED]),
     ("DELETE", f"/v1/models/{OPEN}/retention-policy", None, []),  # there is none: no change
     ("DELETE", "/v1/models/new", None, [Action.MODEL_REMOVED]),
