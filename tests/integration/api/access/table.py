@@ -131,3 +131,10 @@ PUBLIC = {
     "/redoc",
     "/static-offline-docs",
 }
+
+
+def filled(body: Any, model_id: str) -> Any:
+    """The body with the model's id put in."""
+    if isinstance(body, dict):
+        return {name: filled(value, model_id) for name, value in body.items()}
+    return body.replace("{model_id}", model_id) if isinstance(body, str) else body

@@ -2,37 +2,25 @@
 
 from collections.abc import Awaitable, Callable
 from typing import Any
-from uuid import UUID, uuid4
 
 import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.access import GuardedRoute, Over
 from inference_store.api.access.needs import Needs, needs_of
-from inference_store.store import dead_letters, holds, registrations
-from inference_store.store.access import Action, Who, keys, note
-from inference_store.store.books import Place, begin
-from inference_store.store.certificates import chain, documents, erased
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.signed import signed
-from inference_store.store.cql2 import parse
-from inference_store.store.events import uid_of
-from inference_store.store.reconciling import reconciliations
+from inference_store.store import dead_letters
+from inference_store.store.books import begin
 from inference_store.store.records import Record, Trouble
-from inference_store.store.retention import erasures, policies, runs
-from inference_store.store.retention.policies import DEFAULT, Of
-from inference_store.store.rights import Grant, Right
+from inference_store.store.retention import runs
+from inference_store.store.rights import Right
 from tests.builders import NOW
 from tests.integration.api.conftest import MakeApp
 
 from .conftest import OPEN, SECRET, TOKEN, Keys
-from .table import PUBLIC, TABLE, Row
-
-_PLACE = Place("default", "inference-events", 0, 0)
-_RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
-Ids = dict[str, str]
+from .named import PLACE, Ids, ids_of
+from .table import PUBLIC, TABLE, Row, filled
 
 
 def test_the_table_has_every_route(make_app: MakeApp) -> None:
@@ -50,85 +38,16 @@ def test_the_table_has_every_route(make_app: MakeApp) -> None:
 async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]:
     """What a path may name, of each of the two models: all of it is there."""
     async with engine.begin() as connection:
-        await begin(connection, _PLACE, first=0, began="earliest")
+        await begin(connection, PLACE, first=0, began="earliest")
         found = {
-            name: await _ids_of(connection, name, number, offset)
+            name: await ids_of(connection, name, number, offset)
             for offset, (name, number) in enumerate(two_models.items())
         }
         named = Trouble("unknown_model", "x", "secret-unknown-model", None)
-        record = Record(_PLACE, 7, NOW, b"k", b"secret-payload", ())
+        record = Record(PLACE, 7, NOW, b"k", b"secret-payload", ())
         await dead_letters.add(connection, [(record, named)])
         await runs.request(connection)
     return found
-
-
-async def _waits(connection: Any, of: Of, policy: policies.RetentionPolicy) -> None:
-    """A policy, and one that waits to begin."""
-    at = await policies.now(connection)
-    later = policies.RetentionPolicy(max_inferences=9)
-    for each, grace in ((policy, 0.0), (later, 3600.0)):
-        body = await policies.setting(connection, of, each, grace_seconds=grace)
-        await policies.apply_set(connection, body, at, "test")
-
-
-async def _ids_of(connection: Any, model_id: str, model: int, offset: int) -> Ids:
-    letter = (
-        Record(_PLACE, offset, NOW, b"k", model_id.encode(), ()),
-        Trouble("x", "y", model_id, None),
-    )
-    await dead_letters.add(connection, [letter])
-    [dead, *_] = await dead_letters.find(connection, dead_letters.Selection(), limit=1)
-    policy = policies.RetentionPolicy.model_validate(_RULES)
-    await policies.put(connection, model, policy)
-    for of in (Of("model", model_id), Of("project", f"{model_id}-project"), DEFAULT):
-        await _waits(connection, of, policy)
-    grant = Grant(rights=(Right.READ,), model_id=model_id)
-    key, _ = await keys.create(connection, f"{model_id}'s", [grant], by="test")
-    await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
-    asked = await reconciliations.request(connection, model_id=model_id, cause="request")
-    return {
-        "model_id": model_id,
-        "project_id": f"{model_id}-project",
-        "inference_id": "one",
-        "run_id": str((await runs.request(connection, model)).id),
-        "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
-        "certificate": str(await a_certificate(connection, model, model_id)),
-        "hold_id": str(await a_hold(connection, model_id)),
-        "reconciliation_id": str(asked.id),
-        "id": str(dead.id),
-        "key_id": key.id,
-    }
-
-
-async def a_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:
-    """A certificate of an erasure of a model, with a list."""
-    key, place = new_key(), await chain.head(connection)
-    one = await erasures.request(connection, model=model, uids=[])
-    uids = [uid_of(NOW, model_id)]
-    await erased.tell(connection, key, one.id, scope="inference", uids=uids, objects=())
-    told = await erased.of_erasure(connection, one.id)
-    asked = documents.Asked(
-        id=one.id,
-        model_ids=[model_id],
-        cause=one.cause,
-        scope=one.scope,
-        requested_at=NOW,
-        requested_by=None,
-        run=None,
-    )
-    document = documents.certificate_of(asked, told, {}, b"", place=place, clear_at=NOW)
-    await chain.add(connection, signed(key, chain.CERTIFICATE, document), model=model)
-    await erased.certified(connection, told.batches, place.number + 1)
-    return place.number + 1
-
-
-async def a_hold(connection: AsyncConnection, model_id: str) -> UUID:
-    """A hold of a model, placed."""
-    number = (await registrations.known(connection, [model_id]))[model_id].model
-    made = await holds.make(connection, number, holds.Asked(filter=parse("ok")))
-    body = {"id": str(uuid4()), "name": f"{model_id}'s", "reason": "a file", "revision": 1}
-    body |= {"model_id": model_id, "filter": made.text, "inference_ids": None, "until": None}
-    return (await holds.apply_placed(connection, body, NOW, "test")).hold.id
 
 
 Ask = Callable[..., Awaitable[httpx.Response]]
@@ -137,7 +56,7 @@ Ask = Callable[..., Awaitable[httpx.Response]]
 @pytest.mark.parametrize("place", TABLE, ids=" ".join)
 async def test_a_route(place: tuple[str, str], a_key: Keys, ids: dict[str, Ids]) -> None:
     row = TABLE[place]
-    path, body = place[1].format(**ids[SECRET]) + row.query, _filled(row.body, SECRET)
+    path, body = place[1].format(**ids[SECRET]) + row.query, filled(row.body, SECRET)
 
     async def ask(key: str | None) -> httpx.Response:
         return await a_key.ask(key, place[0], path, body)
@@ -167,7 +86,7 @@ async def _hidden(place: tuple[str, str], row: Row, a_key: Keys, ids: dict[str, 
     for over in ({"model_id": OPEN}, {"project_id": f"{OPEN}-project"}):
         other = await a_key.make({"role": "owner", **over})
         method, path = place[0], place[1].format(**ids[SECRET]) + row.query
-        answer = await a_key.ask(other, method, path, _filled(row.body, SECRET))
+        answer = await a_key.ask(other, method, path, filled(row.body, SECRET))
         if row.over is Over.EVERYTHING:
             assert answer.status_code == 403
         elif row.over not in _WIDE or "{" in place[1]:
@@ -178,7 +97,7 @@ async def _hidden(place: tuple[str, str], row: Row, a_key: Keys, ids: dict[str, 
         else:
             assert answer.status_code == row.status
             assert "secret" not in answer.text
-            whole = await a_key.ask(TOKEN, method, path, _filled(row.body, SECRET))
+            whole = await a_key.ask(TOKEN, method, path, filled(row.body, SECRET))
             assert "secret" in whole.text or method == "POST" or not row.shows_stored
 
 
@@ -197,7 +116,7 @@ async def _is_as_if_it_were_not(
         "certificate": "999999",
     }
     path = place[1].format(**absent) + row.query
-    answer = await a_key.ask(key, place[0], path, _filled(row.body, "nobody"))
+    answer = await a_key.ask(key, place[0], path, filled(row.body, "nobody"))
     named = next(name for name in absent if f"{{{name}}}" in place[1])
     assert answer.status_code == 404
     assert answer.text.replace(absent[named], ids[SECRET][named]) == hidden.text
@@ -244,7 +163,7 @@ async def test_a_change_is_in_the_audit(
 ) -> None:
     """Who, and from where; nothing is noted of what was refused."""
     row, key = TABLE[place], await a_key.make({"role": "owner"})
-    path, body = place[1].format(**ids[SECRET]) + row.query, _filled(row.body, SECRET)
+    path, body = place[1].format(**ids[SECRET]) + row.query, filled(row.body, SECRET)
     answer = await a_key.ask(key, place[0], path, body)
     assert answer.status_code == row.status, answer.text
     actor = f"key:{key.split('_')[1]}"
@@ -260,10 +179,3 @@ def _narrowest(row: Row) -> dict[str, str]:
     """The least that a right may be given over."""
     project = {"project_id": f"{SECRET}-project"}
     return {Over.EVERYTHING: {}, Over.PROJECT: project}.get(row.over, {"model_id": SECRET})
-
-
-def _filled(body: Any, model_id: str) -> Any:
-    """The body with the model's id put in."""
-    if isinstance(body, dict):
-        return {name: _filled(value, model_id) for name, value in body.items()}
-    return body.replace("{model_id}", model_id) if isinstance(body, str) else body
