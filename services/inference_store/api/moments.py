@@ -1,8 +1,8 @@
-"""Pages of what was asked for at some moment, newest first: runs, erasures."""
+"""Pages of what was asked for, or placed, at some moment, newest first: runs, erasures, holds."""
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from inference_store.api import cursors
@@ -12,8 +12,11 @@ from inference_store.api.schemas.links import PageParameters
 from inference_store.store import registrations
 from inference_store.store.errors import InvalidCursor
 
+Item = TypeVar("Item", bound=Any)
+
 
 def before(page: PageParameters) -> tuple[datetime, UUID] | None:
+    """The moment and the id to go on before; None without a cursor. Raises InvalidCursor."""
     key = cursors.after_moment(page.cursor)
     try:
         return None if key is None else (key[0], UUID(key[1]))
@@ -21,11 +24,17 @@ def before(page: PageParameters) -> tuple[datetime, UUID] | None:
         raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 
+def cut(
+    found: Sequence[Item], limit: int, at: str = "requested_at"
+) -> tuple[Sequence[Item], str | None]:
+    """A page out of what was found, asked for one more, and the cursor of what follows. `at`: the
+    name of the moment."""
+    return cursors.cut(found, limit, lambda each: cursors.moment(getattr(each, at), each.id))
+
+
 async def page(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
-    """A page of runs or erasures, with models by their ids."""
-    items, following = cursors.cut(
-        found, limit, lambda each: cursors.moment(each.requested_at, each.id)
-    )
+    """A page of runs, with models by their ids."""
+    items, following = cut(found, limit)
     names = await registrations.names(connection, {each.model for each in items})
     return {
         "items": [named(each, "model") | {"model_id": names.get(each.model)} for each in items],

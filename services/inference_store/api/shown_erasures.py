@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api import cursors
+from inference_store.api import moments
 from inference_store.api.answer import named
 from inference_store.store import registrations
 from inference_store.store.retention import erasures
@@ -19,9 +19,7 @@ async def shown_page(
     connection: AsyncConnection, found: Sequence[Erasure], limit: int
 ) -> dict[str, Any]:
     """A page of erasures; `found` has one more where there are more."""
-    items, following = cursors.cut(
-        found, limit, lambda each: cursors.moment(each.requested_at, each.id)
-    )
+    items, following = moments.cut(found, limit)
     return {"items": [await shown(connection, each) for each in items], "next": following}
 
 

@@ -95,9 +95,7 @@ async def list_holds(
         limit=page.limit + 1,
         within=access.reach,
     )
-    items, following = cursors.cut(
-        found, page.limit, lambda each: cursors.moment(each.placed_at, each.id)
-    )
+    items, following = moments.cut(found, page.limit, "placed_at")
     ids = await names(connection, [each.model for each in items])
     return Answer({"items": [shown(each, ids) for each in items], "next": following})
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 
-from inference_store.api import cursors
+from inference_store.api import cursors, moments
 from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, instant, named
 from inference_store.api.dependencies import Reading, Writing
@@ -54,9 +54,7 @@ async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Re
     """Keys, the newest first; revoked ones too."""
     after = cursors.after_moment(page.cursor)
     found = await keys.listed(connection, limit=page.limit + 1, after=after)
-    items, following = cursors.cut(
-        found, page.limit, lambda each: cursors.moment(each.created_at, each.id)
-    )
+    items, following = moments.cut(found, page.limit, "created_at")
     return Answer({"items": [_shown(each) for each in items], "next": following})
 
 

@@ -1,6 +1,7 @@
 """Retention policies of a model, of a project, and of all: the same routes three times."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
@@ -9,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
 from inference_store.api import cursors
-from inference_store.api.access import Asking, GuardedRoute, needs
+from inference_store.api.access import Access, Asking, GuardedRoute, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.policies import allowed, answer, shown, version
@@ -26,10 +27,12 @@ from inference_store.api.schemas.policies import (
     ShownPolicy,
 )
 from inference_store.store.access import Action
-from inference_store.store.ledger import Body, Note
+from inference_store.store.ledger import Body, Ledger, Note
 from inference_store.store.retention import policies, previews
-from inference_store.store.retention.policies import Of, Version
+from inference_store.store.retention.policies import Of, Resolved, Version
+from inference_store.store.retention.preview import WouldDelete
 from inference_store.store.rights import Right
+from inference_store.store.settings import ApiSettings
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 router = APIRouter(route_class=GuardedRoute, tags=["retention"])
@@ -51,8 +54,68 @@ def _route(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at what a policy would delete: whose, and who looks."""
+
+    request: Request
+    to: ApiSettings
+    access: Access
+    of: Of
+
+    async def looked_at(self, body: PolicyBody | None) -> tuple[WouldDelete, Resolved | None]:
+        """What it would delete today, and the policy as it is kept. None: to have none."""
+        trees = [] if body is None else await trees_of(body)
+        seconds = self.to.policy_preview_seconds
+        async with querying(self.request, self.access) as connection:
+            return await looked_at(connection, self.access, self.of, body, trees, seconds=seconds)
+
+    def grace(self, lost: WouldDelete) -> float:
+        """How many seconds it waits before it begins."""
+        return 0.0 if lost.harmless else self.to.policy_grace_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Change(_Look):
+    """A change of a policy. `expected`: the revision that it must have now."""
+
+    ledger: Ledger
+    expected: int | None
+
+    async def write(
+        self,
+        kind: str,
+        lost: WouldDelete,
+        resolved: Resolved | None,
+        body: PolicyBody | None,
+        reason: str | None,
+    ) -> None:
+        """The ledger has it before it takes effect. Raises what refuses it."""
+        said = partial(
+            decided,
+            access=self.access,
+            of=self.of,
+            resolved=resolved,
+            body=body,
+            expected=self.expected,
+            grace_seconds=self.grace(lost),
+            reason=reason,
+        )
+        await self.ledger.write(kind, said, actor=self.access.who, note=_noted)
+
+
 def _add(place: Place) -> None:
     """The routes of one level."""
+
+    async def looking(
+        request: Request, to: Settings, access: Asking, of: Annotated[Of, Depends(place.of)]
+    ) -> _Look:
+        return _Look(request, to, access, of)
+
+    async def changing(
+        look: Annotated[_Look, Depends(looking)], ledger: LedgerOf, if_match: IfMatch
+    ) -> _Change:
+        return _Change(look.request, look.to, look.access, look.of, ledger, if_match)
 
     @_route(
         place,
@@ -103,34 +166,13 @@ def _add(place: Place) -> None:
         responses=refusals(400, 404, 412, 413, 501),
         summary=f"Set {place.words}",
     )
-    async def put_policy(  # noqa: PLR0917  (FastAPI calls it by name)
-        body: PolicyBody,
-        request: Request,
-        ledger: LedgerOf,
-        to: Settings,
-        if_match: IfMatch,
-        access: Asking,
-        of: Annotated[Of, Depends(place.of)],
-    ) -> Answer:
+    async def put_policy(body: PolicyBody, change: Annotated[_Change, Depends(changing)]) -> Answer:
         """Set how long inputs, responses and inferences are kept; it applies to those stored
         already, too. One that would delete any of them begins after a grace."""
-        trees = await trees_of(body)
-        seconds = to.policy_preview_seconds
-        async with querying(request, access) as connection:
-            lost, resolved = await looked_at(connection, access, of, body, trees, seconds=seconds)
-        said = partial(
-            decided,
-            access=access,
-            of=of,
-            resolved=resolved,
-            body=body,
-            expected=if_match,
-            grace_seconds=0.0 if lost.harmless else to.policy_grace_seconds,
-            reason=body.reason,
-        )
-        await ledger.write("policy_set", said, actor=access.who, note=_noted)
+        lost, resolved = await change.looked_at(body)
+        await change.write("policy_set", lost, resolved, body, body.reason)
         warnings = () if resolved is None else resolved.warnings
-        return await _set(request, of, warnings, shown_lost(lost))
+        return await _set(change.request, change.of, warnings, shown_lost(lost))
 
     @_route(
         place,
@@ -143,24 +185,16 @@ def _add(place: Place) -> None:
         summary=f"What {place.words} would delete",
     )
     async def preview_policy(
-        body: PolicyBody,
-        request: Request,
-        to: Settings,
-        access: Asking,
-        of: Annotated[Of, Depends(place.of)],
+        body: PolicyBody, asking: Annotated[_Look, Depends(looking)]
     ) -> Answer:
         """The same as setting it, without setting it; its token lets it begin at once."""
-        trees = await trees_of(body)
-        seconds = to.policy_preview_seconds
-        async with querying(request, access) as connection:
-            lost, resolved = await looked_at(connection, access, of, body, trees, seconds=seconds)
-        engine: AsyncEngine = request.app.state.engine
+        lost, resolved = await asking.looked_at(body)
+        engine: AsyncEngine = asking.request.app.state.engine
         async with engine.begin() as connection:
-            revision = (await policies.standing(connection, of)).revision
-            token = await previews.remember(connection, of, revision, asked_of(body))
-        grace = 0.0 if lost.harmless else to.policy_grace_seconds
+            revision = (await policies.standing(connection, asking.of)).revision
+            token = await previews.remember(connection, asking.of, revision, asked_of(body))
         warnings = [] if resolved is None else list(resolved.warnings)
-        told = {"grace_seconds": grace, "token": token, "warnings": warnings}
+        told = {"grace_seconds": asking.grace(lost), "token": token, "warnings": warnings}
         return Answer({"would_delete": shown_lost(lost), **told})
 
     @_route(
@@ -173,31 +207,13 @@ def _add(place: Place) -> None:
         responses=refusals(404, 412),
         summary=f"Remove {place.words}",
     )
-    async def delete_policy(  # noqa: PLR0917  (FastAPI calls it by name)
-        request: Request,
-        ledger: LedgerOf,
-        to: Settings,
-        if_match: IfMatch,
-        access: Asking,
-        of: Annotated[Of, Depends(place.of)],
-        why: Annotated[Reason, Query()],
+    async def delete_policy(
+        change: Annotated[_Change, Depends(changing)], why: Annotated[Reason, Query()]
     ) -> Response:
         """The next wider policy applies, or everything is kept; after a grace where that would
         delete something."""
-        seconds = to.policy_preview_seconds
-        async with querying(request, access) as connection:
-            lost, _ = await looked_at(connection, access, of, None, [], seconds=seconds)
-        said = partial(
-            decided,
-            access=access,
-            of=of,
-            resolved=None,
-            body=None,
-            expected=if_match,
-            grace_seconds=0.0 if lost.harmless else to.policy_grace_seconds,
-            reason=why.reason,
-        )
-        await ledger.write("policy_removed", said, actor=access.who, note=_noted)
+        lost, _ = await change.looked_at(None)
+        await change.write("policy_removed", lost, None, None, why.reason)
         return Response(status_code=204)
 
     @_route(

@@ -51,9 +51,7 @@ async def list_reconciliations(
     found = await reconciliations.listed(
         connection, before=moments.before(page), limit=page.limit + 1
     )
-    items, following = cursors.cut(
-        found, page.limit, lambda each: cursors.moment(each.requested_at, each.id)
-    )
+    items, following = moments.cut(found, page.limit)
     return Answer({"items": [_shown(each) for each in items], "next": following})
 
 
