@@ -1,5 +1,10 @@
-"""What an erasure leaves because of a hold: its mark is taken away, so that queries show it
-again, and remembered, so that the erasure goes on where the hold is released or changed."""
+"""What an erasure leaves because of a hold, and remembers, so that it goes on where the hold is
+released or changed.
+
+Asked twice: before a batch is marked (`leave_out`, then `remember_left_out` with the marks), and
+after the gate, before marks are claimed (`spare`, which takes their marks away, so that queries
+show them again, and remembers them itself). `take_up` marks again what was let go.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
@@ -82,7 +87,7 @@ async def placed_since(
     return [one for one in found if one.id in changed]
 
 
-async def refused(
+async def leave_out(
     connection: AsyncConnection, arrivals: Sequence[Arrival]
 ) -> tuple[list[Arrival], list[Held]]:
     """Those that no hold keeps, of what an erasure is about to mark, and the others, to be
@@ -105,10 +110,10 @@ async def refused(
     return left, held
 
 
-async def remember(
+async def remember_left_out(
     connection: AsyncConnection, number: UUID, model: int, scope: str, held: Sequence[Held]
 ) -> None:
-    """What `refused` left of an erasure. Repeatable.
+    """What `leave_out` kept of an erasure. Repeatable.
 
     Its hold may have been let go meanwhile, and what it kept taken up: it is looked at again.
     """

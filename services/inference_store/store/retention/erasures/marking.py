@@ -110,7 +110,7 @@ async def body(
         query = select(*columns).where(among(inference, model, found.uids))
         stored = await connection.execute(query.order_by(inference.c.uid))
         arrivals = [(model, uid, one.scope, *keys) for uid, *keys in stored]
-        left, held = await kept.refused(connection, arrivals)
+        left, held = await kept.leave_out(connection, arrivals)
         rows = [(uid, *keys) for _, uid, _, *keys in left]
     up_to = None if found.up_to is None else str(found.up_to)
     return await entry(connection, one, model, rows) | {"up_to": up_to, "held": held}
@@ -155,7 +155,7 @@ async def apply(
     await _exists(connection, batch, model, at, actor)
     added = await _mark(connection, number, batch["scope"], model, batch["marks"])
     await marked(connection, number, added)
-    await kept.remember(connection, number, model, batch["scope"], batch.get("held", ()))
+    await kept.remember_left_out(connection, number, model, batch["scope"], batch.get("held", ()))
     if "up_to" in batch:
         await _reached(connection, number, model, batch["up_to"], added)
     return added

@@ -40,8 +40,8 @@ async def request(
         # An edit of the same inference holds its row: it is waited for, and seen.
         locked = await connection.execute(rows.with_for_update())
         found = [_arrival(row, scope) for row in locked]
-        left, held = await kept.refused(connection, found)
-        await kept.remember(connection, made.id, model, scope, held)
+        left, held = await kept.leave_out(connection, found)
+        await kept.remember_left_out(connection, made.id, model, scope, held)
         added = await marks.add(connection, made.id, left)
         await marked(connection, made.id, added)
     return made
