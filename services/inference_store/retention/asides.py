@@ -120,7 +120,7 @@ class Asides:
             await books.lock(connection, {each.place for each in found})
             await marks.gate_exclusive(connection)
             free, held = await aside_holds.parted(connection, one, model, found, metadata)
-            await kept.remember(connection, one.id, model, table.name, held)
+            await kept.remember_left_out(connection, one.id, model, table.name, held)
             if free and not await erasures.begin_deleting(connection, one.id):
                 return False
             because = f"erased by the erasure {one.id}"

@@ -46,5 +46,5 @@ async def parted(
 
 
 def _row(aside: Aside, hold: UUID, revision: int) -> Held:
-    """As `kept.remember` has it: by the number of its row, and without keys."""
+    """As `kept.remember_left_out` has it: by the number of its row, and without keys."""
     return [str(UUID(int=aside.id)), str(hold), revision, None, None, None, None]
