@@ -29,6 +29,7 @@ BETWEEN = {
     "certifier._put": ("retention.certify.before", "retention.certify.leaves.after"),
     "eraser._claim": ("retention.claim.before", "retention.claim.after"),
     "sweep._drop": ("retention.span_close.after", "retention.partition_drop.after"),
+    "dropping.reopen": ("retention.span_close.before", "retention.partition_drop.after"),
     "dropping.drop": ("retention.partition_drop.before", "retention.partition_drop.after"),
     "sweep._close": ("retention.span_close.before", "retention.span_close.after"),
     "orphans._claim": ("orphans.batch.after", "orphans.claim.after"),
@@ -38,6 +39,7 @@ BETWEEN = {
     "ledger._put": ("ledger.put.before", "ledger.put.after"),
 }
 ALONE = {
+    "dropping._delete_orphans": "rows without their inference: a batch a transaction, and again",
     "certifier._certify": "the first failpoint lies before it, those of _sign and _append after it",
     "certifier._end": "an erasure that has its certificate is said to be over",
     "uncertified.uncertified": "an erasure that has no certificate is said to be over",

@@ -271,13 +271,13 @@ class Eraser:
         objects: int,
         whole_span: bool,
     ) -> None:
+        failpoint("retention.row_delete.before")
         if not done:
             # the inferences wait for what is left of them; what went of their objects is counted
             async with self._engine.begin() as connection:
                 versions, size = deleted.versions, deleted.bytes
                 await erasures.count(connection, one.id, versions=versions, bytes=size)
             return
-        failpoint("retention.row_delete.before")
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, "deleting_rows")
         async with self._engine.begin() as connection:

@@ -9,6 +9,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from inference_store.store.cql2 import parse_text
+from inference_store.store.errors import InvalidFilter
 from inference_store.store.filters.certain import FLAGS, Doubts, certain, doubts_of, spoken_of
 from inference_store.store.filters.check import check
 from inference_store.store.filters.evaluate import evaluate
@@ -54,6 +55,15 @@ def _truth(text: str) -> Truth:
     return check(parse_text(text), _KNOWN, source=text).truth
 
 
+def _is_taken(text: str) -> bool:
+    """Too many that are asked twice, inside each other, are refused."""
+    try:
+        _truth(text)
+    except InvalidFilter:
+        return False
+    return True
+
+
 def _facts(metadata: Metadata, predictions: Any, ok: bool | None) -> Facts:
     """As a row has them: the first prediction is the top."""
     first = predictions[0] if predictions else {"label": None, "score": None}
@@ -94,7 +104,7 @@ _PREDICTIONS = st.none() | st.lists(
 )
 
 
-@given(data=st.data(), text=_FILTERS, whole=_whole(), predictions=_PREDICTIONS)
+@given(data=st.data(), text=_FILTERS.filter(_is_taken), whole=_whole(), predictions=_PREDICTIONS)
 def test_nothing_that_the_index_lacks_ends_what_is_certain(
     data: st.DataObject, text: str, whole: Metadata, predictions: Any
 ) -> None:
