@@ -2,7 +2,6 @@
 asked for, holds, objects that are shared, and a bucket that keeps versions and locks."""
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from signal import SIGCONT
@@ -175,6 +174,6 @@ async def waiting_for_a_lock(engine: AsyncEngine) -> None:
     await until(waiting, lambda found: found > 0)
 
 
-async def in_the_end(*tasks: asyncio.Task[Any]) -> Sequence[Any]:
+async def in_the_end(*tasks: asyncio.Task[Any]) -> list[Any]:
     """What they answer."""
-    return await asyncio.wait_for(asyncio.gather(*tasks), 90)
+    return list(await asyncio.wait_for(asyncio.gather(*tasks), 90))
