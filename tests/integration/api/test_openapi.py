@@ -123,7 +123,8 @@ def test_every_answer_is_documented(served: Served, mode: GenerationMode) -> Non
         except Unsatisfiable:  # nothing can be wrong in a request without parameters
             assert mode is GenerationMode.NEGATIVE
     if mode is GenerationMode.POSITIVE:
-        wanted = {each for each in TABLE if any(name in each[1] for name in _SEEN)}
+        can = {place for place, row in TABLE.items() if row.status < 300}
+        wanted = {each for each in can if any(name in each[1] for name in _SEEN)}
         assert wanted - reached == set()
 
 
