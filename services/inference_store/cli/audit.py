@@ -7,10 +7,12 @@ import sys
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain
 from inference_store.store.audit_chain import Verdict
 from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.archive import Archive
 from inference_store.store.certificates.audit_checkpoints import Checking
 from inference_store.store.certificates.head import AUDIT_KEY, Head
 from inference_store.store.database import engine_of
@@ -66,10 +68,17 @@ async def _verify(settings: _Settings) -> Verdict:
             # One snapshot: what is written meanwhile is no fault.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             await require_schema(connection)
-            check = await Checking.of(connection)
+            check = await _checking(settings, connection)
             return await audit_chain.verify(connection, check, anchors, kept)
     finally:
         await engine.dispose()
+
+
+async def _checking(settings: _Settings, connection: AsyncConnection) -> Checking:
+    if not isinstance(settings, _WithLedger):
+        return await Checking.of(connection)
+    with Blobs(settings) as blobs:
+        return await Checking.of(connection, Archive(blobs))
 
 
 def _anchors(settings: _WithLedger) -> list[tuple[int, bytes]]:

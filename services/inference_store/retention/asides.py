@@ -125,7 +125,7 @@ class Asides:
                 return False
             because = f"erased by the erasure {one.id}"
             taken = await unstored.take(connection, table, free, because=because)
-            await unstored.doom(connection, model, taken)
+            await unstored.doom(connection, one.id, model, taken)
             await erasures.count(connection, one.id, table_rows={table.name: len(taken)})
         failpoint("retention.aside.take.after")
         said = {"table": table.name, "count": len(taken), "held": len(held)}

@@ -76,7 +76,7 @@ class Eraser:
         self.spared = False
         self._asides = Asides(engine, blobs, pace)
         # where those that were given no more time go on, and what went wrong so far
-        self._places: dict[UUID, tuple[Place | None, str | None]] = {}
+        self.places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
         self._objects = asyncio.Lock()
         self._rows = asyncio.Lock()
@@ -96,12 +96,12 @@ class Eraser:
         return state
 
     async def _finish(self, one: Erasure, seconds: float) -> State | None:
-        after, error = self._places.pop(one.id, (None, None))
+        after, error = self.places.pop(one.id, (None, None))
         until = time.monotonic() + seconds
         after, fault = await self._all(one, after, until)
         error = error or fault
         if after is not None:
-            self._places[one.id] = after, error
+            self.places[one.id] = after, error
             return None
         if one.scope == "inference" and one.cause in {"policy", "request"}:
             await self._asides.take_erased(one)

@@ -144,6 +144,7 @@ class Leader:
                 taken = await kept.take_up(connection, limit=self._batch)
             if taken:
                 self._marker.look_again()
+                self._eraser.places.clear()  # they may lie before where an erasure goes on
 
     async def _work(self, one: Erasure) -> bool:
         """Whether it is over, or nothing more can be done now."""

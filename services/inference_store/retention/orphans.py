@@ -101,8 +101,13 @@ class Orphans:
         if place.gathered:
             return
         async with self._engine.begin() as connection:
+            # in the gate: numbers are given before they can be seen, and a lower one may come later
+            await marks.gate_exclusive(connection)
+            seen = await named.newest(connection)
+        async with self._engine.begin() as connection:
             await orphans.exists(connection, _report(one))
-            await named.gather(connection, _report(one), self._blobs.buckets, place.seen)
+            await named.gather(connection, _report(one), self._blobs.buckets)
+        place.seen.update(seen)
         place.gathered = True
 
     async def _step(self, one: Erasure, place: _Place) -> bool:
@@ -135,23 +140,35 @@ class Orphans:
         if not judged.doomed:
             place.after = keys[-1]
             return True
-        await self._ledger.write("orphans_batch", objects.batch(one.id, judged.doomed), actor=ACTOR)
+        body = objects.batch(one.id, judged.doomed)
+        if not await self._ledger.write("orphans_batch", body, actor=ACTOR):
+            place.after = keys[-1]  # another erasure has named them all
         failpoint("orphans.batch.after")
         return True
 
     async def _claim(self, one: Erasure, place: _Place, keys: Sequence[str]) -> list[str]:
         """Those that may be deleted now: a hold, or an event, that came before the gate is given
         back keeps its own. From the commit on nothing is cancelled."""
-        report = _report(one)
+        report, gone = _report(one), await self._gone(keys)
+        left = [key for key in keys if key not in gone]
         async with self._engine.begin() as connection:
             await marks.gate_exclusive(connection)
             await named.gather(connection, report, self._blobs.buckets, place.seen)
-            judged = await orphans.judge(connection, report, keys)
-            await self._leave(connection, one, keys, judged)
-            if not judged.doomed or not await erasures.begin_deleting(connection, one.id):
+            judged = await orphans.judge(connection, report, left)
+            await self._leave(connection, one, left, judged)
+            doomed = sorted([*judged.doomed, *gone])
+            if not doomed or not await erasures.begin_deleting(connection, one.id):
                 return []
-            await objects.claim(connection, judged.doomed)
-        return judged.doomed
+            await objects.claim(connection, doomed)
+        return doomed
+
+    async def _gone(self, keys: Sequence[str]) -> set[str]:
+        """Those that a claim before a crash has deleted already: the certificate is to tell so,
+        whatever has come since that would keep them."""
+        async with self._engine.connect() as connection:
+            claimed = await objects.claimed(connection, keys)
+        found = await asyncio.to_thread(self._looked_at, sorted(claimed))
+        return {key for key, (_, at) in found.items() if at is None}
 
     async def _leave(
         self,

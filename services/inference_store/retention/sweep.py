@@ -63,8 +63,8 @@ class Sweep:
         self._holds = 0
         self._begun: dict[Frontier, datetime] = {}
         self._erasures: dict[tuple[int, Scope], Erasure] = {}
-        # only where something was left
-        self._after: dict[Frontier, Place | None] = {}
+        # only where something was left; by erasure, which the rules of a model share
+        self._after: dict[tuple[int, Scope], Place | None] = {}
         # whether a hold keeps something in the span that is being emptied
         self._spared = False
         # whether it was not found in time what is beyond a limit
@@ -195,12 +195,12 @@ class Sweep:
             and (last := await self._mark(work, lo, hi, last, whole_span=whole_span)) is not None
         ):
             one = self._erasures[work.model, work.scope]
-            after = self._after.get(work.place)
+            after = self._after.get((work.model, work.scope))
             reached, fault = await self._eraser.step(one, after, whole_span=whole_span)
             if fault is not None or after is not None:
                 # Marks have no order of time: what is marked before the place where something is
                 # left waits for the end of the run, which looks at all of them again.
-                self._after[work.place] = reached or after
+                self._after[work.model, work.scope] = reached or after
             if whole_span and self._eraser.spared:
                 self._spared = True
             # what follows something that stays is remembered one by one

@@ -35,7 +35,7 @@ class Checkpoints:
                 self._verdict.wrong(number, f"its checkpoint in the bucket is false: {said}")
             else:
                 self._hash(number, bytes.fromhex(document["hash"]))
-                self._signed_cuts.add(document.get("cut", 0))
+                self._note_cut(document)
 
     def add(self, rows: Iterable[Any]) -> None:
         """Those that Postgres has, in their order."""
@@ -75,13 +75,21 @@ class Checkpoints:
             self._verdict.wrong(row.number, f"its checkpoint of {at} is false: {said}")
             return
         document = row.signed["document"]
-        self._signed_cuts.add(document.get("cut", 0))
-        if before is not None and document.get("previous") != of_checkpoint(before).hex():
+        self._note_cut(document)
+        if before is None or not any(_is_chained(each) for each in (before, row.signed)):
+            return
+        if document.get("previous") != of_checkpoint(before).hex():
             said = (
                 "the signed checkpoint before its own is missing: it was removed, or Postgres was"
                 " restored from an older backup"
             )
             self._verdict.wrong(row.number, said)
+
+    def _note_cut(self, document: dict[str, Any]) -> None:
+        """Those of before said how far the chain was cut only where they cut it."""
+        cut = document["number"] if document.get("reason") == "cut" else None
+        if (said := document.get("cut", cut)) is not None:
+            self._signed_cuts.add(said)
 
     def _false(self, row: Any) -> str | None:
         document = row.signed.get("document") or {}
@@ -93,3 +101,8 @@ class Checkpoints:
     def _hash(self, number: int, hash: bytes) -> None:
         if self._hashes.setdefault(number, hash) != hash:
             self._verdict.wrong(number, "two checkpoints have different hashes for it")
+
+
+def _is_chained(signed: dict[str, Any]) -> bool:
+    """Not one that was made before they named the one before."""
+    return "previous" in (signed.get("document") or {})

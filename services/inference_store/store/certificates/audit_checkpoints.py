@@ -1,5 +1,6 @@
 """Checkpoints of the audit are signed with the certificates' key, once their chain has it."""
 
+import asyncio
 import json
 from collections.abc import Sequence
 from typing import Any, Final, Self
@@ -9,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.audit_chain import Sign, unsigned
 
 from . import chain
+from .archive import Archive
 from .keys import SigningKey
 from .signed import NotSigned, Signed, canonical, read_signed, signed
 
@@ -16,12 +18,13 @@ KIND: Final = "audit_checkpoint"
 
 
 async def signing(connection: AsyncConnection, keys: Sequence[SigningKey]) -> Sign:
-    """Signs with the first of the keys, where the chain of certificates has introduced it: a key
-    that nobody can look up would prove nothing."""
+    """Signs with the newest of the keys that the chain of certificates has introduced: one that
+    nobody can look up would prove nothing."""
     known = {chain.public_key(one).id for one in await chain.keys(connection)}
-    if not keys or keys[0].id not in known:
+    key = next((key for key in keys if key.id in known), None)
+    if key is None:
         return unsigned
-    return lambda document: dict(json.loads(signed(keys[0], KIND, document).text))
+    return lambda document: dict(json.loads(signed(key, KIND, document).text))
 
 
 class Checking:
@@ -31,9 +34,15 @@ class Checking:
         self._keys = {key.id: key for key in map(chain.public_key, keys)}
 
     @classmethod
-    async def of(cls, connection: AsyncConnection) -> Self:
-        """With the keys that there are."""
-        return cls(await chain.keys(connection))
+    async def of(cls, connection: AsyncConnection, archive: Archive | None = None) -> Self:
+        """With the keys that there are; of those alone that the bucket has too, as they are here:
+        who owns the tables can write one there."""
+        keys = await chain.keys(connection)
+        if archive is None:
+            return cls(keys)
+        numbers = [key.document["number"] for key in keys]
+        texts = await asyncio.to_thread(lambda: [archive.get(number) for number in numbers])
+        return cls([k for k, kept in zip(keys, texts, strict=True) if kept == k.text.encode()])
 
     def __call__(self, kept: dict[str, Any]) -> str | None:
         """What is wrong with one; None: nothing."""

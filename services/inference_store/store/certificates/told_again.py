@@ -31,7 +31,8 @@ async def forget(
         told = await erased.told(connection, erasure, objects=objects)
         if not certified or told <= counted:
             return
-        if certified >= counted:  # all of it: also where the key that hashed it is lost
+        if certified >= counted and await _hashed_anew(connection, erasure):
+            # all of it, as far as sums can tell: its entries cannot be compared
             gone = erased_leaves.delete().where(_HERE.erasure == erasure)
             await connection.execute(gone.where(_HERE.certificate.is_(None)))
             return
@@ -46,6 +47,20 @@ async def _certified(connection: AsyncConnection, erasure: UUID, objects: bool) 
     amount = func.sum(_HERE.objects if objects else _HERE.inferences)
     query = select(func.coalesce(amount, 0)).where(_HERE.erasure == erasure)
     return int(await connection.scalar(query.where(_HERE.certificate.is_not(None))) or 0)
+
+
+async def _hashed_anew(connection: AsyncConnection, erasure: UUID) -> bool:
+    """Whether some of what is not certified was hashed by a key that nothing certified was."""
+    other = erased_leaves.alias()
+    same = select(other.c.id).where(
+        other.c.erasure == erasure,
+        other.c.certificate.is_not(None),
+        other.c.hashed_by.is_not_distinct_from(_HERE.hashed_by),
+    )
+    anew = select(_HERE.id).where(
+        _HERE.erasure == erasure, _HERE.certificate.is_(None), ~same.exists()
+    )
+    return bool(await connection.scalar(select(anew.exists())))
 
 
 async def _groups(engine: AsyncEngine, erasure: UUID) -> AsyncIterator[list[int]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import orjson
-from sqlalchemy import Table, delete, select
+from sqlalchemy import Table, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -40,6 +40,14 @@ async def gather(
         if seen is not None:
             seen[table.name] = after
     return names
+
+
+async def newest(connection: AsyncConnection) -> dict[str, int]:
+    """The last of each table, to `gather` behind it. In the gate: no lower one is still to come."""
+    return {
+        table.name: await connection.scalar(select(func.coalesce(func.max(table.c.id), 0))) or 0
+        for table in (dead_letter, parked_event)
+    }
 
 
 async def forget(connection: AsyncConnection, id: UUID) -> None:

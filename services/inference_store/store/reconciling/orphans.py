@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import unquote
 from uuid import UUID, uuid4
 
 from sqlalchemy import ARRAY, Text, any_, func, literal, select
@@ -122,7 +122,7 @@ def _keeps(one: Hold, names: dict[int, str], key: str) -> bool:
     if top in {SIDECARS, EDITED} and "/" in rest:
         return rest.partition("/")[0] == segment_of(model_id)
     found = capture_of(path)
-    return found is None or found[0] == quote(model_id, safe="")
+    return found is None or unquote(found[0]) == model_id
 
 
 async def following(connection: AsyncConnection, report: UUID, *, after: str) -> list[str]:

@@ -15,6 +15,7 @@ from inference_store.store import holds
 from inference_store.store.events import received_at_of, uid_floor
 from inference_store.store.partitions import Span, Spans
 from inference_store.store.tables import (
+    erased_batch,
     erased_span,
     inference,
     partition_span,
@@ -135,6 +136,7 @@ async def reopen(connection: AsyncConnection, span: Span) -> None:
     await gate_exclusive(connection)
     for model in await models_in(connection, span):
         await _remember_less(connection, model, span)
+        await _remember_listed(connection, model, span)
     here = partition_span.c.name == span.name
     await connection.execute(partition_span.update().where(here).values(state="open"))
 
@@ -150,6 +152,23 @@ async def _remember_less(connection: AsyncConnection, model: int, span: Span) ->
         await connection.execute(erased_span.delete().where(*where))
     else:
         await connection.execute(erased_span.update().where(*where).values(hi=ends))
+
+
+async def _remember_listed(connection: AsyncConnection, model: int, span: Span) -> None:
+    """Of what is listed, up to the last on the lists: behind it nothing went."""
+    here = erased_span.c
+    where = (here.model == model, here.lo == span.lo, here.hi == span.hi, here.listed)
+    lists = select(erased_batch.c.last).where(
+        erased_batch.c.model == model,
+        erased_batch.c.first >= uid_floor(span.lo),
+        erased_batch.c.first < uid_floor(span.hi),
+    )
+    last = await connection.scalar(lists.order_by(erased_batch.c.last.desc()).limit(1))
+    gone = await connection.execute(erased_span.delete().where(*where))
+    if last is not None and gone.rowcount:
+        ends = received_at_of(last) + timedelta(microseconds=1)
+        values = {"model": model, "lo": span.lo, "hi": ends, "listed": True}
+        await connection.execute(insert(erased_span).values(values).on_conflict_do_nothing())
 
 
 async def delete_orphans(

@@ -20,6 +20,8 @@ from inference_store.store.tables import erasing, erasure, erasure_model, infere
 from .erasure import COLUMNS, Cause, Erasure, State, erasure_of
 from .progress import marked
 
+_OF_ARRIVALS: tuple[Cause, ...] = ("erased_again", "expired_arrival")
+
 
 async def request(
     connection: AsyncConnection,
@@ -114,11 +116,19 @@ def _arrival(row: Any, scope: Scope) -> Arrival:
 
 
 async def _unmarked(connection: AsyncConnection, arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """Those that no erasure has marked, in their scope."""
+    """Those that no arrival before has marked, in their scope, and that nobody has claimed since:
+    what is claimed may have been deleted before it came again, and another erasure may be
+    cancelled."""
     named = list(arrivals)
     known: set[tuple[int, UUID, str]] = set()
     for model, uids in by_model((arrival[0], arrival[1]) for arrival in named):
-        query = select(erasing.c.model, erasing.c.uid, erasing.c.scope)
-        query = query.where(among(erasing, model, uids))
-        known |= {(row.model, row.uid, row.scope) for row in await connection.execute(query)}
+        query = select(erasing.c.model, erasing.c.uid, erasing.c.scope, erasing.c.erasure)
+        query = query.where(among(erasing, model, uids), erasing.c.claimed_at.is_(None))
+        rows = list(await connection.execute(query))
+        # a statement of its own: marks are distributed, erasures are not
+        ours = select(erasure.c.id).where(
+            erasure.c.id.in_({row.erasure for row in rows}), erasure.c.cause.in_(_OF_ARRIVALS)
+        )
+        own = set((await connection.execute(ours)).scalars()) if rows else set()
+        known |= {(row.model, row.uid, row.scope) for row in rows if row.erasure in own}
     return [arrival for arrival in named if arrival[:3] not in known]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from sqlalchemy import Table, func, select, update
+from sqlalchemy import Table, and_, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -132,7 +132,9 @@ async def take(
     return taken
 
 
-async def doom(connection: AsyncConnection, model: int, taken: Sequence[Aside]) -> None:
+async def doom(
+    connection: AsyncConnection, erasure: UUID, model: int, taken: Sequence[Aside]
+) -> None:
     """Queue the objects that these name for deletion, with what takes them away. After the gate.
 
     What is stored and stays keeps its objects.
@@ -141,12 +143,11 @@ async def doom(connection: AsyncConnection, model: int, taken: Sequence[Aside]) 
     if not events:
         return
     received = {event.uid: event.received_at for event in events}
-    marked = await _marked(connection, model, received)
+    marked = await _marked(connection, erasure, model, received)
     erased = await tombstones.find(connection, [(model, *each) for each in received.items()])
     again = {e.uid: e for e in events if e.uid not in marked and (model, e.uid) in erased}
     arrivals = [(model, e.uid, "inference", *keys_of(e), None) for e in again.values()]
     await enqueue_arrivals(connection, arrivals, cause="erased_again")
-    marked = await _marked(connection, model, received)
     rows = [
         {"storage_key": key, "model": model, "uid": event.uid}
         for event in events
@@ -167,12 +168,12 @@ def keys_of(event: InferenceEvent) -> tuple[str | None, str | None, str | None]:
 
 
 async def _marked(
-    connection: AsyncConnection, model: int, uids: Iterable[UUID]
+    connection: AsyncConnection, erasure: UUID, model: int, uids: Iterable[UUID]
 ) -> dict[UUID, Sequence[str | None]]:
-    """Those that are being erased, with the objects that their marks name."""
+    """Those that the erasure has marked, with the objects that its marks name."""
     here = erasing.c
     keys = (here.data_storage_key, here.response_storage_key, here.metadata_storage_key)
-    whole = here.scope == "inference"
+    whole = and_(here.erasure == erasure, here.scope == "inference")
     query = select(here.uid, *keys).where(whole, among(erasing, model, list(uids)))
     return {uid: named for uid, *named in await connection.execute(query)}
 
