@@ -1,0 +1,39 @@
+"""An event that comes for an object which is being erased as an orphan waits, and stops nothing."""
+
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.ingester.arrivals import sort_out
+from inference_store.ingester.batch import Read
+from inference_store.store import registrations
+from inference_store.store.books import Place
+from inference_store.store.events import StorageKey
+from inference_store.store.events.event import Extras
+from inference_store.store.layout import key_of
+from inference_store.store.records import Record
+from inference_store.store.tables import erasing_object
+from tests.integration.stored import Made, indexable, store
+
+NOW = datetime.now(UTC)
+RECORD = Record(Place("default", "inference-events", 0, 0), 1, NOW, b"k", b"", ())
+
+
+async def test_an_event_whose_own_object_is_claimed_waits(engine: AsyncEngine) -> None:
+    await store(engine, Made("there", NOW))
+    capture = uuid4()
+    key = key_of("captures", "model", NOW, capture, "data")
+    storage_key = str(StorageKey("bucket", key))
+    extras = Extras(capture_id=capture)
+    made = Made("late", NOW, keys=(f"bucket/{key}", None, None), extras=extras)
+    async with engine.begin() as connection:
+        claimed = {"storage_key": storage_key, "erasure": uuid4(), "claimed_at": NOW}
+        await connection.execute(insert(erasing_object).values(claimed))
+        registration = (await registrations.known(connection, ["model"]))["model"]
+        late = indexable(made, registration)
+        assert late.shared_keys == ()
+        found = await sort_out(connection, [Read(RECORD, late)])
+    assert [blob.storage_key for _, blob in found.missing] == [storage_key]
+    assert found.fresh == []
