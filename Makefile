@@ -19,7 +19,7 @@ LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url 
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e properties faults \
+.PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e properties faults faults-steps \
 	bench-erasure bench-ingest bench-peers bench-proxy bench-query bench-rebuild bench-scale audit image sbom chart chart-e2e \
 	clean
 
@@ -76,7 +76,7 @@ endef
 UNIT := tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
 ALONE := $(addprefix tests/integration/,api store ingester retention proxy)
 TESTS := 'tests/e2e' $(ALONE:%='%') '$(UNIT)' 'tests/integration $(ALONE:%=--ignore=%)'
-test: lint types servers upstreams ## Run every check and test but faults, properties and chart-e2e.
+test: lint types servers upstreams ## Run every check and test but faults, faults-steps, properties and chart-e2e.
 	$(call side_by_side,$(TESTS))
 
 unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
@@ -92,8 +92,11 @@ properties: servers upstreams ## Try all examples of the property tests, up to t
 	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long
 
 faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
-	$(call side_by_side,'--faults tests/e2e/faults --ignore-glob=*/test_ingester_*' \
+	$(call side_by_side,'--faults tests/e2e/faults --ignore-glob=*/test_ingester_* --ignore-glob=*/test_steps.py' \
 		'--faults $(wildcard tests/e2e/faults/test_ingester_*)')
+
+faults-steps: servers upstreams ## Try each of five faults at each step of a deletion.
+	@$(PYTEST) --faults tests/e2e/faults/deletion/test_steps.py
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
