@@ -27,6 +27,7 @@ pytestmark = pytest.mark.real_upstreams
 # Answers that no request differs in: compressed ones say when they were, and made-up ids vary.
 _PLAIN = {"Accept-Encoding": "identity"}
 _ID = "known"
+_UNWRITABLE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _CHANGES = re.compile("/metrics$|/v2/repository/models/")
 BOTH = pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 
@@ -82,7 +83,8 @@ def _asked(
         asked = written(case)
         served, passed = asyncio.run(_both(asked, direct, proxied))
         assert passed is not None, asked
-        if served is None:  # it dropped the connection
+        # it dropped the connection, or repeats an id in a header that HTTP cannot write
+        if served is None or any(_UNWRITABLE.search(value) for _, value in served.headers):
             assert passed.status == 502
         else:
             assert differences(served, passed, besides={ID_HEADER}) == []
