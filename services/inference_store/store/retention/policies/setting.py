@@ -11,6 +11,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import registrations
 from inference_store.store.errors import NotFound
 from inference_store.store.events.instants import parse_instant
 from inference_store.store.tables import registration
@@ -54,7 +55,8 @@ async def setting(
 async def apply_set(
     connection: AsyncConnection, body: Mapping[str, Any], at: datetime, actor: str
 ) -> Version:
-    """Write the version that was decided. Repeatable."""
+    """Write the version that was decided. Repeatable. A restored backup may lack its model, which
+    is registered then."""
     text = body["policy"]
     version = Version(
         of=Of(body["level"], body["subject"]),
@@ -67,6 +69,8 @@ async def apply_set(
         revoked_by=None,
         reason=body["reason"],
     )
+    if version.of.level == "model" and version.policy is not None:
+        await registrations.ensure(connection, body["subject"])
     await stored.write(connection, version)
     return version
 
