@@ -21,6 +21,7 @@ from inference_store.store.retention import erasures
 from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import PARTITIONED, erasing
 from tests.integration.retention.stored import Stored
+from tests.polling import until
 from tests.servers.minio import S3
 
 from .world import World
@@ -122,6 +123,11 @@ async def check_certificates(
         verification = Verification(engine, Archive(blobs), trusted={key.id})
         assert [str(wrong) async for wrong in verification.wrongs()] == []
         head = Head(settings, lock_days=1)
-        assert [str(wrong) async for wrong in verification.head(head)] == []
+        # it is written by the turn after the certificate
+        await until(lambda: _wrong_with(verification, head), lambda wrongs: wrongs == [])
     again = LookingAgain(engine, [key])
     assert [there.what async for there in again.there(inventory(settings))] == []
+
+
+async def _wrong_with(verification: Verification, head: Head) -> list[str]:
+    return [str(wrong) async for wrong in verification.head(head)]
