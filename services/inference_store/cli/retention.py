@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import gc
 
 import uvloop
 from pydantic import ValidationError
@@ -19,6 +20,9 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 def run(_: argparse.Namespace) -> int:
     """Delete by policy until stopped."""
     settings = started(RetentionSettings, "retention")
+    # A batch is thousands of objects that nothing points to in circles; see the ingester.
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(retain(settings, kafka=_kafka()))
     return 0

@@ -5,6 +5,7 @@ policies are written down too: one that is set, changed or removed meanwhile win
 run goes on by the new one, and what it has passed already is the next run's.
 """
 
+import asyncio
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -15,6 +16,7 @@ from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import received_at_of
 from inference_store.store.failpoints import failpoint
 from inference_store.store.ledger import Ledger, Saying
+from inference_store.store.metrics import STEP_SECONDS
 from inference_store.store.partitions import Span
 from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.retention import (
@@ -31,6 +33,7 @@ from inference_store.store.retention.frontiers import Frontier
 from inference_store.store.retention.marks import Place
 from inference_store.store.retention.policies import Chain, Scope
 from inference_store.store.retention.runs import Run
+from inference_store.store.stages import stage
 
 from .dropping import drop, reopen
 from .eraser import Eraser
@@ -186,25 +189,38 @@ class Sweep:
         failpoint("retention.partition_drop.after")
 
     async def _erase(self, work: Work, span: Span, *, whole_span: bool = False) -> None:
-        """Mark and erase, batch by batch, what was received in the span before the cutoff."""
+        """Mark and erase, batch by batch, what was received in the span before the cutoff: the next
+        batch is marked while one is erased."""
         begun = self._begun.get(work.place, span.lo) if work.looks_again else span.lo
         lo, hi = max(begun, span.lo), min(work.cutoff, span.hi)
         last: UUID | None = None
-        while (
-            lo < hi
-            and (last := await self._mark(work, lo, hi, last, whole_span=whole_span)) is not None
-        ):
-            one = self._erasures[work.model, work.scope]
-            after = self._after.get((work.model, work.scope))
-            reached, fault = await self._eraser.step(one, after, whole_span=whole_span)
-            if fault is not None or after is not None:
-                # Marks have no order of time: what is marked before the place where something is
-                # left waits for the end of the run, which looks at all of them again.
-                self._after[work.model, work.scope] = reached or after
-            if whole_span and self._eraser.spared:
-                self._spared = True
-            # what follows something that stays is remembered one by one
-            whole_span = whole_span and fault is None and not self._eraser.spared
+        step = asyncio.create_task(_nothing(whole_span))
+        try:
+            while (
+                lo < hi
+                and (last := await self._mark(work, lo, hi, last, whole_span=whole_span))
+                is not None
+            ):
+                whole_span = await step
+                step = asyncio.create_task(self._step(work, whole_span=whole_span))
+        finally:
+            # what is under way ends before anything else begins, also after trouble
+            await asyncio.gather(step, return_exceptions=True)
+        await step
+
+    async def _step(self, work: Work, *, whole_span: bool) -> bool:
+        """Erase a batch; whether what comes after it is remembered as a list."""
+        one = self._erasures[work.model, work.scope]
+        after = self._after.get((work.model, work.scope))
+        reached, fault = await self._eraser.step(one, after, whole_span=whole_span)
+        if fault is not None or after is not None:
+            # Marks have no order of time: what is marked before the place where something is
+            # left waits for the end of the run, which looks at all of them again.
+            self._after[work.model, work.scope] = reached or after
+        if whole_span and self._eraser.spared:
+            self._spared = True
+        # what follows something that stays is remembered one by one
+        return whole_span and fault is None and not self._eraser.spared
 
     async def _mark(
         self, work: Work, lo: datetime, hi: datetime, after: UUID | None, *, whole_span: bool
@@ -213,39 +229,37 @@ class Sweep:
         failpoint("retention.mark.before")
         model, scope = work.model, work.scope
         one = self._erasures.get((model, scope))
-        trial = uuid4()
-        async with self._engine.connect() as connection:
-            marked = await selection.mark_expired(
-                connection,
-                trial,
-                model=model,
-                scope=scope,
-                lo=lo,
-                hi=hi,
-                limit=self._batch,
-                by=work.by,
-                after=after,
-                below=work.below,
-                whole_span=whole_span,
-            )
-            if not marked.count:
+        id = uuid4() if one is None else one.id
+        begun = erasures.Begun(id, "policy", scope, self._run.id, decided_by=work.decided_by)
+        with stage(STEP_SECONDS, "mark"):
+            # the ledger has it before it takes effect
+            async with self._engine.connect() as connection:
+                found = await selection.expired(
+                    connection,
+                    model=model,
+                    scope=scope,
+                    lo=lo,
+                    hi=hi,
+                    limit=self._batch,
+                    by=work.by,
+                    after=after,
+                    below=work.below,
+                    whole_span=whole_span,
+                )
+                if not found:
+                    return None
+                batch = await marking.entry(connection, begun, model, found)
+            try:
+                said = self._if_applies(work, batch)
+                await self._ledger.write("erasure_batch", said, actor=ACTOR)
+            except Changed:
+                await self._follow(model)
+                self._spared = self._spared or whole_span
                 return None
-            by = work.decided_by
-            id = uuid4() if one is None else one.id
-            begun = erasures.Begun(id, "policy", scope, self._run.id, decided_by=by)
-            batch = await marking.tried(connection, begun, model, trial)
-            # taken back: the ledger has it before it takes effect
-            await connection.rollback()
-        try:
-            await self._ledger.write("erasure_batch", self._if_applies(work, batch), actor=ACTOR)
-        except Changed:
-            await self._follow(model)
-            self._spared = self._spared or whole_span
-            return None
         if one is None:
             self._erasures[model, scope] = await self._found(begun.id)
         failpoint("retention.mark.after")
-        return marked.last
+        return UUID(str(found[-1].uid))
 
     def _if_applies(self, work: Work, batch: dict[str, Any]) -> Saying:
         async def said(connection: AsyncConnection) -> dict[str, Any]:
@@ -263,3 +277,8 @@ class Sweep:
             found = await erasures.find(connection, id)
         assert found is not None, "its first batch made it"
         return found
+
+
+async def _nothing(whole_span: bool) -> bool:
+    """Before the first step."""
+    return whole_span

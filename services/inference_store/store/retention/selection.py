@@ -1,4 +1,4 @@
-"""What of a model has expired: marked in batches, in the order of its uids."""
+"""What of a model has expired: found in batches, in the order of its uids."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,6 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, case, literal, or_, select
-from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import holds
@@ -50,14 +49,6 @@ class Decided:
         return [Decided(first).rule(scope) == number]
 
 
-@dataclass(frozen=True, slots=True)
-class Marked:
-    """How many were marked, and the last of them; None: there are none left."""
-
-    count: int
-    last: UUID | None
-
-
 async def decided(connection: AsyncConnection, chain: Chain) -> Decided:
     """A chain's filters, for this moment's integers of keys and labels: TRUE of what they are TRUE
     of whatever the index lacks. Raises Invalid where one cannot be read: nothing may be deleted by
@@ -72,9 +63,8 @@ async def decided(connection: AsyncConnection, chain: Chain) -> Decided:
     return Decided(tuple(found))
 
 
-async def mark_expired(
+async def expired(
     connection: AsyncConnection,
-    erasure: UUID,
     *,
     model: int,
     scope: Scope,
@@ -85,9 +75,10 @@ async def mark_expired(
     after: UUID | None = None,
     below: UUID | None = None,
     whole_span: bool = False,
-) -> Marked:
-    """Mark inferences received in [lo, hi), behind `after` and `below` a uid; with `by` those that
-    this rule decides.
+) -> list[Any]:
+    """Inferences received in [lo, hi), behind `after` and `below` a uid, that nobody has marked,
+    with the keys of their objects, in the order of their uids; with `by` those that this rule
+    decides. Locked until the transaction ends.
 
     Those that a hold keeps are left out, and those that an edit has locked, for the next run. Of a
     whole span the claim has to find what is held, for what follows that is remembered one by one.
@@ -96,7 +87,7 @@ async def mark_expired(
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
     last = uid_floor(hi) if below is None else min(uid_floor(hi), below)
     where = queries.Scope(model, first, last)
-    query = unmarked(where, scope, columns(scope, erasure))
+    query = unmarked(where, scope, [inference.c.uid, *(inference.c[key] for key in marks.KEYS)])
     if by is not None:
         rules, number = by
         query = query.where(*rules.is_by(number, where))
@@ -105,9 +96,7 @@ async def mark_expired(
         query = query.where(~held)
     query = query.order_by(inference.c.uid).limit(limit)
     query = query.with_for_update(skip_locked=True, of=inference)
-    made = insert(erasing).from_select(marks.COLUMNS, query).on_conflict_do_nothing()
-    uids = list((await connection.execute(made.returning(erasing.c.uid))).scalars())
-    return Marked(len(uids), max(uids, default=None))
+    return list(await connection.execute(query))
 
 
 def unmarked(where: queries.Scope, scope: Scope, wanted: list[Any]) -> Select[Any]:
@@ -129,12 +118,3 @@ def unmarked(where: queries.Scope, scope: Scope, wanted: list[Any]) -> Select[An
             here.response_deleted_at.is_(None), here.response_storage_key.is_not(None)
         )
     return query
-
-
-def columns(scope: Scope, erasure: UUID) -> list[Any]:
-    """The columns of `erasing`, in its order."""
-    here = inference.c
-    keys = [here.data_storage_key, here.response_storage_key, here.metadata_storage_key]
-    return [
-        *(here.model, here.uid, literal(scope), literal(erasure), *keys, here.sidecar_storage_key)
-    ]

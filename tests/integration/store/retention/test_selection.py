@@ -25,7 +25,7 @@ from inference_store.store.filters.known import Known, known
 from inference_store.store.filters.names import names_in
 from inference_store.store.filters.saved import save
 from inference_store.store.holds.meaning import DOUBTFUL
-from inference_store.store.retention import selection
+from inference_store.store.retention import marks, selection
 from inference_store.store.retention.policies import (
     DEFAULT,
     Chain,
@@ -195,9 +195,8 @@ async def _mark(
     """Batch by batch, as a sweep does."""
     after, limit = None, data.draw(st.sampled_from([7, 100]))
     while cutoff is not None:
-        marked = await selection.mark_expired(
+        found = await selection.expired(
             stored.connection,
-            uuid4(),
             model=stored.model,
             scope=scope,
             lo=min(INSTANTS) - timedelta(days=1),
@@ -206,10 +205,12 @@ async def _mark(
             by=None if rules.of_everything(number) else (rules, number),
             after=after,
         )
-        if not marked.count:
+        if not found:
             return
-        assert marked.count <= limit
-        after = marked.last
+        assert len(found) <= limit
+        marked = [(stored.model, uid, scope, *keys) for uid, *keys in found]
+        assert await marks.add(stored.connection, uuid4(), marked) == len(found)
+        after = found[-1].uid
 
 
 async def test_what_is_marked_already_and_what_is_gone_is_left_out(stored: Stored) -> None:
@@ -219,16 +220,15 @@ async def test_what_is_marked_already_and_what_is_gone_is_left_out(stored: Store
     gone = inference.update().where(inference.c.uid == second)
     await connection.execute(gone.values(response_deleted_at=_NOW, data_deleted_at=_NOW))
     for scope, count in (("response", _ROWS - 2), ("input", _ROWS - 2), ("inference", _ROWS - 1)):
-        marked = await selection.mark_expired(
+        found = await selection.expired(
             connection,
-            uuid4(),
             model=stored.model,
             scope=scope,  # type: ignore[arg-type]
             lo=min(INSTANTS) - timedelta(days=1),
             hi=_NOW,
             limit=1000,
         )
-        assert marked.count == count
+        assert len(found) == count
 
 
 async def test_a_rule_is_not_true_because_the_index_lacks_something(stored: Stored) -> None:
@@ -242,9 +242,8 @@ async def test_a_rule_is_not_true_because_the_index_lacks_something(stored: Stor
     saved = save(parse_text(text), stored.known, source=text).text
     rule = Rule(saved=saved, keep_input="PT1S", keep_inference="PT1S")
     chain = chain_of([(DEFAULT, 1, RetentionPolicy(rules=(rule,)))])
-    await selection.mark_expired(
+    found = await selection.expired(
         connection,
-        uuid4(),
         model=stored.model,
         scope="inference",
         lo=min(INSTANTS) - timedelta(days=1),
@@ -252,5 +251,4 @@ async def test_a_rule_is_not_true_because_the_index_lacks_something(stored: Stor
         limit=1000,
         by=(await selection.decided(connection, chain), 0),
     )
-    taken = set((await connection.execute(select(erasing.c.uid))).scalars())
-    assert taken == lacking - doubtful
+    assert {each.uid for each in found} == lacking - doubtful

@@ -14,7 +14,7 @@ from uuid import uuid4
 import pytest
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import ARRAY, Text, cast, insert, select, update
+from sqlalchemy import ARRAY, Text, cast, insert, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.retention.work import works_of
@@ -27,8 +27,14 @@ from inference_store.store.filters.saved import save
 from inference_store.store.holds.meaning import DOUBTFUL
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.registrations import Details
-from inference_store.store.retention import limits, policies, selection
-from inference_store.store.retention.policies import DEFAULT, Chain, Of, RetentionPolicy
+from inference_store.store.retention import limits, marks, policies, selection
+from inference_store.store.retention.policies import (
+    DEFAULT,
+    Chain,
+    Of,
+    RetentionPolicy,
+    Scope,
+)
 from inference_store.store.tables import erasing, hold, inference
 from tests.integration.store.queries.typed_rows import INSTANTS, Maker, facts_of
 from tests.integration.stored import store
@@ -207,14 +213,21 @@ async def test_sql_selects_what_a_plain_reading_says(stored: Stored, data: st.Da
 
 async def _selected(connection: AsyncConnection, model: int, chain: Chain) -> Gone:
     """As a run does: rule by rule and part by part, then what is beyond a limit."""
-    erasure = uuid4()
+    gone: Gone = set()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 99}
     for work in works_of(model, chain, await selection.decided(connection, chain), _NOW):
         more = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
-        await selection.mark_expired(connection, erasure, **where, **more)
+        gone |= await _marked(connection, **where, **more)
     below = await limits.beyond(connection, model, chain, _NOW, Deadline.after(60))
     if below is not None:
         more = {"scope": "inference", "hi": _NOW, "below": below}
-        await selection.mark_expired(connection, erasure, **where, **more)
-    query = select(erasing.c.uid, erasing.c.scope).where(erasing.c.erasure == erasure)
-    return {(row.uid, row.scope) for row in await connection.execute(query)}
+        gone |= await _marked(connection, **where, **more)
+    return gone
+
+
+async def _marked(connection: AsyncConnection, *, scope: Scope, **where: Any) -> Gone:
+    found = await selection.expired(connection, scope=scope, **where)
+    await marks.add(
+        connection, uuid4(), [(where["model"], uid, scope, *keys) for uid, *keys in found]
+    )
+    return {(each.uid, scope) for each in found}

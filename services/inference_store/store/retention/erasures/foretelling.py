@@ -13,10 +13,10 @@ from inference_store.store.queries.ask import doubted, query_of
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
 from inference_store.store.queries.matching import Query, counted, led
 from inference_store.store.queries.scope import Scope, pieces, window
+from inference_store.store.retention import marks
 from inference_store.store.tables import inference
 
 from .chosen import truth_of
-from .marking import KEYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Se
     here = inference.c
     matches, _ = led(query, scope)
     uids = matches.subquery()
-    named = [case((here[key].is_not(None), 1), else_=0) for key in KEYS]
+    named = [case((here[key].is_not(None), 1), else_=0) for key in marks.KEYS]
     return select(
         func.count().label("inferences"),
         func.coalesce(func.sum(sum(named[1:], named[0])), 0).label("objects"),

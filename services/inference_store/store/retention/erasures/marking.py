@@ -11,7 +11,7 @@ other may be cancelled, fail or be held, and the span may open again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import func, literal, select
@@ -41,12 +41,6 @@ from .chosen import truth_of
 from .erasure import Begun, Erasure
 from .progress import marked
 
-KEYS: Final = (
-    "data_storage_key",
-    "response_storage_key",
-    "metadata_storage_key",
-    "sidecar_storage_key",
-)
 _SECONDS = 120.0
 
 
@@ -106,7 +100,7 @@ async def body(
     rows: list[Any] = []
     held: list[Any] = []
     if found.uids:
-        columns = (inference.c.uid, *(inference.c[key] for key in KEYS))
+        columns = (inference.c.uid, *(inference.c[key] for key in marks.KEYS))
         query = select(*columns).where(among(inference, model, found.uids))
         stored = await connection.execute(query.order_by(inference.c.uid))
         arrivals = [(model, uid, one.scope, *keys) for uid, *keys in stored]
@@ -114,16 +108,6 @@ async def body(
         rows = [(uid, *keys) for _, uid, _, *keys in left]
     up_to = None if found.up_to is None else str(found.up_to)
     return await entry(connection, one, model, rows) | {"up_to": up_to, "held": held}
-
-
-async def tried(
-    connection: AsyncConnection, one: Erasure | Begun, model: int, trial: UUID
-) -> dict[str, Any]:
-    """The batch that was marked for `trial` in this transaction, which takes it back."""
-    columns = (erasing.c.uid, *(erasing.c[key] for key in KEYS))
-    query = select(*columns).where(erasing.c.erasure == trial).order_by(erasing.c.uid)
-    rows = list(await connection.execute(query))
-    return await entry(connection, one, model, rows)
 
 
 async def entry(
@@ -169,7 +153,7 @@ async def _mark(
     if not uids:
         return 0
     here = inference.c
-    keys = [here[key] for key in KEYS]
+    keys = [here[key] for key in marks.KEYS]
     stored = select(here.model, here.uid, literal(scope), literal(number), *keys)
     stored = stored.where(among(inference, model, uids)).order_by(here.uid)
     # An edit of the same inference holds its row: it is waited for, and seen.
