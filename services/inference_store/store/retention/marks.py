@@ -46,8 +46,7 @@ from inference_store.store.tables import (
 from .identities import Identity, among, by_model, marked_by
 
 GATE: Final = 7_302_003
-_ROWS = 1000
-_SPANS = 8
+_ROWS, _SPANS = 1000, 8
 
 # of a mark that is new (`claimed_at` is set by the eraser), and of them those that name objects
 COLUMNS: Final = tuple(column.name for column in erasing.c if column.name != "claimed_at")
