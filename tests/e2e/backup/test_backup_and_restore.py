@@ -25,6 +25,7 @@ from tests.e2e.faults.books_close import (
     uid_of,
 )
 from tests.e2e.faults.traffic import Published, captures
+from tests.integration import by_uids
 from tests.polling import until
 from tests.producer import START, Capture, Producer, capture
 from tests.servers.environment import service_environment as environment_of
@@ -75,7 +76,7 @@ class Site:
         async with self.engine.begin() as connection:
             query = select(registration.c.model).where(registration.c.model_id == MODEL)
             model = (await connection.execute(query)).scalar_one()
-            asked = await erasures.request(connection, model=model, uids=uids)
+            asked = await by_uids.request(connection, model=model, uids=uids)
 
         async def state() -> str:
             async with self.engine.connect() as connection:

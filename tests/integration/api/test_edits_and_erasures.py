@@ -20,11 +20,11 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.blobs.reading import translated
 from inference_store.store.events import StorageKey
 from inference_store.store.failpoints import FAILPOINTS
-from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.policies import Scope
 from inference_store.store.settings import ApiSettings
 from inference_store.store.tables import blob_reference, inference
+from tests.integration import by_uids
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, at, store
 from tests.polling import until
@@ -68,9 +68,7 @@ class Trial:
 
     async def mark(self, made: Made, scope: Scope = "inference") -> Erasure:
         async with self.engine.begin() as connection:
-            return await erasures.request(
-                connection, model=self.model, uids=[made.uid], scope=scope
-            )
+            return await by_uids.request(connection, model=self.model, uids=[made.uid], scope=scope)
 
     async def finish(self, one: Erasure) -> None:
         assert await self._eraser.finish(one) == "deleted"

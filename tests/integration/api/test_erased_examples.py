@@ -15,6 +15,7 @@ from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.policies import Scope
 from inference_store.store.tables import metadata_key_delta, metadata_key_seen
+from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
 from tests.polling import until
 
@@ -45,7 +46,7 @@ async def request(
 ) -> Erasure:
     async with engine.begin() as connection:
         uids = [one.uid for one in those]
-        return await erasures.request(connection, model=model, uids=uids, scope=scope)
+        return await by_uids.request(connection, model=model, uids=uids, scope=scope)
 
 
 async def fold(engine: AsyncEngine) -> None:

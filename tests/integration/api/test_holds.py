@@ -7,8 +7,8 @@ import httpx
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.retention import erasures
 from inference_store.store.tables import erasing, hold
+from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
 
 _BODY = {"name": "hallway", "reason": "file 47", "model_id": "model", "filter": "camera = 'a'"}
@@ -136,7 +136,7 @@ async def test_the_answer_lists_what_was_claimed_already(
     made = [Made(name, at(n + 5), [("camera", "string", "a")]) for n, name in enumerate("xyz")]
     await store(engine, *made)
     async with engine.begin() as connection:
-        asked = await erasures.request(connection, model=model, uids=[each.uid for each in made])
+        asked = await by_uids.request(connection, model=model, uids=[each.uid for each in made])
         other = Made("b", at(1), [("camera", "string", "b")])
         values = {"model": model, "uid": other.uid, "scope": "inference", "erasure": asked.id}
         await connection.execute(insert(erasing).values(values))

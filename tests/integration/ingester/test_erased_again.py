@@ -10,6 +10,7 @@ from inference_store.store.books import Outcome
 from inference_store.store.retention import erasures, marks, rows
 from inference_store.store.tables import inference
 from tests.e2e.faults.books_close import counted
+from tests.integration import by_uids
 from tests.integration.ingester.conftest import Line
 from tests.polling import until
 from tests.producer import capture
@@ -24,7 +25,7 @@ async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
     await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
     async with engine.begin() as connection:
         one = (await connection.execute(select(inference.c.model, inference.c.uid))).one()
-        asked = await erasures.request(connection, model=one.model, uids=[one.uid])
+        asked = await by_uids.request(connection, model=one.model, uids=[one.uid])
     async with engine.begin() as connection:
         page = await marks.page(connection, asked.id, after=None, limit=10)
         await rows.forget(connection, asked, page, objects=0)

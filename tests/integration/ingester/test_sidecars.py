@@ -21,11 +21,12 @@ from inference_store.store.books import Outcome
 from inference_store.store.events import Buckets, StorageKey, decode, encode
 from inference_store.store.layout import key_of
 from inference_store.store.registrations import Details
-from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention import policies, runs
 from inference_store.store.retention.policies import RetentionPolicy, Scope
 from inference_store.store.settings import BlobSettings
 from inference_store.store.tables import PARTITIONED, blob_reference, erasure, inference
 from tests.e2e.faults.books_close import counted
+from tests.integration import by_uids
 from tests.integration.ingester.conftest import StartLine
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
@@ -202,7 +203,7 @@ async def keep(engine: AsyncEngine, model_id: str, **rule: str) -> int:
 async def erase(engine: AsyncEngine, model: int, scope: Scope) -> None:
     async with engine.begin() as connection:
         uids = (await connection.execute(select(inference.c.uid))).scalars().all()
-        await erasures.request(connection, model=model, uids=uids, scope=scope)
+        await by_uids.request(connection, model=model, uids=uids, scope=scope)
     await until_erased(engine)
 
 

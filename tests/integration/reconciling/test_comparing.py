@@ -10,9 +10,9 @@ from inference_store.store.books import Place, begin
 from inference_store.store.events import StorageKey
 from inference_store.store.layout import key_of
 from inference_store.store.records import Record, Trouble
-from inference_store.store.retention import erasures
 from inference_store.store.settings import KafkaSettings
 from inference_store.store.tables import dead_letter, erasure_held
+from tests.integration import by_uids
 from tests.integration.retention.stored import KINDS, NOW, Storing, ago
 
 from .conftest import Reconcile
@@ -131,7 +131,7 @@ async def test_what_is_being_erased_is_neither(
     model = await storing.model()
     stored = await storing.inferences(model, 4, ago(hours=1))
     async with engine.begin() as connection:
-        await erasures.request(connection, model=model, uids=[one.uid for one in stored])
+        await by_uids.request(connection, model=model, uids=[one.uid for one in stored])
     storing.blobs.delete_objects([key for one in stored[:2] for key in one.objects])
     one, found = await reconcile()
     assert (one.state, found) == ("done", [])

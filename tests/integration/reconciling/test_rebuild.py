@@ -14,7 +14,6 @@ from inference_store.store.dictionary import Dictionary
 from inference_store.store.failpoints import FAILPOINTS
 from inference_store.store.metadata import MetadataCaps
 from inference_store.store.metadata_edits import Editor, Item, change_of, edit, reserve
-from inference_store.store.retention import erasures
 from inference_store.store.tables import (
     PARTITIONED,
     blob_reference,
@@ -23,6 +22,7 @@ from inference_store.store.tables import (
     metadata_key,
     registration,
 )
+from tests.integration import by_uids
 from tests.integration.ingester.conftest import StartLine, start_line
 from tests.integration.ingester.test_sidecars import until_counted
 from tests.integration.retention.conftest import NoPace
@@ -104,7 +104,7 @@ async def edited(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
 async def erased(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
     model, uid = await uids(engine, key)
     async with engine.begin() as connection:
-        one = await erasures.request(connection, model=model, uids=[uid], scope=scope)
+        one = await by_uids.request(connection, model=model, uids=[uid], scope=scope)
     assert await Eraser(engine, blobs, NoPace(), batch=10).finish(one) == "deleted"
 
 

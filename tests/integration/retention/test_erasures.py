@@ -9,6 +9,7 @@ from inference_store.retention.eraser import Eraser
 from inference_store.store.retention import erasures, marks, tombstones
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.policies import Scope
+from tests.integration import by_uids
 
 from .stored import NOW, Stored, Storing, ago
 
@@ -16,7 +17,7 @@ from .stored import NOW, Stored, Storing, ago
 async def request(engine: AsyncEngine, *those: Stored, scope: Scope = "inference") -> Erasure:
     async with engine.begin() as connection:
         uids = [one.uid for one in those]
-        return await erasures.request(connection, model=those[0].model, uids=uids, scope=scope)
+        return await by_uids.request(connection, model=those[0].model, uids=uids, scope=scope)
 
 
 async def found(engine: AsyncEngine, one: Erasure) -> Erasure:

@@ -15,6 +15,7 @@ from inference_store.store.events import StorageKey
 from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure, obstacles
 from inference_store.store.settings import RetentionSettings
+from tests.integration import by_uids
 from tests.polling import until
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
@@ -44,7 +45,7 @@ def versions(server: S3, bucket: str) -> list[tuple[str, bool]]:
 async def asked(engine: AsyncEngine, storing: Storing, model: int) -> Erasure:
     async with engine.begin() as connection:
         uids = list(await storing.stored())
-        return await erasures.request(connection, model=model, uids=uids)
+        return await by_uids.request(connection, model=model, uids=uids)
 
 
 async def seen(engine: AsyncEngine, one: Erasure) -> Erasure:

@@ -15,10 +15,11 @@ from inference_store.store.cql2 import parse
 from inference_store.store.events import uid_of
 from inference_store.store.reconciling import reconciliations
 from inference_store.store.records import Record, Trouble
-from inference_store.store.retention import erasures, policies, runs
+from inference_store.store.retention import policies, runs
 from inference_store.store.retention.policies import DEFAULT, Of
 from inference_store.store.rights import Grant, Right
 from tests.builders import NOW
+from tests.integration import by_uids
 
 PLACE = Place("default", "inference-events", 0, 0)
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
@@ -56,7 +57,7 @@ async def ids_of(connection: Any, model_id: str, model: int, offset: int) -> Ids
         "project_id": f"{model_id}-project",
         "inference_id": "one",
         "run_id": str((await runs.request(connection, model)).id),
-        "erasure_id": str((await erasures.request(connection, model=model, uids=[])).id),
+        "erasure_id": str((await by_uids.request(connection, model=model, uids=[])).id),
         "certificate": str(await a_certificate(connection, model, model_id)),
         "hold_id": str(await a_hold(connection, model_id)),
         "reconciliation_id": str(asked.id),
@@ -68,7 +69,7 @@ async def ids_of(connection: Any, model_id: str, model: int, offset: int) -> Ids
 async def a_certificate(connection: AsyncConnection, model: int, model_id: str) -> int:
     """A certificate of an erasure of a model, with a list."""
     key, place = new_key(), await chain.head(connection)
-    one = await erasures.request(connection, model=model, uids=[])
+    one = await by_uids.request(connection, model=model, uids=[])
     uids = [uid_of(NOW, model_id)]
     await erased.tell(connection, key, one.id, scope="inference", uids=uids, objects=())
     told = await erased.of_erasure(connection, one.id)

@@ -16,7 +16,7 @@ from .erasure import (
     unfinished,
 )
 from .progress import advance, begin_deleting, count, failed, finish, marked, state_of
-from .requests import ask, create, enqueue_arrivals, request
+from .requests import ask, enqueue_arrivals
 
 __all__ = [
     "ENDED",
@@ -33,7 +33,6 @@ __all__ = [
     "cancelled",
     "certifying",
     "count",
-    "create",
     "enqueue_arrivals",
     "failed",
     "find",
@@ -41,7 +40,6 @@ __all__ = [
     "listed",
     "marked",
     "models_of",
-    "request",
     "state_of",
     "unfinished",
     "unmark",

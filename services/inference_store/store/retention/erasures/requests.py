@@ -1,4 +1,4 @@
-"""Making erasures: with marks at once, or with a question that the service marks by."""
+"""Making erasures: with the marks of what arrived, or with a question that the service marks by."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,43 +10,14 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.holds import kept
 from inference_store.store.retention import marks
 from inference_store.store.retention.identities import among, by_model
 from inference_store.store.retention.marks import Arrival
-from inference_store.store.retention.policies import Scope
-from inference_store.store.tables import erasing, erasure, erasure_model, inference
+from inference_store.store.tables import erasing, erasure, erasure_model
 
-from .erasure import COLUMNS, Cause, Erasure, State, erasure_of
-from .progress import marked
+from .erasure import COLUMNS, Cause, Erasure, erasure_of
 
 _OF_ARRIVALS: tuple[Cause, ...] = ("erased_again", "expired_arrival")
-
-
-async def request(
-    connection: AsyncConnection,
-    *,
-    model: int,
-    uids: Sequence[UUID],
-    cause: Cause = "request",
-    scope: Scope = "inference",
-    by: str | None = None,
-) -> Erasure:
-    """Mark inferences: from the commit on no query shows them, and the service erases them.
-
-    What is not stored is left out.
-    """
-    made = await create(connection, model=model, cause=cause, scope=scope, by=by)
-    if uids:
-        rows = select(inference).where(among(inference, model, uids)).order_by(inference.c.uid)
-        # An edit of the same inference holds its row: it is waited for, and seen.
-        locked = await connection.execute(rows.with_for_update())
-        found = [_arrival(row, scope) for row in locked]
-        left, held = await kept.leave_out(connection, found)
-        await kept.remember_left_out(connection, made.id, model, scope, held)
-        added = await marks.add(connection, made.id, left)
-        await marked(connection, made.id, added)
-    return made
 
 
 async def ask(
@@ -92,27 +63,6 @@ async def enqueue_arrivals(
             values = {"id": number, "model": model, "cause": cause, "scope": scope}
             made = erasure.insert().values(**values, state="pending", marked=added)
             await connection.execute(made)
-
-
-async def create(
-    connection: AsyncConnection,
-    *,
-    model: int,
-    cause: Cause,
-    scope: Scope,
-    run: UUID | None = None,
-    state: State = "pending",
-    by: str | None = None,
-) -> Erasure:
-    """An erasure without marks yet."""
-    values = {"id": uuid4(), "model": model, "cause": cause, "scope": scope}
-    made = erasure.insert().values(**values, run=run, state=state, requested_by=by)
-    return erasure_of((await connection.execute(made.returning(*COLUMNS))).one())
-
-
-def _arrival(row: Any, scope: Scope) -> Arrival:
-    keys = (row.data_storage_key, row.response_storage_key, row.metadata_storage_key)
-    return row.model, row.uid, scope, *keys, row.sidecar_storage_key
 
 
 async def _unmarked(connection: AsyncConnection, arrivals: Iterable[Arrival]) -> list[Arrival]:
