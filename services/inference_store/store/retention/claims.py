@@ -8,7 +8,18 @@ from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
-from sqlalchemy import ARRAY, ColumnElement, Select, Text, and_, any_, func, literal, or_, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Select,
+    Text,
+    and_,
+    any_,
+    func,
+    literal,
+    or_,
+    select,
+)
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -56,7 +67,8 @@ async def sharing(connection: AsyncConnection, page: Sequence[Mark]) -> set[Iden
     found = {(row.model, row.uid) for row in await connection.execute(query)}
     owners = {owner for mark in page for _, owner in _foreign(mark)}
     if owners:
-        found |= {each for _, each, _ in await _captured(connection, owners, going=True)}
+        captured = await _captured(connection, owners, claimed=True)
+        found |= {(row.model, row.uid) for _, row in captured}
     return found - {(mark.model, mark.uid) for mark in page}
 
 
@@ -122,31 +134,38 @@ def _owner_of(key: StorageKey) -> _Owner | None:
 
 
 async def _owned(connection: AsyncConnection, foreign: Mapping[str, _Owner]) -> set[str]:
-    """The keys whose capture is stored, claimed by no erasure, and not without this object: where
-    its input was erased it left a metadata blob that others pointed to, see `own_metadata`."""
-    stored = await _captured(connection, set(foreign.values()), going=False)
-    staying = {owner for owner, _, _ in stored}
-    named = {(owner, key) for owner, _, key in stored}
-    left = {owner for owner, _, key in stored if key is not None and is_edited(key)}
-    return {
-        key
-        for key, owner in foreign.items()
-        if owner in staying
-        and (owner not in left or not key.endswith("/metadata") or (owner, key) in named)
-    }
+    """The keys whose capture is stored, claimed by no erasure, and not without this object."""
+    rows: dict[_Owner, list[Any]] = defaultdict(list)
+    for owner, row in await _captured(connection, set(foreign.values()), claimed=False):
+        rows[owner].append(row)
+    return {key for key, owner in foreign.items() if any(_has(row, key) for row in rows[owner])}
+
+
+def _has(row: Any, key: str) -> bool:
+    """Not a part that was erased, or is claimed: it stayed for the others. Nor, where its input was
+    erased, the metadata blob that it left to others, see `own_metadata`."""
+    parts = (
+        (row.data_storage_key, row.input_gone),
+        (row.response_storage_key, row.response_gone),
+        (row.metadata_storage_key, False),
+    )
+    if any(named == key for named, _ in parts):
+        return any(named == key and not is_gone for named, is_gone in parts)
+    left = row.metadata_storage_key is not None and is_edited(row.metadata_storage_key)
+    return not (left and key.endswith("/metadata"))
 
 
 async def _captured(
-    connection: AsyncConnection, owners: set[_Owner], *, going: bool
-) -> list[tuple[_Owner, Identity, str | None]]:
-    """Those captures that are stored, marked or not claimed, each with its metadata blob."""
+    connection: AsyncConnection, owners: set[_Owner], *, claimed: bool
+) -> list[tuple[_Owner, Any]]:
+    """The rows of those captures: where something of them is claimed, or where not all of it is."""
     of_model: dict[str, list[_Owner]] = defaultdict(list)
     for owner in owners:
         of_model[owner.model_id].append(owner)
     query = select(registration.c.model_id, registration.c.model)
     query = query.where(registration.c.model_id.in_(set(of_model)))
     models = {row.model_id: row.model for row in await connection.execute(query)}
-    found: list[tuple[_Owner, Identity, str | None]] = []
+    found: list[tuple[_Owner, Any]] = []
     for model_id, model in sorted(models.items()):
         for lo, hi in around(owner.hour for owner in of_model[model_id]):
             # a stranger may name one capture under several hours: it is all of them
@@ -154,24 +173,34 @@ async def _captured(
             for owner in of_model[model_id]:
                 if lo <= owner.hour < hi:
                     near[owner.capture_id].append(owner)
-            for row in await connection.execute(_stored(model, lo, hi, list(near), going=going)):
-                identity, key = (row.model, row.uid), row.metadata_storage_key
-                found += [(owner, identity, key) for owner in near[row.capture_id]]
+            stored = _stored(model, lo, hi, list(near), claimed=claimed)
+            for row in await connection.execute(stored):
+                found += [(owner, row) for owner in near[row.capture_id]]
     return found
 
 
 def _stored(
-    model: int, lo: datetime, hi: datetime, captures: list[UUID], *, going: bool
+    model: int, lo: datetime, hi: datetime, captures: list[UUID], *, claimed: bool
 ) -> Select[Any]:
     here = inference.c
-    mark = select(erasing.c.uid).where(
-        erasing.c.model == here.model, erasing.c.uid == here.uid, erasing.c.scope == "inference"
+    claim = select(erasing.c.uid).where(
+        erasing.c.model == here.model,
+        erasing.c.uid == here.uid,
+        erasing.c.claimed_at.is_not(None),
     )
-    claimed = mark.where(erasing.c.claimed_at.is_not(None))
-    return select(here.capture_id, here.model, here.uid, here.metadata_storage_key).where(
+    whole, of_input, of_response = (
+        claim.where(erasing.c.scope == scope).exists()
+        for scope in ("inference", "input", "response")
+    )
+    return select(
+        *(here.capture_id, here.model, here.uid),
+        *(here.data_storage_key, here.response_storage_key, here.metadata_storage_key),
+        or_(here.data_deleted_at.is_not(None), of_input).label("input_gone"),
+        or_(here.response_deleted_at.is_not(None), of_response).label("response_gone"),
+    ).where(
         here.model == model,
         here.uid >= uid_floor(lo),
         here.uid < uid_floor(hi),
         here.capture_id == any_(literal(captures, ARRAY(UUID_TYPE(as_uuid=True)))),
-        mark.exists() if going else ~claimed.exists(),
+        claim.exists() if claimed else ~whole,
     )
