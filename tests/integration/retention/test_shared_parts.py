@@ -93,3 +93,19 @@ async def test_an_input_that_is_the_owners_answer_too_stays(
     assert await eraser.finish(await request(engine, owner, scope="input")) == "deleted"
     assert await eraser.finish(await request(engine, stranger)) == "deleted"
     assert storing.objects() == {key.key for key in owner.objects}
+
+
+async def test_who_shares_is_asked_for_some_at_a_time_and_of_those_that_are_claimed(
+    storing: Storing, engine: AsyncEngine
+) -> None:
+    model = await storing.model()
+    those = [
+        await storing.foreign(model, ago(days=n), "shared", None, None) for n in range(6, 0, -1)
+    ]
+    asked = await request(engine, *those[:5])
+    async with engine.begin() as connection:
+        page = await marks.page(connection, asked.id, after=None, limit=10)
+        await claims.mark_claimed(connection, asked.id, page[1:4])
+        found = [each async for each in claims.sharing(connection, page[:1], limit=2)]
+    assert [len(each) for each in found] == [2, 1]
+    assert set.union(*found) == {(model, one.uid) for one in those[1:4]}

@@ -53,8 +53,8 @@ async def spare(
 
     `since`: when the erasure was asked for; `in_ledger`: by an entry of the ledger. What it marked
     that is not stored is known by its keys alone: a hold of its model that is younger keeps it.
-    Others that share an object with these, and are marked too, are spared here as well: else their
-    object would go before their turn came. `going`: what of them was claimed before, and is being
+    Others that share an object with these, and were claimed before the hold came, are spared here
+    as well: else their object would go before their turn came. `going`: what of them is being
     erased now. Raises HoldUnreadable.
     """
     found = await in_force(connection)
@@ -67,9 +67,10 @@ async def spare(
         of_model |= await _not_stored(connection, younger, model, uids, in_ledger=in_ledger)
         kept |= {(model, uid): one for uid, one in of_model.items()}
     left = [mark for mark in page if (mark.model, mark.uid) not in kept]
-    for model, uids in by_model(await claims.sharing(connection, left) - going):
-        sharers = await holding(connection, found, model, uids)
-        kept |= {(model, uid): one for uid, one in sharers.items()}
+    async for some in claims.sharing(connection, left):
+        for model, uids in by_model(some - going):
+            sharers = await holding(connection, found, model, uids)
+            kept |= {(model, uid): one for uid, one in sharers.items()}
     await _set_apart(connection, kept)
     return left
 

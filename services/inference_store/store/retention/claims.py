@@ -1,7 +1,7 @@
 """Which objects an erasure may delete: those that nothing else points to. Asked in the gate."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -19,6 +19,7 @@ from sqlalchemy import (
     literal,
     or_,
     select,
+    tuple_,
 )
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -29,6 +30,9 @@ from inference_store.store.tables import blob_reference, erasing, inference, reg
 
 from .identities import Identity, by_model, marked_by
 from .marks import Mark, gate_exclusive
+
+# Claimed sharers that are looked at in one piece: an object may have any number.
+_SHARERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +59,31 @@ async def still_shared(connection: AsyncConnection, keys: Iterable[str]) -> set[
     return await _referenced(connection, keys)
 
 
-async def sharing(connection: AsyncConnection, page: Sequence[Mark]) -> set[Identity]:
-    """Those that are marked too, and point to an object of these marks: if a hold keeps one of
-    them, the object stays."""
-    wanted = {key for mark in page for key in mark.doomed}
-    listed = any_(literal(sorted(wanted), ARRAY(Text(collation="C"))))
+async def sharing(
+    connection: AsyncConnection, page: Sequence[Mark], *, limit: int = _SHARERS
+) -> AsyncIterator[set[Identity]]:
+    """Those that are claimed too, and point to an object of these marks, some at a time: if a hold
+    keeps one of them, the object stays. With one that is not claimed it stays anyway."""
+    own = {(mark.model, mark.uid) for mark in page}
+    listed = any_(
+        literal(sorted({key for mark in page for key in mark.doomed}), ARRAY(Text(collation="C")))
+    )
     here = blob_reference.c
-    marked = select(erasing.c.uid).where(erasing.c.model == here.model, erasing.c.uid == here.uid)
-    query = select(here.model, here.uid).distinct()
-    query = query.where(here.storage_key == listed, marked.exists())
-    found = {(row.model, row.uid) for row in await connection.execute(query)}
-    owners = {owner for mark in page for _, owner in _foreign(mark)}
-    if owners:
+    claimed = select(erasing.c.uid).where(
+        erasing.c.model == here.model,
+        erasing.c.uid == here.uid,
+        erasing.c.claimed_at.is_not(None),
+    )
+    place = (here.storage_key, here.model, here.uid)
+    query = select(*place).where(here.storage_key == listed, claimed.exists())
+    query = query.order_by(*place).limit(limit)
+    some = query
+    while rows := list(await connection.execute(some)):
+        yield {(row.model, row.uid) for row in rows} - own
+        some = query.where(tuple_(*place) > tuple_(*(literal(each) for each in rows[-1])))
+    if owners := {owner for mark in page for _, owner in _foreign(mark)}:
         captured = await _captured(connection, owners, claimed=True)
-        found |= {(row.model, row.uid) for _, row in captured}
-    return found - {(mark.model, mark.uid) for mark in page}
+        yield {(row.model, row.uid) for _, row in captured} - own
 
 
 async def mark_claimed(connection: AsyncConnection, erasure: UUID, page: Sequence[Mark]) -> None:
