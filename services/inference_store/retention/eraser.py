@@ -221,16 +221,15 @@ class Eraser:
             page = await marks.page(connection, one.id, after=after, limit=self._batch)
             if not page:
                 return NOTHING
+            if one.cause == "erased_again":
+                await claims.after_edits(connection, page)
             # before the erasure's row is locked, for which the rows of the batch before wait
             await marks.gate_exclusive(connection)
             if not await erasures.advance(connection, one.id, "marking"):
                 return NOTHING
+            in_ledger = one.cause in {"policy", "request"}
             left = await kept.spare(
-                connection,
-                page,
-                since=one.requested_at,
-                in_ledger=one.cause in {"policy", "request"},
-                going=self._going,
+                connection, page, since=one.requested_at, in_ledger=in_ledger, going=self._going
             )
             spared, last = len(left) < len(page), page[-1].place
             if not left:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -19,7 +20,10 @@ from inference_store.retention.pace import Pace
 from inference_store.store.blobs import Blobs
 from inference_store.store.blobs.reading import translated
 from inference_store.store.events import StorageKey
+from inference_store.store.events.event import Extras
 from inference_store.store.failpoints import FAILPOINTS
+from inference_store.store.layout import key_of
+from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.policies import Scope
 from inference_store.store.settings import ApiSettings
@@ -193,6 +197,32 @@ async def test_an_erasure_waits_for_the_edit_before_it(
     await erasing
     assert trial.objects == (["shared"] if shared else [])
     assert await trial.references() == ({("shared", trial.two.uid)} if shared else set())
+
+
+async def test_what_came_again_is_erased_after_the_edit_that_did_not_see_it_come(
+    trial: Trial, slow: SlowBlobs, slow_client: httpx.AsyncClient
+) -> None:
+    """The ingester marks without the row's lock; the edit writes what it read, the request too."""
+    capture = uuid4()
+    key = key_of("captures", "model", at(0), capture, "metadata")
+    extras, keys = Extras(capture_id=capture), (None, None, f"{trial.bucket}/{key}")
+    captured = Made("captured", at(0), _ITEMS, extras=extras, keys=keys)
+    trial.put(key, b'{"metadata": %b, "request": {"prompt": "secret"}}' % _BLOB)
+    await trial.begin(captured)
+    editing = asyncio.create_task(edit(slow_client, captured))
+    assert await asyncio.to_thread(slow.arrived.wait, 180)
+    async with trial.engine.begin() as connection:
+        storage_key = str(StorageKey(trial.bucket, key))
+        arrival = (trial.model, captured.uid, "input", None, None, storage_key, None)
+        await erasures.enqueue_arrivals(connection, [arrival], cause="erased_again")
+        (again,) = await erasures.unfinished(connection, failed=False)
+    erasing = asyncio.create_task(trial.finish(again))
+    await until(lambda: waiting(trial.engine), lambda count: count == 1 or erasing.done())
+    slow.go.set()
+    assert (await editing).status_code == 200
+    await erasing
+    left = json.loads(slow.get(StorageKey(trial.bucket, key), limit=1000))
+    assert left == {"metadata": _EDIT["metadata"]}
 
 
 async def waiting(engine: AsyncEngine) -> int:

@@ -1,6 +1,9 @@
 """An input or a response that was erased does not come back with a redelivery of its event."""
 
 from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from uuid import UUID, uuid4
 
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -9,15 +12,18 @@ from inference_store.retention.eraser import Eraser
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import Outcome
 from inference_store.store.events import StorageKey
+from inference_store.store.layout import key_of
 from inference_store.store.retention import erasures
 from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import inference
+from inference_store.store.tables import erasing, erasure, inference
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import Line
 from tests.integration.retention.conftest import NoPace
 from tests.polling import until
-from tests.producer import capture
+from tests.producer import START, Capture, capture
 from tests.servers.minio import S3
+
+NONE = (None, None, None)
 
 
 async def test_what_was_erased_and_is_written_again_is_deleted_again(
@@ -57,3 +63,44 @@ async def test_what_was_erased_and_is_written_again_is_deleted_again(
     assert {key.key for key in left} == {c.key(k) for c in everything for k in kinds} - gone
     async with engine.connect() as connection:
         assert await connection.scalar(select(func.count()).select_from(inference)) == 3
+
+
+@dataclass(frozen=True, slots=True)
+class Own(Capture):
+    """One of our own producers: its keys are of no other, so its events do not wait for marks."""
+
+    id: UUID = field(default_factory=uuid4)
+
+    def key(self, kind: str) -> str:
+        at = START + timedelta(milliseconds=self.number)
+        return key_of("captures", self.model_id, at, self.id, kind)  # type: ignore[arg-type]
+
+
+def own(number: int) -> Own:
+    id = uuid4()
+    return Own(number, extras={"capture_id": str(id)}, id=id)
+
+
+async def test_what_is_written_again_while_it_is_being_deleted_is_deleted_once_more(
+    running: Line, engine: AsyncEngine
+) -> None:
+    """Its row does not say yet that it is gone. What is only marked is deleted after it came."""
+    _, producer = running
+    claimed, marked = own(1), own(2)
+    await producer.produce(claimed, marked)
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 2)
+    async with engine.begin() as connection:
+        rows = (await connection.execute(select(inference))).all()
+        arrivals = [(row.model, row.uid, "input", row.data_storage_key, *NONE) for row in rows]
+        await erasures.enqueue_arrivals(connection, arrivals, cause="policy")
+        here = erasing.c.data_storage_key.like(f"%{claimed.key('data')}")
+        await connection.execute(update(erasing).where(here).values(claimed_at=func.now()))
+    await producer.produce(claimed, marked)
+    await until(lambda: counted(engine), lambda found: found.total() == 4)
+    query = select(erasing.c.scope, erasing.c.data_storage_key)
+    query = query.join(erasure, erasure.c.id == erasing.c.erasure)
+    async with engine.connect() as connection:
+        again = (await connection.execute(query.where(erasure.c.cause == "erased_again"))).all()
+    assert [(row.scope, row.data_storage_key.endswith(claimed.key("data"))) for row in again] == [
+        ("input", True)
+    ]

@@ -63,10 +63,12 @@ async def expire_parts(
 async def erase_parts_again(
     connection: AsyncConnection, settled: Sequence[tuple[Read, Outcome]]
 ) -> None:
-    """Inputs and responses that were erased, of inferences that stay, and that a producer may have
-    written again, as a spool does before it sends an event once more: they are queued again.
+    """Inputs and responses that were erased, or are being, of inferences that stay, and that a
+    producer may have written again, as a spool does before it sends an event once more: they are
+    queued again.
 
-    An object that is the inference's in another way too stays.
+    An object that is the inference's in another way too stays. The row is not locked, for whoever
+    edits it may wait for the gate, which we hold: the eraser waits for the edit.
     """
     items = {
         item.identity: item

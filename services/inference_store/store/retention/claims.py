@@ -28,7 +28,7 @@ from inference_store.store.events import StorageKey, parse_stored, uid_floor
 from inference_store.store.layout import around, capture_of, is_edited
 from inference_store.store.tables import blob_reference, erasing, inference, registration
 
-from .identities import Identity, by_model, marked_by
+from .identities import Identity, among, by_model, marked_by
 from .marks import Mark, gate_exclusive
 
 # Claimed sharers that are looked at in one piece: an object may have any number.
@@ -42,6 +42,15 @@ class _Owner:
     model_id: str
     hour: datetime
     capture_id: UUID
+
+
+async def after_edits(connection: AsyncConnection, page: Sequence[Mark]) -> None:
+    """Wait for the edits of inferences whose marks were made without their rows' locks: one that is
+    under way did not see them, and none begins that does not. Before the gate, for an edit takes it
+    with the row locked."""
+    for model, uids in by_model((mark.model, mark.uid) for mark in page):
+        rows = select(inference.c.uid).where(among(inference, model, uids))
+        await connection.execute(rows.order_by(inference.c.uid).with_for_update())
 
 
 async def claim(connection: AsyncConnection, marks: Sequence[Mark]) -> frozenset[str]:
