@@ -6,10 +6,11 @@ Between the two looks an ingester may have written, and an eraser deleted.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence, Set
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 from uuid import UUID
 
-from sqlalchemy import ARRAY, Text, any_, literal, select, union
+from sqlalchemy import ARRAY, CompoundSelect, Text, any_, literal, select, union
 from sqlalchemy import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -51,17 +52,16 @@ async def unknown(
     query = select(here).where(here == any_(literal(sorted(left), ARRAY(Text(collation="C")))))
     left -= set((await connection.execute(query)).scalars())
     left -= await marks.claimed(connection, left, objects=objects)
-    left -= await _held(connection, left)
+    left -= set((await connection.execute(held(left))).scalars())
     return left - await _owned(connection, left)
 
 
-async def _held(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+def held(keys: Iterable[str]) -> CompoundSelect[Any]:
     """Those that are kept for a legal hold though nothing is stored of them: what came after it had
-    expired is no row, and no mark any more."""
-    listed = any_(literal(sorted(keys), ARRAY(Text())))
+    expired is no row, and no mark any more. Each column by its index: it is asked in the gate."""
+    listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
     columns = [erasure_held.c[name] for name in _KEYS]
-    found = union(*(select(column).where(column == listed) for column in columns))
-    return set((await connection.execute(found)).scalars())
+    return union(*(select(column).where(column == listed) for column in columns))
 
 
 async def _owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:

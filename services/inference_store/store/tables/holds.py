@@ -63,4 +63,9 @@ erasure_held = Table(
     # when it had been claimed before the hold: then some of its objects may be gone
     Column("claimed_at", DateTime(timezone=True)),
     Index("erasure_held_hold_idx", "hold", "hold_revision"),
+    # whether an object is kept for what is not stored
+    *(
+        Index(f"erasure_held_{name}_idx", f"{name}_storage_key")
+        for name in ("data", "response", "metadata", "sidecar")
+    ),
 )
