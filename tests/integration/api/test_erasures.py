@@ -157,6 +157,23 @@ async def test_what_does_not_exist_is_said(client: httpx.AsyncClient, serve: Ser
     assert "Nothing that is stored matched" in nothing["message"]
 
 
+async def test_what_another_erasure_hides_is_there_to_be_erased(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    """The other is cancelled, and what it had hidden goes all the same."""
+    other = (await client.delete("/v1/models/model/inferences/i1")).json()
+    body: dict[str, Any] = {"inference_ids": ["i1", f"uid:{person(1, 'bob').uid}", "nobody"]}
+    told = (await client.post(ERASURES, json={**body, "dry_run": True})).json()
+    assert (told["inferences"], told["not_found"]) == (1, ["nobody"])
+    one = await asked(client, body)
+    assert one["not_found"] == ["nobody"]
+    assert (await client.post(f"/v1/erasures/{other['id']}/cancel")).status_code == 202
+    await serve()
+    assert (await followed(client, other))["state"] == "cancelled"
+    assert (await followed(client, one))["inferences"] == 1
+    assert "i1" not in await left(engine)
+
+
 @pytest.mark.parametrize("body", [{}, {"filter": "n > 1", "inference_ids": ["i1"]}], ids=str)
 async def test_exactly_one_question_is_asked(client: httpx.AsyncClient, body: Any) -> None:
     answer = await client.post(ERASURES, json=body)

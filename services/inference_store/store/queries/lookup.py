@@ -91,18 +91,21 @@ def uid_in(inference_id: str) -> UUID | None:
         raise Invalid(f"{inference_id!r} is not `uid:` and a UUID.") from None
 
 
-async def _by_uid(connection: AsyncConnection, model: int, uid: UUID) -> Sequence[UUID]:
-    """The uid itself if it is there; its time says where to look."""
+async def _by_uid(
+    connection: AsyncConnection, model: int, uid: UUID, *, hidden: bool = False
+) -> Sequence[UUID]:
+    """The uid itself if it is there; its time says where to look. `hidden`: also what is being
+    erased."""
     try:
         at = received_at_of(uid)
-        around = await spans(connection, lo=at, hi=at + timedelta(microseconds=1))
+        around = await spans(connection, lo=at, hi=at + timedelta(microseconds=1), closed=hidden)
     except OverflowError:
         return []
     if not around or at >= datetime(9999, 1, 1, tzinfo=UTC):
         return []
     scope = Scope(model, uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
     rows = select(inference.c.uid).where(scope.of(inference))
-    if await has_marks(connection, model):
+    if not hidden and await has_marks(connection, model):
         rows = rows.where(unmarked(scope, inference.c.uid))
     return list((await connection.execute(rows)).scalars())
 
@@ -154,25 +157,26 @@ async def absent(
     *,
     seconds: float = MOST_SECONDS,
 ) -> list[str]:
-    """Those ids that no inference of the model has, in their order. Raises Invalid, OutOfTime."""
+    """Those ids that no inference of the model has, in their order. One that is hidden, as another
+    erasure takes it, has its id still. Raises Invalid, OutOfTime."""
     deadline = Deadline.after(seconds)
     left = dict.fromkeys(inference_ids)
     for each in inference_ids:
         uid = uid_in(each)
-        if uid is not None and await _by_uid(connection, model, uid):
+        if uid is not None and await _by_uid(connection, model, uid, hidden=True):
             left.pop(each, None)
-    marks = await has_marks(connection, model)
-    for part in await pieces(connection, Scope(model, LOWEST, HIGHEST), newest_first=True):
+    everywhere = Scope(model, LOWEST, HIGHEST)
+    for part in await pieces(connection, everywhere, newest_first=True, closed=True):
         names = [each for each in left if not each.startswith(UID_PREFIX)]
         if not names:
             break
-        rows = await fetch(connection, _some_named(part, names, marks=marks), deadline)
+        rows = await fetch(connection, _some_named(part, names), deadline)
         for row in rows:
             left.pop(row.name, None)
     return list(left)
 
 
-def _some_named(scope: Scope, names: Sequence[str], *, marks: bool) -> CompoundSelect[Any]:
+def _some_named(scope: Scope, names: Sequence[str]) -> CompoundSelect[Any]:
     """Which of the names some inference of the scope has."""
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
     ways = []
@@ -180,6 +184,5 @@ def _some_named(scope: Scope, names: Sequence[str], *, marks: bool) -> CompoundS
         (inference, inference.c.inference_id),
         (inference_alias, inference_alias.c.alias),
     ):
-        rows = select(column.label("name")).where(scope.of(table), column == listed)
-        ways.append(rows.where(unmarked(scope, table.c.uid)) if marks else rows)
+        ways.append(select(column.label("name")).where(scope.of(table), column == listed))
     return union(*ways)

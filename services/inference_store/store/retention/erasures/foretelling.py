@@ -46,6 +46,8 @@ async def foretell(
         truth = await truth_of(connection, model, asked)
         where = window(model, None, None)
         query = await query_of(connection, where, [truth], certain=True)
+        # as it will be marked: also what another erasure hides, which may yet be cancelled
+        query = replace(query, marks=False, closed=True)
         found[model] = await _of_model(connection, query, deadline)
         doubts = await doubted(connection, where, [truth])
         if doubts is not None and not found[model].partial:
@@ -57,7 +59,7 @@ async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadlin
     total = Foretold()
     if query.nothing or query.scope.empty:
         return total
-    for part in await pieces(connection, query.scope, newest_first=True):
+    for part in await pieces(connection, query.scope, newest_first=True, closed=query.closed):
         held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
         try:
             rows = await fetch(connection, _counted(query, part, held), deadline, large=query.large)
