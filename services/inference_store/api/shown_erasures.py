@@ -32,7 +32,7 @@ async def shown(
     ids = sorted(name for model in models if (name := names.get(model)) is not None)
     asked = None if one.asked is None else {k: v for k, v in one.asked.items() if k != "saved"}
     standing = await obstacles.listed(connection, one.id)
-    return named(one, "model", "table_rows", "marked", "held") | {
+    return named(one, "model", "table_rows", "marked", "held", "in_force_at") | {
         "model_id": None if one.model is None else names.get(one.model),
         "model_ids": ids,
         "asked": asked,

@@ -229,7 +229,7 @@ class Eraser:
                 return NOTHING
             in_ledger = one.cause in {"policy", "request"}
             left = await kept.spare(
-                connection, page, since=one.requested_at, in_ledger=in_ledger, going=self._going
+                connection, page, since=one.since, in_ledger=in_ledger, going=self._going
             )
             spared, last = len(left) < len(page), page[-1].place
             if not left:

@@ -24,7 +24,6 @@ from inference_store.store.tables import (
     erasure,
     erasure_held,
     hold,
-    hold_change,
     inference,
 )
 
@@ -51,16 +50,16 @@ async def spare(
 ) -> list[Mark]:
     """The marks that no hold keeps, of those that an erasure is about to claim. After the gate.
 
-    `since`: when the erasure was asked for; `in_ledger`: by an entry of the ledger. What it marked
-    that is not stored is known by its keys alone: a hold of its model that is younger keeps it.
-    Others that share an object with these, and were claimed before the hold came, are spared here
-    as well: else their object would go before their turn came. `going`: what of them is being
+    `since`: when the erasure came into force; `in_ledger`: by an entry of the ledger. What it
+    marked that is not stored is known by its keys alone: a hold of its model that is younger keeps
+    it. Others that share an object with these, and were claimed before the hold came, are spared
+    here as well: else their object would go before their turn came. `going`: what of them is being
     erased now. Raises HoldUnreadable.
     """
     found = await in_force(connection)
     if not found:
         return list(page)
-    younger = await placed_since(connection, found, since, in_ledger=in_ledger)
+    younger = [one for one in found if one.in_force_at > since]
     kept: dict[Identity, Hold] = {}
     for model, uids in by_model((mark.model, mark.uid) for mark in page):
         of_model = await holding(connection, found, model, uids)
@@ -73,19 +72,6 @@ async def spare(
             kept |= {(model, uid): one for uid, one in sharers.items()}
     await _set_apart(connection, kept)
     return left
-
-
-async def placed_since(
-    connection: AsyncConnection, found: Sequence[Hold], since: datetime, *, in_ledger: bool
-) -> list[Hold]:
-    """The holds that came after the erasure. Where both are in the ledger, by its times: a restored
-    backup has them all anew, from one moment on."""
-    if not in_ledger:
-        return [one for one in found if one.in_force_at > since]
-    here = hold_change.c
-    query = select(here.hold).where(here.hold.in_([one.id for one in found]), here.at > since)
-    changed = set((await connection.execute(query)).scalars())
-    return [one for one in found if one.id in changed]
 
 
 async def leave_out(

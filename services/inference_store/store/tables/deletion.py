@@ -154,6 +154,8 @@ erasure = Table(
     Column("certificate", BigInteger),
     # the rules and limits that let it expire: level, subject and version of their policy
     Column("decided_by", JSONB, nullable=False, server_default=text("'[]'")),
+    # when it came into force, by the clock of Postgres; NULL: of a version before
+    Column("in_force_at", DateTime(timezone=True), server_default=func.clock_timestamp()),
     Index("erasure_state_idx", "state"),
     Index("erasure_model_requested_at_idx", "model", "requested_at"),
 )

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.holds import in_force, kept
+from inference_store.store.holds import in_force
 from inference_store.store.holds.kept import Held
 from inference_store.store.holds.of_events import keeping
 from inference_store.store.retention import tombstones
@@ -29,10 +29,9 @@ async def parted(
     found = await in_force(connection, [model]) if some else []
     if not found:
         return list(some), []
-    in_ledger = one.cause in {"policy", "request"}
-    younger = await kept.placed_since(connection, found, one.requested_at, in_ledger=in_ledger)
+    younger = [hold for hold in found if hold.in_force_at > one.since]
     uids = [each.event.uid for each in some if each.event is not None]
-    gone = await tombstones.since(connection, model, uids, one.requested_at) if uids else set()
+    gone = await tombstones.since(connection, model, uids, one.since) if uids else set()
     free: list[Aside] = []
     held: list[Held] = []
     for each in some:

@@ -81,6 +81,13 @@ class Erasure:
     error: str | None
     certificate: int | None
     decided_by: list[dict[str, Any]]
+    in_force_at: datetime | None
+
+    @property
+    def since(self) -> datetime:
+        """To compare with holds: by the clock of Postgres, as theirs, for those of processes may
+        differ. Of one that a version before made, when it was asked for."""
+        return self.in_force_at or self.requested_at
 
 
 COLUMNS: Final = [erasure.c[each.name] for each in fields(Erasure)]
