@@ -217,12 +217,6 @@ async def page(
     ]
 
 
-async def remaining(connection: AsyncConnection, erasure: UUID) -> int:
-    """How many marks of an erasure are left."""
-    query = select(func.count()).select_from(erasing).where(erasing.c.erasure == erasure)
-    return int(await connection.scalar(query) or 0)
-
-
 async def remove(
     connection: AsyncConnection, erasure: UUID, model: int, uids: Sequence[UUID]
 ) -> int:
