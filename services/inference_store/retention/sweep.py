@@ -138,6 +138,8 @@ class Sweep:
             return None
 
     async def _span(self, span: Span, *, is_closed: bool) -> None:
+        if is_closed and await self._is_others(span):
+            return
         failpoint("retention.span_close.before")
         goes_whole = await self._close(span, is_closed=is_closed)
         failpoint("retention.span_close.after")
@@ -149,6 +151,13 @@ class Sweep:
         for model in models:
             for work in self._plan.work.get(model, ()):
                 await self._erase(work, span)
+
+    async def _is_others(self, span: Span) -> bool:
+        """Whether a closed span has something of models that the run is not of: a run of all has
+        closed it, and the next one goes on with it."""
+        async with self._engine.connect() as connection:
+            models = await spans.models_in(connection, span)
+        return not all(map(self._plan.is_of, models))
 
     async def _close(self, span: Span, *, is_closed: bool) -> bool:
         """Whether the whole span goes, and no writer may write into it from now on."""

@@ -91,13 +91,18 @@ class Plan:
         return self.ends(model for model, each in now.items() if each == self.chains.get(model))
 
     def ends(self, models: Iterable[int] | None = None) -> dict[int, datetime | None]:
-        """Until when everything of these models, or of all, has expired."""
+        """Until when everything of these models, or of all, has expired; of the run's alone: what
+        goes by it is no other model's."""
         some = self.chains if models is None else models
-        return {model: self.chains[model].ends(self.now) for model in some}
+        return {model: self.chains[model].ends(self.now) for model in some if self.is_of(model)}
+
+    def is_of(self, model: int) -> bool:
+        """Whether the run is of this model."""
+        return self._models is None or model in self._models
 
     def latest(self) -> datetime | None:
         """Nothing that was received from here on has expired by age."""
-        ends = [chain.latest(self.now) for chain in self.chains.values()]
+        ends = [each.latest(self.now) for model, each in self.chains.items() if self.is_of(model)]
         return max((end for end in ends if end is not None), default=None)
 
     def swept(self) -> dict[Frontier, datetime]:
@@ -111,7 +116,7 @@ class Plan:
 
     async def _plan(self, connection: AsyncConnection, model: int) -> None:
         chain = self.chains.get(model)
-        if chain is None or (self._models is not None and model not in self._models):
+        if chain is None or not self.is_of(model):
             self.work.pop(model, None)
             return
         rules = await selection.decided(connection, chain)

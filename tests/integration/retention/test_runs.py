@@ -122,6 +122,45 @@ async def test_a_whole_partition_is_dropped_and_remembered(
     assert found == {(gone[0].model, gone[0].uid)}
 
 
+async def test_a_run_drops_no_partition_that_has_another_models_inferences(
+    storing: Storing, retain: Retain, engine: AsyncEngine
+) -> None:
+    """They have expired too, but what goes by a run of one project is that project's alone."""
+    first, second = await storing.model("first"), await storing.model("second")
+    at = ago(days=200)
+    mine, others = [await storing.inferences(model, 3, at) for model in (first, second)]
+    for model in (first, second):
+        await storing.keep(model, inference="P100D")
+    async with engine.begin() as connection:
+        moved = registration.update().where(registration.c.model == first)
+        await connection.execute(moved.values(project_id="p"))
+    run = await retain(project_id="p")
+    assert (run.inferences_deleted, run.partitions_dropped) == (len(mine), 0)
+    assert await storing.stored() == {one.uid for one in others}
+    async with engine.connect() as connection:
+        assert {each.model for each in await erasures.listed(connection)} == {first}
+    # all that is left is of this run
+    run = await retain(second)
+    assert (run.inferences_deleted, run.partitions_dropped) == (len(others), 1)
+
+
+async def test_a_run_leaves_a_closed_partition_of_another_model_to_a_run_of_all(
+    storing: Storing, retain: Retain, engine: AsyncEngine
+) -> None:
+    models = [await storing.model(name) for name in ("first", "second")]
+    for model in models:
+        await storing.inferences(model, 3, ago(days=200))
+        await storing.keep(model, inference="P100D")
+    async with engine.begin() as connection:
+        await connection.execute(partition_span.update().values(state="dropping"))
+    run = await retain(models[0])
+    assert (run.inferences_deleted, run.partitions_dropped) == (0, 0)
+    assert await storing.scalar("SELECT DISTINCT state FROM partition_span") == "dropping"
+    run = await retain()
+    assert (run.inferences_deleted, run.partitions_dropped) == (6, 1)
+    assert await storing.stored() == set()
+
+
 async def test_what_is_old_is_forgotten_in_batches(
     storing: Storing, retain: Retain, engine: AsyncEngine
 ) -> None:
