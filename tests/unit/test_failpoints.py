@@ -54,7 +54,7 @@ ALONE = {
     "orphans._gather": "names that are gathered anew by the next process",
     "orphans._take": "what stays is told; then the ledger, between orphans.batch.before and after",
     "orphans._finish": "an erasure of orphans is said to be over; the next turn says it again",
-    "pruning.prune": "our own records: one transaction a batch",
+    "pruning._transaction": "our own records: one transaction a batch",
     "requests._rewrite": "between the failpoints of the deletion of objects, by eraser._delete",
     "sizing._some": "a size that was asked of the bucket, and is asked again",
     "sweep._limit_of": "counts, which are counted again",

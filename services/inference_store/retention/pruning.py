@@ -1,9 +1,11 @@
 """Our own records go when they are old enough, batch by batch."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
 
-from sqlalchemy.ext.asyncio import AsyncEngine
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import audit_chain
 from inference_store.store.audit_chain import Sign
@@ -14,7 +16,7 @@ from inference_store.store.certificates.signed import canonical
 from inference_store.store.errors import Unavailable
 from inference_store.store.ledger import Ledger
 from inference_store.store.metrics import PRUNED
-from inference_store.store.retention.own_records import RECORDS
+from inference_store.store.retention.own_records import RECORDS, Records
 from inference_store.store.settings import RetentionSettings
 
 from .linking import all_linked
@@ -22,6 +24,10 @@ from .pace import Pace
 
 _BATCH = 10_000
 _CHECKPOINT_SECONDS = 3600.0
+
+
+class _NotDue(Exception):
+    """Another has noted a checkpoint meanwhile."""
 
 
 async def prune(
@@ -43,7 +49,7 @@ async def prune(
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
             await pace.next_step()
-            async with engine.begin() as connection:
+            async with _transaction(engine, ledger, records) as connection:
                 pruned = await records.prune(connection, seconds, _BATCH, sign)
             PRUNED.labels(records.name).inc(pruned)
     if audit_head is not None:
@@ -53,13 +59,35 @@ async def prune(
             await asyncio.to_thread(audit_head.put_once, canonical(newest))
 
 
+@asynccontextmanager
+async def _transaction(
+    engine: AsyncEngine, ledger: Ledger, records: Records
+) -> AsyncIterator[AsyncConnection]:
+    """Where the audit is cut a checkpoint is signed, which names the one before it: in the ledger's
+    turn, where the others are."""
+    if records.name == "audit":
+        async with ledger.turn() as connection, connection.begin():
+            yield connection
+    else:
+        async with engine.begin() as connection:
+            yield connection
+
+
 async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
     """Where the audit's chain stands goes to the bucket too: a tail cut off here is seen there."""
-    async with engine.connect() as connection:
+
+    async def said(connection: AsyncConnection) -> dict[str, Any]:
+        # looked at in the turn: two services would sign two that name the same one before them
         body = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS, sign=sign)
-    if body is not None:
-        with suppress(Unavailable):  # others write: the next run notes it
-            await ledger.write("audit_checkpoint", body, actor="retention")
+        if body is None:
+            raise _NotDue
+        return body
+
+    async with engine.connect() as connection:
+        is_due = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS) is not None
+    if is_due:
+        with suppress(Unavailable, _NotDue):  # others write: the next run notes it
+            await ledger.write("audit_checkpoint", said, actor="retention")
 
 
 async def forget_values(ledger: Ledger, settings: RetentionSettings, pace: Pace) -> None:

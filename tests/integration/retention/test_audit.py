@@ -1,17 +1,30 @@
 """The audit has a retention of its own: a scheduled run removes what is old enough, to the last."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from pydantic import SecretStr
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
+from inference_store.retention.pruning import prune
+from inference_store.store import audit_chain
+from inference_store.store.access import Action, Who, note
 from inference_store.store.admin import Heartbeat
 from inference_store.store.blobs import Blobs
+from inference_store.store.certificates import chain, documents
+from inference_store.store.certificates.audit_checkpoints import Checking
+from inference_store.store.certificates.keys import new_key
+from inference_store.store.certificates.signed import signed
+from inference_store.store.ledger import Ledger
 from inference_store.store.retention.leadership import candidacy
 from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import audit
+from inference_store.store.tables import audit, audit_checkpoint
+
+from .conftest import NoPace
 
 
 async def test_a_scheduled_run_prunes_the_audit(
@@ -36,3 +49,45 @@ async def test_a_scheduled_run_prunes_the_audit(
         left = await connection.scalar(select(func.count()).select_from(audit))
     assert left is not None
     assert 900 <= left <= 1000
+
+
+class _Overtaken(Ledger):
+    """Something happens before it has its turn."""
+
+    def __init__(self, *args: Any, first: Callable[[], Awaitable[None]], **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._first = first
+
+    async def write(self, kind: str, body: Any, **more: Any) -> Any:
+        await self._first()
+        return await super().write(kind, body, **more)
+
+
+async def test_of_two_services_that_find_a_checkpoint_due_one_notes_it(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
+) -> None:
+    key = new_key()
+    keyed = settings.model_copy(update={"certificate_key": SecretStr(key.pem)})
+    async with engine.begin() as connection:
+        document = documents.key_of(key.public, place=await chain.head(connection))
+        await chain.add(connection, signed(key, chain.KEY, document))
+
+    async def write() -> None:
+        async with engine.begin() as connection:
+            for _ in range(3):
+                await note(connection, Who("key:ada", None), Action.LINKS_MADE)
+
+    async def other() -> None:
+        await write()
+        ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
+        await prune(engine, keyed, NoPace(), ledger)
+
+    await write()
+    late = _Overtaken(engine, blobs, prefix=settings.ledger_prefix, first=other)
+    await prune(engine, keyed, NoPace(), late)
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        found = list((await connection.execute(select(audit_checkpoint.c.number))).scalars())
+        verdict = await audit_chain.verify(connection, await Checking.of(connection))
+    assert found == [6]
+    assert verdict.faults == []

@@ -165,6 +165,14 @@ class Ledger:
         )
 
     @asynccontextmanager
+    async def turn(self) -> AsyncIterator[AsyncConnection]:
+        """A connection for transactions that no entry comes between; one that a crash has left has
+        its effect first. Raises LedgerApart; BlobsAway."""
+        async with self._turn() as connection:
+            await self._settle(connection)
+            yield connection
+
+    @asynccontextmanager
     async def _turn(self) -> AsyncIterator[AsyncConnection]:
         """A connection of our own that may write: no other process, no other task does."""
         async with self._one_at_a_time, self._engine.connect() as connection:
