@@ -30,11 +30,14 @@ from inference_store.store.retention.erasures import (
     marking,
     unstored,
 )
+from inference_store.store.retention.erasures.chosen import Subject
 from inference_store.store.retention.erasures.unstored import Aside, Metadatas
 
 from .pace import Pace
 
 _METADATA_BYTES = 1024 * 1024
+# Entries of the audit that are looked at in one transaction.
+_AUDITED = 1000
 _log = structlog.get_logger()
 
 
@@ -79,16 +82,29 @@ class Asides:
                 return
 
     async def take_audited(self, one: Erasure) -> None:
-        """What the audit says of the subject goes, unless the erasure has been cancelled."""
+        """What the audit says of the subject goes, unless the erasure has been cancelled: page by
+        page, each in a transaction of its own, which a crash only makes look again."""
         subject = chosen.subject_in(one.asked)
         if subject is None:
             return
+        after: int | None = 0
+        while after is not None:
+            await self._pace.next_step()
+            after = await self._take_mentions(one, subject, after)
+
+    async def _take_mentions(self, one: Erasure, subject: Subject, after: int) -> int | None:
+        """A page of the audit; the last that was looked at. None: there is none, or the erasure has
+        been cancelled, and nothing is taken."""
         async with self._engine.connect() as connection:
-            said = (subject.key, subject.value)
-            taken = await audit_chain.forget(connection, one.id, mentions=[said])
-            if taken and await erasures.begin_deleting(connection, one.id):
+            taken, last = await audit_chain.forget_mentions(
+                connection, one.id, subject.key, subject.value, after=after, limit=_AUDITED
+            )
+            if taken:
+                if not await erasures.begin_deleting(connection, one.id):
+                    return None
                 await erasures.count(connection, one.id, table_rows={"audit": taken})
                 await connection.commit()
+        return last
 
     async def _pages(self, one: Erasure) -> AsyncIterator[tuple[int, Table, list[Aside]]]:
         async with self._engine.connect() as connection:

@@ -6,10 +6,11 @@ from uuid import UUID
 import httpx
 import orjson
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.asides import Asides
+from inference_store.retention.pace import Stopped
 from inference_store.store import dead_letters, parked
 from inference_store.store.access import Action, Who, note
 from inference_store.store.blobs import Blobs
@@ -274,6 +275,40 @@ async def test_what_the_audit_says_of_a_subject_goes_with_it(
     query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
     async with engine.connect() as connection:
         assert list((await connection.execute(query)).scalars()) == [{}, *said[1:]]
+
+
+async def test_a_look_through_the_audit_is_committed_by_pages_and_goes_on(
+    client: httpx.AsyncClient, engine: AsyncEngine, blobs: Blobs
+) -> None:
+    one = await asked(client, SUBJECT)
+    said = "CASE WHEN n % 1000 = 1 THEN 'person = ''ann''' ELSE '' END"
+    async with engine.begin() as connection:
+        made = f"SELECT 'x', 'policy_set', jsonb_build_object('filter', {said})"
+        many = "FROM generate_series(1, 2500) AS n"
+        await connection.execute(text(f"INSERT INTO audit (actor, action, detail) {made} {many}"))
+        found = await erasures.find(connection, UUID(one["id"]))
+    assert found is not None
+
+    class Interrupted(NoPace):
+        steps = 0
+
+        async def next_step(self) -> None:
+            self.steps += 1
+            if self.steps == 3:
+                raise Stopped
+
+    asides = Asides(engine, blobs, Interrupted())
+    with pytest.raises(Stopped):
+        await asides.take_audited(found)
+    taken = select(func.count()).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")
+    async with engine.connect() as connection:
+        assert await connection.scalar(taken) == 2
+    await asides.take_audited(found)
+    async with engine.connect() as connection:
+        assert await connection.scalar(taken) == 3
+        again = await erasures.find(connection, found.id)
+    assert again is not None
+    assert again.table_rows["audit"] == 3
 
 
 async def _model(engine: AsyncEngine) -> int:

@@ -7,7 +7,7 @@ So an erasure can take the values, and the chain still closes.
 
 from .checkpoints import Sign, apply_checkpoint, due, newest_signed, prune, unsigned
 from .linking import link, unlinked
-from .taking import forget
+from .taking import forget, forget_mentions
 from .verdict import Fault, Verdict
 from .verifying import verify
 
@@ -18,6 +18,7 @@ __all__ = [
     "apply_checkpoint",
     "due",
     "forget",
+    "forget_mentions",
     "link",
     "newest_signed",
     "prune",

@@ -16,33 +16,32 @@ from .mentioning import mentions as mentioned
 
 ACTOR: Final = "retention"
 _AT_ONCE = 10_000
-_PAGE = 1000
 
 
-async def forget(
-    connection: AsyncConnection,
-    erasure: UUID,
-    *,
-    uids: Collection[UUID] = (),
-    mentions: Collection[tuple[str, str]] = (),
-) -> int:
-    """Take `uid` and `detail` out of every entry about these inferences, and of every one whose
-    detail mentions one of `mentions`, a subject's key and value; how many.
+async def forget(connection: AsyncConnection, erasure: UUID, *, uids: Collection[UUID]) -> int:
+    """Take `uid` and `detail` out of every entry about these inferences; of how many.
 
     In the erasure's own transaction; repeatable. An entry of its own lists those it took from:
-    values that are gone without one are a fault of the chain. `mentions` reads the whole audit:
-    once an erasure, not once a batch.
+    values that are gone without one are a fault of the chain.
     """
     taken = 0
     while uids and (found := await _about(connection, uids)):
         taken += await _take(connection, erasure, found)
-    for key, value in mentions:
-        after = 0
-        while page := await _page(connection, after):
-            after = page[-1].id
-            found = [row.id for row in page if mentioned(row.detail, key, value)]
-            taken += await _take(connection, erasure, found)
     return taken
+
+
+async def forget_mentions(
+    connection: AsyncConnection, erasure: UUID, key: str, value: str, *, after: int, limit: int
+) -> tuple[int, int | None]:
+    """As `forget`, of entries whose detail mentions a subject's key and value: looks at `limit`
+    entries behind `after`. Of how many, and the last that was looked at; None: there are none
+    left. The whole audit is read, once an erasure: each page in a transaction of its own."""
+    page = await _page(connection, after, limit)
+    if not page:
+        return 0, None
+    found = [row.id for row in page if mentioned(row.detail, key, value)]
+    taken = await _take(connection, erasure, await _locked(connection, found))
+    return taken, page[-1].id
 
 
 async def _take(connection: AsyncConnection, erasure: UUID, found: Sequence[int]) -> int:
@@ -65,11 +64,19 @@ async def _about(connection: AsyncConnection, uids: Collection[UUID]) -> list[in
     return list((await connection.execute(query.with_for_update())).scalars())
 
 
-async def _page(connection: AsyncConnection, after: int) -> Sequence[Any]:
+async def _locked(connection: AsyncConnection, found: Sequence[int]) -> list[int]:
+    """Those that another has not taken meanwhile."""
+    if not found:
+        return []
+    query = select(audit.c.id).where(_whole(), audit.c.id == func.any(found)).order_by(audit.c.id)
+    return list((await connection.execute(query.with_for_update())).scalars())
+
+
+async def _page(connection: AsyncConnection, after: int, limit: int) -> Sequence[Any]:
     """The next entries that say anything."""
     says = audit.c.detail != literal({}, JSONB)
     query = select(audit.c.id, audit.c.detail).where(_whole(), audit.c.id > after, says)
-    return (await connection.execute(query.order_by(audit.c.id).limit(_PAGE))).all()
+    return (await connection.execute(query.order_by(audit.c.id).limit(limit))).all()
 
 
 def _whole() -> ColumnElement[bool]:

@@ -206,6 +206,13 @@ async def test_what_says_that_values_were_taken_cannot_be_removed(engine: AsyncE
     assert set(numbers) == {1, 2, 21}
 
 
+async def _forget_page(engine: AsyncEngine, erasure: UUID, *, after: int) -> tuple[int, int | None]:
+    """One transaction of two entries at most."""
+    said = {"key": "driver", "value": "O'Brien", "after": after, "limit": 2}
+    async with engine.begin() as connection:
+        return await audit_chain.forget_mentions(connection, erasure, **said)  # type: ignore[arg-type]
+
+
 async def test_a_subject_is_taken_where_key_and_value_are_mentioned(engine: AsyncEngine) -> None:
     said = [
         {"filter": "driver = 'O''Brien'"},
@@ -217,8 +224,13 @@ async def test_a_subject_is_taken_where_key_and_value_are_mentioned(engine: Asyn
     async with engine.begin() as connection:
         for each in said:
             await note(connection, _ADA, Action.POLICY_SET, **each)
-        taken = await audit_chain.forget(connection, uuid4(), mentions=[("driver", "O'Brien")])
-        assert taken == 3
+    erasure = uuid4()
+    assert await _forget_page(engine, erasure, after=0) == (2, 2)
+    # the next page may be looked at twice, and another time
+    assert await _forget_page(engine, erasure, after=2) == (0, 4)
+    assert await _forget_page(engine, erasure, after=4) == (1, 5)
+    assert await _forget_page(engine, erasure, after=2) == (0, 4)
+    assert await _forget_page(engine, erasure, after=5) == (0, None)
     async with engine.connect() as connection:
         query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
         left = (await connection.execute(query)).scalars().all()
