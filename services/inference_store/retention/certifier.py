@@ -11,6 +11,7 @@ lacks.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -40,6 +41,8 @@ from inference_store.store.retention.erasures import Erasure, State
 
 from .uncertified import uncertified
 
+# Between two writes of the head, while certificates follow each other.
+_HEAD_SECONDS = 60.0
 _log = structlog.get_logger()
 _Document = Callable[[Link], dict[str, Any]]
 
@@ -58,6 +61,7 @@ class Certifier:
         *,
         events_seconds: float,
         head: Head | None = None,
+        head_seconds: float = _HEAD_SECONDS,
     ) -> None:
         self._engine = engine
         self._archive = Archive(blobs)
@@ -65,6 +69,9 @@ class Certifier:
         self._events = timedelta(seconds=events_seconds)
         self._head = head
         self._head_number = 0
+        self._head_seconds = head_seconds
+        # by the monotonic clock: the first is written at once
+        self._head_due = 0.0
 
     @property
     def key(self) -> SigningKey:
@@ -85,20 +92,23 @@ class Certifier:
             CERTIFICATE_TROUBLE.inc()
             _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
 
-    async def write_head(self) -> None:
+    async def write_head(self, *, at_once: bool = False) -> None:
         """Write the chain's end where it is locked, unless it is what was written last.
 
-        Once for many certificates: between two writes a crash leaves a head that lags, which says
+        Once for all certificates of a minute, for who verifies reads every version; `at_once`: also
+        sooner, as the service ends. Between two writes a crash leaves a head that lags, which says
         nothing untrue, and the next one is written at the start.
         """
+        if self._head is None or (time.monotonic() < self._head_due and not at_once):
+            return
         async with self._engine.connect() as connection:
             row = await chain.at(connection, (await chain.head(connection)).number)
-        if self._head is None or row is None or row.number == self._head_number:
+        if row is None or row.number == self._head_number:
             return
         failpoint("retention.certify.head.before")
         locked = await asyncio.to_thread(self._head.put, row.signed)
         failpoint("retention.certify.head.after")
-        self._head_number = row.number
+        self._head_number, self._head_due = row.number, time.monotonic() + self._head_seconds
         _log.info("head of the chain", action="certificate_head", number=row.number, locked=locked)
 
     async def certify(self, one: Erasure, ended: State = "certifying") -> State:

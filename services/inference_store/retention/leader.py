@@ -95,6 +95,11 @@ class Leader:
         if self._certifier is not None:
             await self._certifier.begin()
 
+    async def end(self) -> None:
+        """The service is asked to end: the newest certificate is in the head before."""
+        if self._certifier is not None:
+            await self._certifier.write_head(at_once=True)
+
     async def turn(self) -> None:
         """Do all that is to be done now: what was begun first, then runs, then new requests."""
         await self._pace.next_step()

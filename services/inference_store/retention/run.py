@@ -146,12 +146,19 @@ class _Retention:
         _log.info("retention leads", action="leading")
         async with watching(self._engine, self._settings), linking(self._engine):
             await leader.begin()
-            while True:
-                await self._watch.if_due()
-                await leader.turn()
-                self._away.clear()
-                self._wait_seconds = self._settings.retention_poll_seconds
-                await self._rest(self._wait_seconds)
+            try:
+                await self._turns(leader)
+            except Stopped:
+                await leader.end()
+                raise
+
+    async def _turns(self, leader: Leader) -> None:
+        while True:
+            await self._watch.if_due()
+            await leader.turn()
+            self._away.clear()
+            self._wait_seconds = self._settings.retention_poll_seconds
+            await self._rest(self._wait_seconds)
 
     async def _trouble(self, server: str, error: Exception) -> None:
         failed(server.replace(" ", "_"))

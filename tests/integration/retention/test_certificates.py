@@ -198,7 +198,7 @@ async def test_a_head_that_the_bucket_locks_stays(
     locking = settings.model_copy(update={"s3_bucket": name})
     head = Head(locking, lock_days=1)
     with Blobs(locking) as blobs:
-        certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head)
+        certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head, head_seconds=0)
         eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
         storing = Storing(engine, blobs, name)
         model = await storing.model()
@@ -233,6 +233,28 @@ async def test_a_head_that_the_bucket_locks_stays(
         assert [str(wrong) async for wrong in verification.wrongs()] == []
         wrong = [str(wrong) async for wrong in verification.head(head)]
         assert wrong == ["certificate 2: certificates/head has another one of this number"]
+
+
+async def test_certificates_that_follow_each_other_share_a_version_of_the_head(
+    storing: Storing,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    key: SigningKey,
+) -> None:
+    head = Head(settings, lock_days=1)
+    certifier = Certifier(engine, blobs, [key], events_seconds=3600, head=head, head_seconds=3600)
+    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    model = await storing.model()
+    ends = []
+    for _ in range(3):
+        asked = await request(engine, *await storing.inferences(model, 1, NOW))
+        assert await eraser.finish(asked) == "certified"
+        await certifier.write_head()
+        ends.append([each.number for each in await asyncio.to_thread(head.ends)][-1])
+    assert ends == [2, 2, 2]
+    await certifier.write_head(at_once=True)
+    assert [each.number for each in await asyncio.to_thread(head.ends)][-1] == 4
 
 
 async def test_without_a_key_an_erasure_is_only_deleted(

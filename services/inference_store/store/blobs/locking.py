@@ -2,8 +2,11 @@
 has object lock.
 """
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from io import BytesIO
+from itertools import repeat
 
 from minio import Minio
 from minio.commonconfig import COMPLIANCE
@@ -24,6 +27,8 @@ _NOT_LOCKED = {
     "NotImplemented",
     "AccessDenied",
 }
+_THREADS = 8
+_AT_ONCE = 256
 
 
 class LockedObject:
@@ -48,8 +53,9 @@ class LockedObject:
             self._put(data, content_type, None)
         return False
 
-    def versions(self, *, limit: int) -> list[bytes]:
-        """Every version that there is, delete markers aside; at most `limit` bytes of each."""
+    def versions(self, *, limit: int) -> Iterator[bytes]:
+        """Every version that there is, delete markers aside; at most `limit` bytes of each. They
+        are read some at a time, and none is kept."""
         bucket, name = self._key.bucket, self._key.key
         with away():
             try:
@@ -58,7 +64,11 @@ class LockedObject:
                 if exc.code not in {"NotImplemented", "MethodNotAllowed"}:
                     raise
                 found = survivors(self._client, bucket, [name], False)
-            return [self._read(version.id, limit) for version in found if not version.marker]
+        ids = [version.id for version in found if not version.marker]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="versions") as executor:
+            for start in range(0, len(ids), _AT_ONCE):
+                some = ids[start : start + _AT_ONCE]
+                yield from executor.map(self._read, some, repeat(limit))
 
     def is_locked(self) -> bool:
         """Whether the newest version is kept from everyone, and may still be for a while."""
@@ -81,9 +91,10 @@ class LockedObject:
         )
 
     def _read(self, version: str | None, limit: int) -> bytes:
-        answer = self._client.get_object(self._key.bucket, self._key.key, version_id=version)
-        try:
-            return answer.read(limit)
-        finally:
-            answer.close()
-            answer.release_conn()
+        with away():
+            answer = self._client.get_object(self._key.bucket, self._key.key, version_id=version)
+            try:
+                return answer.read(limit)
+            finally:
+                answer.close()
+                answer.release_conn()

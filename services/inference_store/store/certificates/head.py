@@ -2,6 +2,7 @@
 more, under one key whose versions nobody can delete while they are locked.
 """
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 from inference_store.store.blobs import LockedObject
@@ -9,6 +10,7 @@ from inference_store.store.events import StorageKey
 from inference_store.store.layout import CERTIFICATES
 from inference_store.store.settings import BlobSettings
 
+from .chain import Link
 from .signed import NotSigned, Signed, read_signed
 
 KEY = f"{CERTIFICATES}head"
@@ -43,9 +45,17 @@ class Head:
     def versions(self) -> list[Signed]:
         """What was written and is there still, in order of number. The latest alone may be that
         of a chain whose end was cut and that went on; what is nothing signed is left out."""
-        found = [_read(text) for text in self._object.versions(limit=_MOST_BYTES)]
-        there = [one for one in found if one is not None]
-        return sorted(there, key=lambda one: int(one.document["number"]))
+        return sorted(self._there(), key=lambda one: int(one.document["number"]))
+
+    def ends(self) -> list[Link]:
+        """As `versions`, by number and hash alone, each once: there may be one a minute for as long
+        as they are locked."""
+        found = {Link(int(one.document["number"]), one.hash) for one in self._there()}
+        return sorted(found, key=lambda each: (each.number, each.hash))
+
+    def _there(self) -> Iterator[Signed]:
+        found = (_read(text) for text in self._object.versions(limit=_MOST_BYTES))
+        return (one for one in found if one is not None)
 
     def is_locked(self) -> bool:
         """Whether the bucket keeps the newest version from everyone."""

@@ -157,14 +157,14 @@ class Verification:
     async def head(self, head: Head) -> AsyncIterator[Wrong]:
         """What is wrong with the chain, held against all that the bucket keeps of its ends: one
         that was cut and went on has its newest end there, and misses an older one."""
-        versions = await asyncio.to_thread(head.versions)
-        if not versions:
+        ends = await asyncio.to_thread(head.ends)
+        if not ends:
             yield Wrong(
                 None, f"{HEAD} is missing in the bucket: nothing tells whether a tail was cut"
             )
             return
-        for one in versions:
-            number, end = one.document["number"], self.seen.head.number
+        for one in ends:
+            number, end = one.number, self.seen.head.number
             if number > end:
                 yield Wrong(number, f"{HEAD} says that there is one, and the chain ends with {end}")
             elif self._hashes.get(number) != one.hash:
