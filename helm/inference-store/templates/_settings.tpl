@@ -50,7 +50,7 @@
 {{- end -}}
 {{- $_ := set $s "API_CORS_ORIGINS" (join "," $v.api.corsOrigins) -}}
 {{- $_ := set $s "RETENTION_INTERVAL_SECONDS" (include "inference-store.text" $v.retention.intervalSeconds) -}}
-{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RUN" "runSeconds" -}}
+{{- range $setting, $value := dict "AUDIT" "auditSeconds" "DEAD_LETTER" "deadLetterSeconds" "RECONCILE" "reconcileSeconds" "RUN" "runSeconds" -}}
 {{- $_ := set $s (printf "%s_KEEP_SECONDS" $setting) (include "inference-store.text" (index $v.retention.keep $value)) -}}
 {{- end -}}
 {{- range $setting, $value := dict "GRACE" "graceSeconds" "PREVIEW" "previewSeconds" -}}

@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import figures
 from inference_store.store.retention.overdue import Overdue
+from inference_store.store.retention.own_records import RECORDS
 
 _HOLDS = (
     ("NULL", "NULL"),
@@ -41,7 +42,5 @@ async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
         found = await figures.of_retention(connection)
         assert (found.holds, found.held, found.oldest_seconds) == (2, 3, 0)
         # what a hold keeps is not overdue
-        keep = dict.fromkeys(
-            ("dead_letter_keep_seconds", "run_keep_seconds", "audit_keep_seconds"), 1e9
-        )
+        keep = dict.fromkeys((each.setting for each in RECORDS), 1e9)
         assert await Overdue(keep).seconds(connection) == 0

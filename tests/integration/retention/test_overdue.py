@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import holds
 from inference_store.store.cql2 import parse_text
 from inference_store.store.retention.overdue import Overdue
+from inference_store.store.retention.own_records import RECORDS
 from inference_store.store.settings import RetentionSettings
 
 from .conftest import Retain
@@ -17,8 +18,7 @@ _HOUR = 3600.0
 
 
 def _looking(settings: RetentionSettings) -> Overdue:
-    names = ("dead_letter_keep_seconds", "run_keep_seconds", "audit_keep_seconds")
-    return Overdue({name: getattr(settings, name) for name in names})
+    return Overdue({each.setting: getattr(settings, each.setting) for each in RECORDS})
 
 
 async def _seconds(engine: AsyncEngine, looking: Overdue) -> float:

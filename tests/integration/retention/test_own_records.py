@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
 from inference_store.store.admin import Heartbeat
+from inference_store.store.audit_chain import unsigned
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import accounts
 from inference_store.store.metrics import PRUNED
@@ -16,13 +17,20 @@ from inference_store.store.retention.leadership import candidacy
 from inference_store.store.retention.overdue import Overdue
 from inference_store.store.retention.own_records import RECORDS
 from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import dead_letter, erasure, retention_run
+from inference_store.store.tables import (
+    dead_letter,
+    erasure,
+    reconciliation,
+    reconciliation_finding,
+    retention_run,
+)
 
 _DAY = 86400.0
 _KEEP = {
     "dead_letter_keep_seconds": 2 * _DAY,
     "run_keep_seconds": 4 * _DAY,
     "audit_keep_seconds": 6 * _DAY,
+    "reconcile_keep_seconds": 5 * _DAY,
 }
 # Each state at an age of one to ten days.
 _OLD = "now() - n * interval '1 day' FROM generate_series(1, 10) AS n"
@@ -94,7 +102,8 @@ async def test_what_is_old_and_settled_goes(
     assert (runs["failed"], runs["running"]) == (3, 10)
     grown = {each.name: PRUNED.labels(each.name)._value.get() - counted[each.name]
              for each in RECORDS}  # fmt: skip
-    assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0}
+    assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
+                     "reconciliations": 0}  # fmt: skip
     async with engine.connect() as connection:
         assert await Overdue(_KEEP).seconds(connection) == 0
 
@@ -110,3 +119,37 @@ async def test_a_discarded_letter_stays_discarded_in_the_books(
     async with engine.connect() as connection:
         [account] = await accounts(connection)
     assert (account.dead_open, account.dead_discarded) == (20, 40)
+
+
+async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: AsyncEngine) -> None:
+    (reports,) = [each for each in RECORDS if each.name == "reconciliations"]
+    kinds = (("done", "{}"), ("failed", "{}"), ("comparing", "{}"), ("done", '{"rebuilt": 3}'))
+    async with engine.begin() as connection:
+        for number, (state, counts) in enumerate(kinds):
+            at = "NULL FROM generate_series(1, 10) AS n" if state == "comparing" else _OLD
+            id = f"format('00000000-0000-0000-000{number}-%s', lpad(n::text, 12, '0'))::uuid"
+            made = f"SELECT {id}, 'request', 'none', '{state}', '{counts}', {at}"
+            await connection.exec_driver_sql(
+                f"INSERT INTO reconciliation (id, cause, repair, state, counts, finished_at) {made}"
+            )
+        await connection.exec_driver_sql(
+            "INSERT INTO reconciliation_finding (reconciliation, kind, storage_key)"
+            " SELECT id, 'orphan', 'k' FROM reconciliation"
+        )
+        await connection.exec_driver_sql(
+            "INSERT INTO erasure (id, cause, scope, state, asked) VALUES (gen_random_uuid(),"
+            " 'orphans', 'object', 'partly_held',"
+            ' \'{"report": "00000000-0000-0000-0000-000000000010"}\')'
+        )
+    gone = 0
+    async with engine.begin() as connection:
+        while pruned := await reports.prune(connection, 5 * _DAY, 100, unsigned):
+            gone += pruned
+        found = await connection.scalar(select(func.count()).select_from(reconciliation_finding))
+    # four of each are young; one is still gone by; of what rebuilt something the counts stay
+    assert await _states(engine, reconciliation) == {
+        "done": 4 + 1 + 10,
+        "failed": 4,
+        "comparing": 10,
+    }
+    assert (gone, found) == (5 + 6 + 6, 5 + 4 + 10 + 4)

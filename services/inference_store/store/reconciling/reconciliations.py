@@ -9,14 +9,13 @@ from datetime import datetime
 from typing import Any, Final, Literal, get_args
 from uuid import UUID, uuid4
 
-from sqlalchemy import UUID as UUID_TYPE
-from sqlalchemy import cast, delete, func, select, tuple_
+from sqlalchemy import delete, func, select, tuple_
 from sqlalchemy import update as changed
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.retention.erasures import ENDED
-from inference_store.store.tables import erasure, reconciliation, reconciliation_finding
+from inference_store.store.retention.own_records import ENDED_REPORTS, REBUILT_NOTHING
+from inference_store.store.tables import reconciliation, reconciliation_finding
 
 from .awaited import Note
 
@@ -157,12 +156,7 @@ async def forget(connection: AsyncConnection, *, keep: int) -> None:
     whose orphans are being erased."""
     here = reconciliation.c
     kept = select(here.id).order_by(here.requested_at.desc()).limit(keep)
-    rebuilt = func.coalesce(here.counts["rebuilt"].as_integer(), 0)
-    report = cast(erasure.c.asked["report"].as_string(), UUID_TYPE)
-    going = select(report).where(erasure.c.cause == "orphans", erasure.c.state.not_in(ENDED))
-    old = delete(reconciliation).where(
-        here.state.in_(FINAL), here.id.not_in(kept), rebuilt == 0, here.id.not_in(going)
-    )
+    old = delete(reconciliation).where(here.id.not_in(kept), ENDED_REPORTS, REBUILT_NOTHING)
     await connection.execute(old)
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Table, func, select, true
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy import Column, ColumnElement, Table, and_, cast, func, or_, select, true
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain
@@ -20,6 +21,8 @@ from inference_store.store.tables import (
     erasure,
     erasure_model,
     erasure_obstacle,
+    reconciliation,
+    reconciliation_finding,
     retention_run,
 )
 
@@ -58,6 +61,36 @@ def _rows(
     return {"time": at, "may_go": may_go, "prune": prune}
 
 
+_REPORT: Final = reconciliation.c
+# Whose orphans are being erased, which are judged by it.
+_GOING: Final = select(cast(erasure.c.asked["report"].as_string(), UUID_TYPE)).where(
+    erasure.c.cause == "orphans", erasure.c.state.not_in(ENDED)
+)
+ENDED_REPORTS: Final = and_(_REPORT.state.in_(("done", "failed")), _REPORT.id.not_in(_GOING))
+"""Reports of reconciliations that nothing goes by any more."""
+REBUILT_NOTHING: Final = func.coalesce(_REPORT.counts["rebuilt"].as_integer(), 0) == 0
+"""Of the others the books name the counts."""
+_HAS_FINDINGS: Final = (
+    select(reconciliation_finding.c.kind)
+    .where(reconciliation_finding.c.reconciliation == _REPORT.id)
+    .correlate(reconciliation)
+    .exists()
+)
+_REPORTS: Final = and_(ENDED_REPORTS, or_(REBUILT_NOTHING, _HAS_FINDINGS))
+
+
+async def _prune_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
+    """One at a time: each may have found a million objects."""
+    old = select(_REPORT.id).where(_REPORTS, _REPORT.finished_at < _ago(seconds))
+    id = await connection.scalar(old.order_by(_REPORT.finished_at).limit(1))
+    if id is None:
+        return 0
+    found = reconciliation_finding.c.reconciliation == id
+    await connection.execute(reconciliation_finding.delete().where(found))
+    await connection.execute(reconciliation.delete().where(_REPORT.id == id, REBUILT_NOTHING))
+    return 1
+
+
 async def _prune_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
     return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit, sign=sign)
 
@@ -89,6 +122,15 @@ RECORDS: Final = (
             erasure.c.state.in_(ENDED),
             (erasure_model.c.erasure, erasure_obstacle.c.erasure),
         ),
+    ),
+    Records(
+        name="reconciliations",
+        sentence="Reports of reconciliations, with what was found; not while their orphans are"
+        " erased.",
+        setting="reconcile_keep_seconds",
+        time=_REPORT.finished_at,
+        may_go=_REPORTS,
+        prune=_prune_reports,
     ),
     Records(
         name="audit",

@@ -35,6 +35,8 @@ class RetentionSettings(
     """How long dead letters are kept after they were discarded or redriven; open ones stay."""
     run_keep_seconds: Seconds = 400 * 24 * 3600.0
     """How long ended runs of retention are kept, and erasures of which nothing is left."""
+    reconcile_keep_seconds: Seconds = 90 * 24 * 3600.0
+    """How long reports of reconciliations are kept: of the ten newest, after they ended."""
     ledger_values_keep_seconds: Seconds = 90 * 24 * 3600.0
     """How long entries of the ledger say what they said: longer than the oldest backup is kept."""
     tombstone_seconds: Seconds = 30 * 24 * 3600.0
