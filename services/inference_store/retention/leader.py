@@ -12,6 +12,7 @@ from inference_store.store import (
     counting,
     key_registry,
     partitions,
+    removed_models,
     traces,
 )
 from inference_store.store.blobs import Blobs
@@ -200,6 +201,7 @@ class Leader:
         async with self._engine.begin() as connection:
             await runs.forget_idle(connection)
             await previews.forget(connection)
+            await removed_models.remove_emptied(connection)
         forgotten, limit = 1, self._settings.tombstone_seconds
         while forgotten:
             await self._pace.next_step()

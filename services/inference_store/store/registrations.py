@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import func, null, select
 from sqlalchemy.dialects.postgresql import insert as upsert
@@ -17,6 +17,9 @@ from .tables import (
     registration,
 )
 from .task_types import OutputMapping
+
+GOES: Final = "removed"
+"""By whom a model is registered that was removed, and goes with the last of what is left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +215,13 @@ async def put(
     changed = (
         registration.update()
         .where(registration.c.model == row.model)
-        .values(**details.values, revision=row.revision + 1, updated_at=func.now())
+        .values(
+            **details.values,
+            # who says something of one that is to go keeps it
+            registered_by="api" if row.registered_by == GOES else row.registered_by,
+            revision=row.revision + 1,
+            updated_at=func.now(),
+        )
         .returning(registration)
     )
     return registration_of((await connection.execute(changed)).one()), False

@@ -101,8 +101,7 @@ async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> R
 
     async def said(connection: AsyncConnection) -> Body:
         await access.model(connection, model_id)
-        await removed_models.removable(connection, model_id)
-        return {"model_id": model_id}
+        return dict(await removed_models.removable(connection, model_id))
 
     note = Note(Action.MODEL_REMOVED, model_id, {})
     await ledger.write("model_removed", said, actor=access.who, note=note)

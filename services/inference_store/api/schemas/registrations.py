@@ -66,7 +66,8 @@ class ShownRegistration(Shown):
     class_labels: list[str]
     output_mapping: OutputMapping | None
     registered_by: str
-    """`event`: the first event of an unknown model made it; else `api`."""
+    """`event`: the first event of an unknown model made it; `ledger`: a replay of the ledger did;
+    `removed`: it goes with what is left of it; else `api`."""
     revision: int
     registered_at: datetime
     updated_at: datetime

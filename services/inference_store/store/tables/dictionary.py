@@ -25,7 +25,8 @@ registration = Table(
     Column("task_type", CODE_POINTS),
     Column("class_labels", JSONB, nullable=False, server_default=text("'[]'::jsonb")),
     Column("output_mapping", JSONB),
-    # 'event' where the first event of an unknown model made it, else 'api'
+    # 'event' where the first event of an unknown model made it, 'ledger' where a replay did,
+    # 'removed' where it goes with what is left of it, else 'api'
     Column("registered_by", CODE_POINTS, nullable=False),
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=func.now()),

@@ -1,12 +1,16 @@
 """A model that was removed since an older backup was made is gone again after a replay."""
 
-from sqlalchemy import select
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import registrations
+from inference_store.store import registrations, removed_models
 from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
-from inference_store.store.ledger import Ledger, Note
+from inference_store.store.ledger import Entry, Ledger, Note
 from inference_store.store.registrations import Details
 from inference_store.store.retention import policies
 from inference_store.store.retention.policies import Of, RetentionPolicy
@@ -63,3 +67,68 @@ async def test_it_is_gone_with_its_policy_and_what_has_inferences_is_only_withou
         assert await policies.by_model(connection) == {}
         assert await registrations.ensure(connection, "empty") == former
     assert await Storing(older, blobs, bucket).stored() == {still.uid}
+
+
+class Overtaken(Ledger):
+    """Something happens between the entry of a model's removal and its effect."""
+
+    meanwhile: Callable[[], Awaitable[object]]
+
+    async def remove(self, model_id: str) -> None:
+        async def said(connection: AsyncConnection) -> dict[str, Any]:
+            return dict(await removed_models.removable(connection, model_id))
+
+        await self.write("model_removed", said, actor="a")
+
+    async def _take_effect(self, connection: AsyncConnection, entry: Entry) -> Any:
+        if entry.kind == "model_removed":
+            await self.meanwhile()
+        return await super()._take_effect(connection, entry)
+
+
+@pytest.mark.parametrize("put", [False, True])
+async def test_what_comes_between_the_entry_and_its_effect_is_of_a_model_registered_anew(
+    engine: AsyncEngine, blobs: Blobs, bucket: str, put: bool
+) -> None:
+    storing = Storing(engine, blobs, bucket)
+    ledger = Overtaken(engine, blobs, prefix="ledger/")
+    async with engine.begin() as connection:
+        made, _ = await registrations.put(connection, "m", Details(class_labels=("cat", "dog")))
+    await keep(ledger, "m")
+
+    async def come() -> None:
+        await storing.inferences(made.model, 1, ago(days=1), objects=False)
+        if put:
+            async with engine.begin() as connection:
+                await registrations.put(connection, "m", Details(class_labels=("cow",)))
+
+    ledger.meanwhile = come
+    await ledger.remove("m")
+    async with engine.begin() as connection:
+        found = await registrations.get(connection, "m")
+        anew = ("api", ("cow",)) if put else ("event", ())
+        assert (found.registered_by, found.class_labels) == anew
+        assert await policies.by_model(connection) == {}
+        assert await removed_models.remove_emptied(connection) == 0
+    assert len(await storing.stored()) == 1
+
+
+async def test_a_model_whose_last_inferences_are_being_erased_goes_with_them(
+    ledger: Ledger, engine: AsyncEngine, blobs: Blobs, bucket: str
+) -> None:
+    storing = Storing(engine, blobs, bucket)
+    for name in ("goes", "wanted"):
+        await storing.inferences(await storing.model(name), 1, ago(days=1), objects=False)
+    async with engine.begin() as connection:
+        marks = "SELECT model, uid, 'inference', gen_random_uuid() FROM inference"
+        await connection.execute(text(f"INSERT INTO erasing (model, uid, scope, erasure) {marks}"))
+    for name in ("goes", "wanted"):
+        await ledger.write("model_removed", {"model_id": name}, actor="a")
+    async with engine.begin() as connection:
+        assert await removed_models.remove_emptied(connection) == 0
+        await registrations.put(connection, "wanted", Details(name="wanted again"))
+        for table in ("erasing", "inference"):
+            await connection.execute(text(f"DELETE FROM {table}"))
+        assert await removed_models.remove_emptied(connection) == 1
+        left = (await connection.execute(select(registration.c.model_id))).scalars().all()
+    assert left == ["wanted"]
