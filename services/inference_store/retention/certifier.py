@@ -186,7 +186,8 @@ class Certifier:
             text = await asyncio.to_thread(self._archive.get, place.number + 1)
             if text is None:
                 return
-            await self._take_over(checked(text, place, known, self._keys))
+            about = text, place, known, self._keys, self._archive
+            await self._take_over(await asyncio.to_thread(checked, *about))
 
     async def _take_over(self, one: Signed) -> None:
         """Postgres says the same as the bucket, in one transaction."""

@@ -7,6 +7,7 @@ which is a fault unless the new key is trusted.
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -15,7 +16,7 @@ from inference_store.store.access import Action, Who, audit
 
 from . import chain, documents
 from .archive import Archive
-from .chain import KEY
+from .chain import KEY, Link
 from .keys import PublicKey, SigningKey
 from .signed import NotSigned, Signed, read_signed, signed
 
@@ -45,42 +46,60 @@ async def take_over(connection: AsyncConnection, one: Signed) -> None:
     await audit.note(connection, who, Action.CERTIFICATES_BEGUN_ANEW, **detail)
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where the chain ends in the bucket: its newest key, and what last began it anew there."""
+
+    place: Link
+    newest: PublicKey
+    begun: Signed | None = None
+
+
 async def begin_anew(
     engine: AsyncEngine, archive: Archive, keys: Sequence[SigningKey], *, by: str, reason: str
 ) -> Signed:
-    """Introduce the first of `keys` by itself; one that a crash left in the bucket is taken over.
+    """Introduce the first of `keys` by itself, behind all that the bucket has; one that a crash
+    left there is taken over. What Postgres lacks before it the retention service takes over.
 
-    Raises CannotBeginAnew where it is not needed, or Postgres lacks what the bucket has.
+    Raises CannotBeginAnew where it is not needed, or the bucket does not go on with the chain.
     """
     key = keys[0]
     async with engine.connect() as connection:
-        known = [chain.public_key(one).id for one in await chain.keys(connection)]
-        place = await chain.head(connection)
+        known = [chain.public_key(one) for one in await chain.keys(connection)]
+        here = await chain.head(connection)
     if not known:
         raise CannotBeginAnew("There is no certificate yet: any key begins the chain.")
-    if known[-1] in {each.id for each in keys}:
+    end = await asyncio.to_thread(_end, archive, _End(here, known[-1]))
+    one = end.begun
+    if end.newest not in [each.public for each in keys]:
+        said = {"by": by, "instead_of": end.newest.id, "reason": reason}
+        one = signed(key, KEY, documents.key_of(key.public, place=end.place) | {MEMBER: said})
+        if not await asyncio.to_thread(archive.put_new, end.place.number + 1, one.text):
+            raise CannotBeginAnew("The bucket has got another certificate meanwhile: try again.")
+    elif one is None or begins_anew(one) != key.public:
         raise CannotBeginAnew(
-            f"The newest key of the chain, {known[-1]}, is given: it signs the new one by itself."
+            f"The newest key of the chain, {end.newest.id}, is given: it signs the new one by"
+            " itself."
         )
-    said = {"by": by, "instead_of": known[-1], "reason": reason}
-    document = documents.key_of(key.public, place=place) | {MEMBER: said}
-    one = signed(key, KEY, document)
-    if not await asyncio.to_thread(archive.put_new, place.number + 1, one.text):
-        one = await asyncio.to_thread(_there, archive, place.number + 1, key)
-    async with engine.begin() as connection:
-        await take_over(connection, one)
+    if one.document["number"] == here.number + 1:
+        async with engine.begin() as connection:
+            await take_over(connection, one)
     return one
 
 
-def _there(archive: Archive, number: int, key: SigningKey) -> Signed:
-    """What a crash has left. Raises CannotBeginAnew."""
-    try:
-        one = read_signed(archive.get(number) or b"")
-    except NotSigned:
-        one = None
-    if one is None or begins_anew(one) != key.public:
-        raise CannotBeginAnew(
-            f"The bucket has a certificate {number} that Postgres has not: start the retention"
-            " service, which takes it over, and try again."
-        )
-    return one
+def _end(archive: Archive, end: _End) -> _End:
+    """Follow the chain in the bucket. Raises CannotBeginAnew."""
+    for text in archive.after(end.place.number):
+        number = end.place.number + 1
+        try:
+            one = read_signed(text)
+            begun = begins_anew(one)
+            wrong = list(chain.follows(one, end.place))
+            newest = chain.public_key(one) if one.kind == KEY else end.newest
+        except (NotSigned, KeyError, ValueError, TypeError) as exc:
+            raise CannotBeginAnew(f"certificate {number} in the bucket: {exc}") from exc
+        if wrong or not one.is_by(begun or end.newest):
+            why = "; ".join(wrong) or "the chain's newest key has not signed it"
+            raise CannotBeginAnew(f"certificate {number} in the bucket: {why}")
+        end = _End(Link(number, one.hash), newest, one if begun else end.begun)
+    return end

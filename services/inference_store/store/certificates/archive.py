@@ -35,6 +35,12 @@ class Archive:
         """A signed document; None where there is none of this number."""
         return self._get(self._key(number))
 
+    def after(self, number: int) -> Iterator[bytes]:
+        """The signed documents behind a number, in their order, up to the first that is missing."""
+        while (found := self.get(number + 1)) is not None:
+            yield found
+            number += 1
+
     def goes_on(self, number: int) -> bool:
         """Whether the bucket has a document of a greater number."""
         after = self._key(number).key
