@@ -18,8 +18,7 @@ The gate is held for the length of one short transaction, never while S3 is aske
 ingester that writes sidecars, whose transaction waits for them (store/sidecars.py). A claim is
 not stored: after a crash the marks are still there, and the eraser looks again.
 
-What else an inference points to (`blob_reference`) goes with it: the blob of a metadata edit that
-was begun, and the one that an edit left behind.
+What else an inference points to (`blob_reference`) goes with it: blobs of metadata edits, say.
 """
 
 from collections.abc import Iterable, Sequence
