@@ -21,6 +21,7 @@ LOOKED_AT = [
 ]
 # Calls that change what is outside of the process, by their last name.
 EFFECTS = {"begin", "delete_objects", "forget_requests", "put", "put_new", "put_leaves", "drop"}
+PASSED = {"failpoint", "failpoint_of_task"}
 # Named like one.
 NONE = {"traces.begin", "self._certifier.begin", "leader.begin", "erasures.begin_deleting"}
 # Between which failpoints the callers of a function are; or why a kill in it is none of deletion.
@@ -90,7 +91,7 @@ def test_every_effect_lies_between_two_failpoints() -> None:
     for name, node in functions():
         calls = list(named(node))
         effects = [line for line, called in calls if called in EFFECTS]
-        places = [line for line, called in calls if called == "failpoint"]
+        places = [line for line, called in calls if called in PASSED]
         if not effects:
             continue
         seen.add(name)
@@ -107,7 +108,7 @@ def test_every_failpoint_is_passed_somewhere_and_listed() -> None:
     passed = set()
     for path in ROOT.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "failpoint":
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in PASSED:
                 passed |= {one.value for one in node.args if isinstance(one, ast.Constant)}
     assert passed == set(FAILPOINTS)
 

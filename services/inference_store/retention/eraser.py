@@ -32,7 +32,7 @@ from inference_store.store.blobs import Blobs, Deleted, DeleteFault
 from inference_store.store.certificates.batches import tell_batch
 from inference_store.store.errors import HoldUnreadable
 from inference_store.store.events import parse_stored
-from inference_store.store.failpoints import failpoint
+from inference_store.store.failpoints import failpoint, failpoint_of_task
 from inference_store.store.holds import kept
 from inference_store.store.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.store.retention import claims, erasures, marks, own_metadata, rows
@@ -254,7 +254,7 @@ class Eraser:
         failpoint("retention.object_delete.after")
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, "verifying")
-        failpoint("retention.verify.before")
+        await failpoint_of_task("retention.verify.before")
         with stage(STEP_SECONDS, "verify"):
             left = await asyncio.to_thread(self._blobs.still_there, keys)
         failpoint("retention.verify.after")
@@ -270,7 +270,7 @@ class Eraser:
         objects: int,
         whole_span: bool,
     ) -> None:
-        failpoint("retention.row_delete.before")
+        await failpoint_of_task("retention.row_delete.before")
         if not done:
             # the inferences wait for what is left of them; what went of their objects is counted
             async with self._engine.begin() as connection:

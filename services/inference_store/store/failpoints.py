@@ -2,12 +2,15 @@
 
 `INFERENCE_STORE_FAILPOINT=<name>` kills at the first passing, `<name>:3` at the third, and
 `<name>:3:stop` stops there until SIGCONT, so that something else can happen meanwhile.
-Unset, as in every real process, `failpoint` does nothing.
+Unset, as in every real process, both functions do nothing.
 """
 
+import asyncio
 import os
 import signal
 from collections import Counter
+
+import structlog
 
 # Every place: the fault matrix kills once at each of them.
 FAILPOINTS = (
@@ -78,16 +81,46 @@ FAILPOINTS = (
     "retention.partition_drop.after",
 )
 _passed: Counter[str] = Counter()
+_log = structlog.get_logger()
 
 
 def failpoint(name: str) -> None:
     """Kill this process, as `kill -9` would, or stop it, if the environment asks for it here."""
+    how = _asked_for(name)
+    if how is not None:
+        os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+
+
+async def failpoint_of_task(name: str) -> None:
+    """The same where another task may be amid a transaction: `stop` holds up this task alone.
+
+    Were the process stopped, whoever waits for a lock of the other's would wait for this one.
+    """
+    how = _asked_for(name)
+    if how == "stop":
+        await _continued(name)
+    elif how is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _asked_for(name: str) -> str | None:
+    """How this passing is to end; None: it passes."""
     wanted = os.environ.get("INFERENCE_STORE_FAILPOINT")
     if wanted is None:
-        return
+        return None
     place, nth, how = (*wanted.split(":"), "", "")[:3]
     if place != name:
-        return
+        return None
     _passed[name] += 1
-    if _passed[name] == int(nth or 1):
-        os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+    return how if _passed[name] == int(nth or 1) else None
+
+
+async def _continued(name: str) -> None:
+    """Say that a task is held up here, and wait for SIGCONT."""
+    continued, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGCONT, continued.set)
+    try:
+        _log.info("held up", action="held_up", failpoint=name)
+        await continued.wait()
+    finally:
+        loop.remove_signal_handler(signal.SIGCONT)
