@@ -7,11 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobsAway
-from inference_store.store.metrics import (
-    LAST_RECONCILIATION,
-    RECONCILED,
-    RECONCILIATIONS,
-)
+from inference_store.store.metrics import RECONCILIATIONS
 from inference_store.store.reconciling.reconciler import Reconciler
 from inference_store.store.reconciling.reconciliations import FINAL, Reconciliation
 from inference_store.store.retention import failures
@@ -21,7 +17,6 @@ from inference_store.store.settings import KafkaSettings, RetentionSettings
 from .pace import Pace
 
 _SECONDS = 5.0
-_FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 _log = structlog.get_logger()
 
 
@@ -62,14 +57,4 @@ class Reconciling:
             await self._pace.next_step()
             one = await self._pace.unless_stopped(self._reconciler.step(one))
         if one.state in FINAL:
-            show(one)
-
-
-def show(one: Reconciliation) -> None:
-    """Set the gauges to what the last one found."""
-    RECONCILIATIONS.labels(one.state).inc()
-    if one.state == "done":
-        LAST_RECONCILIATION.set_to_current_time()
-        for name in _FOUND:
-            RECONCILED.labels(name).set(one.count(name))
-        RECONCILED.labels("difference").set((one.books or {}).get("difference", 0))
+            RECONCILIATIONS.labels(one.state).inc()

@@ -18,6 +18,7 @@ from inference_store.store.settings import RetentionSettings
 _EVERY_SECONDS = 5.0
 # Every minute: it looks for the oldest of everything.
 _OVERDUE_EVERY = 12
+_FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 _log = structlog.get_logger()
 
 
@@ -38,6 +39,7 @@ async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIte
         metrics.AUDIT_UNLINKED.set(0)
         metrics.HOLDS.set(0)
         metrics.HELD.set(0)
+        metrics.RECONCILED.clear()
         task.cancel()
         await asyncio.wait([task])
 
@@ -48,6 +50,7 @@ async def _watch(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
         try:
             async with engine.connect() as connection:
                 _show(await figures.of_retention(connection))
+                _show_compared(await figures.of_reconciliation(connection))
                 if look % _OVERDUE_EVERY == 0:
                     metrics.OVERDUE.set(await overdue.seconds(connection))
                 look += 1
@@ -66,3 +69,12 @@ def _show(found: figures.RetentionFigures) -> None:
     metrics.AUDIT_UNLINKED.set(found.audit_unlinked_seconds)
     if found.last_run is not None:
         metrics.LAST_RUN.set(found.last_run.timestamp())
+
+
+def _show_compared(found: figures.ReconciliationFigures | None) -> None:
+    if found is None:
+        return
+    metrics.LAST_RECONCILIATION.set(found.ended.timestamp())
+    metrics.RECONCILED.labels("difference").set(found.difference)
+    for name in _FOUND:
+        metrics.RECONCILED.labels(name).set(found.counts.get(name, 0))

@@ -21,6 +21,7 @@ from .tables import (
     hold,
     kafka_partition,
     parked_event,
+    reconciliation,
     retention_run,
 )
 
@@ -130,6 +131,28 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
         holds=int(await connection.scalar(in_force) or 0),
         held=int(await connection.scalar(held) or 0),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ReconciliationFigures:
+    """What the newest comparison of everything found, and when it ended."""
+
+    counts: Mapping[str, int]
+    # so many inferences more has the index than the books
+    difference: int
+    ended: datetime
+
+
+async def of_reconciliation(connection: AsyncConnection) -> ReconciliationFigures | None:
+    """Whoever made it; None where none is kept. One of a single model says nothing of the rest."""
+    here = reconciliation.c
+    query = select(here.counts, here.books, here.finished_at)
+    query = query.where(here.state == "done", here.model_id.is_(None))
+    row = (await connection.execute(query.order_by(here.finished_at.desc()).limit(1))).first()
+    if row is None:
+        return None
+    difference = (row.books or {}).get("difference", 0)
+    return ReconciliationFigures(row.counts, difference, row.finished_at)
 
 
 def age(since: datetime | None) -> float:
