@@ -1,7 +1,7 @@
 """Registrations: which models the store knows, and how their responses are to be read."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final
 
@@ -37,6 +37,9 @@ class Registration:
     revision: int
     registered_at: datetime
     updated_at: datetime
+    left_project_id: str | None = None
+    """Where it was before; until `moves_at` that project's policy goes on to decide."""
+    moves_at: datetime | None = None
 
 
 def registration_of(row: Any) -> Registration:
@@ -54,6 +57,8 @@ def registration_of(row: Any) -> Registration:
         revision=row.revision,
         registered_at=row.registered_at,
         updated_at=row.updated_at,
+        left_project_id=row.left_project_id,
+        moves_at=row.moves_at,
     )
 
 
@@ -152,6 +157,11 @@ class Details:
         }
 
 
+def details_of(found: Registration) -> Details:
+    """What is said of a model."""
+    return Details(**{each.name: getattr(found, each.name) for each in fields(Details)})
+
+
 async def get(
     connection: AsyncConnection, model_id: str, *, lock: bool = False, within: Reach = EVERYTHING
 ) -> Registration:
@@ -225,6 +235,32 @@ async def put(
         .returning(registration)
     )
     return registration_of((await connection.execute(changed)).one()), False
+
+
+async def move(
+    connection: AsyncConnection,
+    model_id: str,
+    project_id: str | None,
+    *,
+    left: str | None = None,
+    at: datetime | None = None,
+) -> Registration:
+    """Put a model into a project; the policy of the one that it `left` decides until `at`, where
+    that is given. One that is missing is registered."""
+    model = await ensure(connection, model_id)
+    changed = (
+        registration.update()
+        .where(registration.c.model == model)
+        .values(
+            project_id=project_id,
+            left_project_id=left,
+            moves_at=at,
+            revision=registration.c.revision + 1,
+            updated_at=func.now(),
+        )
+        .returning(registration)
+    )
+    return registration_of((await connection.execute(changed)).one())
 
 
 async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:

@@ -135,7 +135,12 @@ class Access:
         return [there[model_id] for model_id in sorted(there)]
 
     async def to_register(
-        self, connection: AsyncConnection, model_id: str, project_id: str | None
+        self,
+        connection: AsyncConnection,
+        model_id: str,
+        project_id: str | None,
+        *,
+        lock: bool = True,
     ) -> bool:
         """Whether the model is missing, so that nothing is locked. Raises as `model` does where
         the caller may not say this of it.
@@ -146,7 +151,7 @@ class Access:
         self._asked = True
         found = None
         try:
-            found = await self.model(connection, model_id, lock=True)
+            found = await self.model(connection, model_id, lock=lock)
         except NotFound:
             if not all(model_id in part.models for part in self.reach.parts):
                 raise self._no_registering(model_id) from None

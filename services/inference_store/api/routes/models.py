@@ -1,20 +1,26 @@
 """Registrations of models, and the metadata keys they have."""
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
-from sqlalchemy.ext.asyncio import AsyncConnection
+from fastapi import APIRouter, Depends, Query, Request
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
-from inference_store.api import cursors
+from inference_store.api import cursors, moves
 from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
 from inference_store.api.answer import Answer, named
-from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, Writing
+from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.paths import ModelId
+from inference_store.api.policy_changes import shown as shown_lost
 from inference_store.api.problems import refusals
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.metadata import KeyPage
 from inference_store.api.schemas.registrations import (
+    MovePreview,
+    PutRegistration,
     RegistrationBody,
     RegistrationPage,
     ShownRegistration,
@@ -23,12 +29,93 @@ from inference_store.store import key_registry, registrations, removed_models
 from inference_store.store.access import Action
 from inference_store.store.errors import Conflict, Invalid
 from inference_store.store.key_registry import KeySeen
-from inference_store.store.ledger import Body, Note
-from inference_store.store.registrations import Details, Registration
+from inference_store.store.ledger import Body, Ledger, Note
+from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
+from inference_store.store.settings import ApiSettings
 
 router = APIRouter(route_class=GuardedRoute, tags=["models"])
-_NEW = {"model": ShownRegistration, "description": "It is new."}
+_NEW = {"model": PutRegistration, "description": "It is new."}
+
+
+@dataclass(frozen=True, slots=True)
+class _Putting:
+    """A registration that is put: who does, and which revision it must have now."""
+
+    request: Request
+    to: ApiSettings
+    access: Access
+    ledger: Ledger
+    expected: int | None
+
+    @property
+    def engine(self) -> AsyncEngine:
+        """Where it is written."""
+        engine: AsyncEngine = self.request.app.state.engine
+        return engine
+
+    async def put(self, model_id: str, body: RegistrationBody) -> Answer:
+        """Raises Conflict where somebody else has put it meanwhile."""
+        async with self.engine.connect() as connection:
+            there = (await registrations.known(connection, [model_id])).get(model_id)
+        if moves.moves(there, body):
+            return await self._moved(model_id, body)
+        async with self.engine.begin() as connection:
+            missing = await self.access.to_register(connection, model_id, body.project_id)
+            return await self._said(connection, model_id, body, missing, self.expected)
+
+    async def _moved(self, model_id: str, body: RegistrationBody) -> Answer:
+        """The ledger has the move before it counts; what else is said of the model comes after: a
+        crash in between leaves a model that has moved, and a caller without an answer."""
+        seconds, project_id = self.to.policy_preview_seconds, body.project_id
+        async with querying(self.request, self.access) as connection:
+            lost = await moves.looked_at(
+                connection, self.access, model_id, project_id, seconds=seconds
+            )
+        said = partial(
+            moves.decided,
+            access=self.access,
+            model_id=model_id,
+            body=body,
+            expected=self.expected,
+            grace_seconds=0.0 if lost.harmless else self.to.policy_grace_seconds,
+        )
+        await self.ledger.write("model_moved", said, actor=self.access.who, note=moves.noted)
+        told: dict[str, Any] = {"would_delete": shown_lost(lost)}
+        async with self.engine.begin() as connection:
+            found = await registrations.get(connection, model_id, lock=True)
+            if registrations.details_of(found) == body.details():
+                return _answer(found, **told)
+            expected = None if self.expected is None else self.expected + 1
+            return await self._said(connection, model_id, body, False, expected, **told)
+
+    async def _said(
+        self,
+        connection: AsyncConnection,
+        model_id: str,
+        body: RegistrationBody,
+        missing: bool,
+        expected: int | None,
+        **told: Any,
+    ) -> Answer:
+        """Write what is said of it. What was allowed of a model that is missing is not done to one
+        that has come to be there, and none is moved so."""
+        if not missing:
+            there = await registrations.get(connection, model_id)
+            if there.project_id != body.project_id:
+                raise Conflict(f"The model {model_id!r} has just been moved: try again.")
+        found, new = await registrations.put(
+            connection, model_id, body.details(), revision=expected, must_be_new=missing
+        )
+        action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
+        await self.access.note(connection, action, found, revision=found.revision)
+        return _answer(found, status=201 if new else 200, **told)
+
+
+async def _putting(
+    request: Request, to: Settings, access: Asking, ledger: LedgerOf, if_match: IfMatch
+) -> _Putting:
+    return _Putting(request, to, access, ledger, if_match)
 
 
 @router.get(
@@ -64,28 +151,43 @@ async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> A
 
 @router.put(
     "/models/{model_id}",
-    response_model=ShownRegistration,
+    response_model=PutRegistration,
     responses=refusals(400, 404, 409, 412, 413, also={201: _NEW}),
     openapi_extra=needs(Right.ADMIN),
     summary="Register a model",
 )
 async def put_model(
-    model_id: ModelId,
-    body: RegistrationBody,
-    connection: Writing,
-    if_match: IfMatch,
-    access: Asking,
+    model_id: ModelId, body: RegistrationBody, putting: Annotated[_Putting, Depends(_putting)]
 ) -> Answer:
-    """Register a model, or replace what is said of it."""
+    """Register a model, or replace what is said of it. Where another `project_id` puts it under
+    policies that would delete something, those of the project that it leaves decide for a grace."""
     if not model_id:
         raise Invalid("A model's id has at least one character.")
     try:
-        found, new = await _put(connection, access, model_id, body.details(), if_match)
-    except Conflict:  # an event registered it meanwhile: it is asked whether that one may change
-        found, new = await _put(connection, access, model_id, body.details(), if_match)
-    action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
-    await access.note(connection, action, found, revision=found.revision)
-    return _answer(found, status=201 if new else 200)
+        return await putting.put(model_id, body)
+    except Conflict:  # an event registered it, or it was moved meanwhile: all is asked again
+        return await putting.put(model_id, body)
+
+
+@router.post(
+    "/models/{model_id}/preview",
+    response_model=MovePreview,
+    responses=refusals(400, 404, 413),
+    openapi_extra=needs(Right.ADMIN),
+    summary="What a move to another project would delete",
+)
+async def preview_move(
+    model_id: ModelId, body: RegistrationBody, request: Request, to: Settings, access: Asking
+) -> Answer:
+    """The same as a PUT, without moving; its token lets the move count at once."""
+    seconds, project_id = to.policy_preview_seconds, body.project_id
+    async with querying(request, access) as connection:
+        lost = await moves.looked_at(connection, access, model_id, project_id, seconds=seconds)
+    engine: AsyncEngine = request.app.state.engine
+    async with engine.begin() as connection:
+        token = await moves.token(connection, access, model_id, project_id)
+    grace = 0.0 if lost.harmless else to.policy_grace_seconds
+    return Answer({"would_delete": shown_lost(lost), "grace_seconds": grace, "token": token})
 
 
 @router.delete(
@@ -137,20 +239,6 @@ async def list_keys(
     )
 
 
-async def _put(
-    connection: AsyncConnection,
-    access: Access,
-    model_id: str,
-    details: Details,
-    revision: int | None,
-) -> tuple[Registration, bool]:
-    """What was allowed of a model that is missing is not done to one that has come to be there."""
-    missing = await access.to_register(connection, model_id, details.project_id)
-    return await registrations.put(
-        connection, model_id, details, revision=revision, must_be_new=missing
-    )
-
-
 def _key(seen: KeySeen) -> dict[str, Any]:
     return {
         "name": seen.name,
@@ -161,11 +249,15 @@ def _key(seen: KeySeen) -> dict[str, Any]:
     }
 
 
-def _answer(found: Registration, *, status: int = 200) -> Answer:
-    return Answer(_shown(found), status_code=status, headers={"ETag": f'"{found.revision}"'})
+def _answer(found: Registration, *, status: int = 200, **more: Any) -> Answer:
+    headers = {"ETag": f'"{found.revision}"'}
+    return Answer(_shown(found) | more, status_code=status, headers=headers)
 
 
 def _shown(found: Registration) -> dict[str, Any]:
-    mapping = found.output_mapping
-    shown = named(found, "model", "output_mapping")
-    return shown | {"output_mapping": mapping and mapping.model_dump(mode="json")}
+    mapping, at = found.output_mapping, found.moves_at
+    waits = at is not None and at > datetime.now(UTC)
+    move = {"from_project_id": found.left_project_id, "effective_at": at} if waits else None
+    shown = named(found, "model", "output_mapping", "left_project_id", "moves_at")
+    told = {"output_mapping": mapping and mapping.model_dump(mode="json"), "pending_move": move}
+    return shown | told

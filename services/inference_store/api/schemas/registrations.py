@@ -1,7 +1,8 @@
 """Registrations of models."""
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Literal
+from uuid import UUID
 
 from pydantic import AfterValidator, ConfigDict, Field
 
@@ -9,6 +10,7 @@ from inference_store.store.registrations import Details
 from inference_store.store.task_types import TASK_TYPES, OutputMapping, task_type_of
 
 from .fields import Body, ShortText, Shown, Text
+from .policies import WouldDelete
 
 
 def _task_type(name: str) -> str:
@@ -44,6 +46,12 @@ class RegistrationBody(Body):
     """The names of the classes, in the order of the model's outputs."""
     output_mapping: OutputMapping | None = None
     """Which tensors of the answer are boxes, scores and labels."""
+    effective: Literal["now"] | None = None
+    """`now`: a move to another project counts without the grace; needs the preview's `token`."""
+    token: UUID | None = None
+    """Of the preview of this very move, an hour old at most."""
+    reason: ShortText | None = None
+    """Why it moves; needed where a minimum age is left behind."""
 
     def details(self) -> Details:
         """As the store takes it."""
@@ -54,6 +62,14 @@ class RegistrationBody(Body):
             class_labels=tuple(self.class_labels),
             output_mapping=self.output_mapping,
         )
+
+
+class PendingMove(Shown):
+    """A move that does not count for retention yet. To move it back takes it away."""
+
+    from_project_id: str | None
+    """The project that it left: its policy decides until then."""
+    effective_at: datetime
 
 
 class ShownRegistration(Shown):
@@ -71,6 +87,25 @@ class ShownRegistration(Shown):
     revision: int
     registered_at: datetime
     updated_at: datetime
+    pending_move: PendingMove | None
+    """Where it has moved, and another policy does not decide yet."""
+
+
+class PutRegistration(ShownRegistration):
+    """A model's entry as it was just put."""
+
+    would_delete: WouldDelete | None = None
+    """What the policies there would delete today; only where it moved to another project."""
+
+
+class MovePreview(Shown):
+    """What a move to another project would do, without moving."""
+
+    would_delete: WouldDelete
+    grace_seconds: float
+    """So long after it the policies there would begin to decide."""
+    token: UUID
+    """Lets them begin at once, for an hour, while neither the model nor one of them changes."""
 
 
 class RegistrationPage(Shown):

@@ -24,6 +24,7 @@ class Action(StrEnum):
 
     MODEL_REGISTERED = "model_registered"
     MODEL_CHANGED = "model_changed"
+    MODEL_MOVED = "model_moved"
     MODEL_REMOVED = "model_removed"
     POLICY_SET = "policy_set"
     POLICY_REMOVED = "policy_removed"
@@ -54,6 +55,7 @@ class Action(StrEnum):
 ACTIONS: Final[dict[Action, str]] = {
     Action.MODEL_REGISTERED: "A model was registered through the api.",
     Action.MODEL_CHANGED: "What is said of a model was replaced.",
+    Action.MODEL_MOVED: "A model was put into another project; `detail` says from when it counts.",
     Action.MODEL_REMOVED: "A registration was removed.",
     Action.POLICY_SET: "A retention policy was set; `detail` has its rules.",
     Action.POLICY_REMOVED: "A retention policy was removed.",

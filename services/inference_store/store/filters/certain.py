@@ -50,6 +50,13 @@ def certain(truth: Truth, doubts: Collection[Doubt]) -> Truth:
     return _certain(truth, about, when=True) if about else truth
 
 
+def names_project(truth: Truth) -> bool:
+    """Whether it depends on the model's project, which the model may leave."""
+    return any(
+        isinstance(node, typed.Property) and node.name == "project_id" for node in nodes(truth)
+    )
+
+
 def nodes(truth: Any) -> Iterator[Any]:
     """Every truth and value of it, without recursion."""
     waiting: list[Any] = [truth]

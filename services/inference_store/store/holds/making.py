@@ -14,7 +14,7 @@ from inference_store.store.cql2 import parse_json, to_text
 from inference_store.store.cql2.tree import Node, Operation, Place
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.filters import from_conditions, saved, typed
-from inference_store.store.filters.certain import nodes
+from inference_store.store.filters.certain import names_project
 from inference_store.store.filters.known import Known, known
 from inference_store.store.filters.names import names_in
 from inference_store.store.json_text import read_exactly
@@ -62,7 +62,7 @@ def spelt(text: str) -> str:
 
 def _refuse_project(truth: typed.Truth) -> None:
     """A model may leave its project, and would take what is held with it."""
-    if any(isinstance(node, typed.Property) and node.name == "project_id" for node in nodes(truth)):
+    if names_project(truth):
         fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
         raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
 

@@ -40,6 +40,7 @@ KINDS: Sequence[Kind] = (
     Kind("policy_set", "A retention policy was set.", policies.apply_set),
     Kind("policy_removed", "A retention policy was removed.", policies.apply_set),
     Kind("policy_revoked", "A policy that waited to begin was taken back.", policies.apply_revoked),
+    Kind("model_moved", "A model was put into another project.", policies.apply_moved),
     Kind("model_removed", "A model was removed, and its policy.", removed_models.apply_removed),
     Kind("hold_placed", "A legal hold was placed.", holds.apply_placed),
     Kind("hold_changed", "Another hold was put in the place of one.", holds.apply_changed),

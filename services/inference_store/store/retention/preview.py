@@ -5,7 +5,7 @@ this policy lets expire now. What is being erased already is not counted; what h
 apart. Where time runs out the answer is `partial`, and its figures are what was seen until then.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,15 +34,16 @@ from inference_store.store.events import received_at_of, uid_floor
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
 from inference_store.store.queries.scope import Scope as Where
 from inference_store.store.queries.scope import pieces, window
-from inference_store.store.tables import erasing, inference, registration
+from inference_store.store.registrations import Registration
+from inference_store.store.tables import erasing, inference
 
-from . import limits, policies, selection
-from .policies import Chain, Of, RetentionPolicy, Scope, Version
+from . import changed, limits, policies, selection
+from .changed import Changed
+from .policies import Chain, Of, RetentionPolicy, Scope
 from .selection import UNDECIDED, Decided
 
 EXAMPLES = 20
 _SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
-_NOTHING = Chain()
 _SECOND = timedelta(seconds=1)
 
 
@@ -94,61 +95,53 @@ class WouldDelete:
     """How many lose something that what is in force now would not take today."""
     examples: list[Example] = field(default_factory=list)
     partial: bool = False
+    waits: bool = False
+    """Something goes that is not in these figures, once a change begins that waits still."""
 
     @property
     def harmless(self) -> bool:
         """Whether it takes nothing, as far as can be said, that would not go anyway."""
-        return not self.fresh and not self.partial
-
-
-@dataclass(frozen=True, slots=True)
-class _Model:
-    """A model with the chain that would be, and the one that is."""
-
-    model: int
-    model_id: str
-    after: Chain
-    before: Chain
+        return not self.fresh and not self.partial and not self.waits
 
 
 async def would_delete(
     connection: AsyncConnection, of: Of, policy: RetentionPolicy | None, *, seconds: float
 ) -> WouldDelete:
     """Look for what this policy in the place of `of` would delete today."""
-    found, deadline = WouldDelete(), Deadline.after(seconds)
     now = await policies.now(connection)
+    models = await changed.by_policy(connection, of, policy, now)
+    return await _looked(connection, models, now, WouldDelete(), seconds)
+
+
+async def would_delete_moved(
+    connection: AsyncConnection, one: Registration, project_id: str | None, *, seconds: float
+) -> WouldDelete:
+    """Look for what would be deleted today if the model were in this project."""
+    now = await policies.now(connection)
+    models, waits = await changed.by_move(connection, one, project_id)
+    return await _looked(connection, models, now, WouldDelete(waits=waits), seconds)
+
+
+async def _looked(
+    connection: AsyncConnection,
+    models: Sequence[Changed],
+    now: datetime,
+    found: WouldDelete,
+    seconds: float,
+) -> WouldDelete:
+    deadline = Deadline.after(seconds)
     try:
-        for each in await _models(connection, of, policy, now):
-            await _look(connection, each, now, deadline, found)
+        for each in models:
+            into = WouldDelete() if each.beside else found
+            await _look(connection, each, now, deadline, into)
+            found.waits = found.waits or (each.beside and not into.harmless)
     except OutOfTime:
         found.partial = True
     return found
 
 
-async def _models(
-    connection: AsyncConnection, of: Of, policy: RetentionPolicy | None, now: datetime
-) -> list[_Model]:
-    here = registration.c
-    query = select(here.model, here.model_id, here.project_id).order_by(here.model)
-    if of.level != "default":
-        query = query.where(
-            (here.model_id if of.level == "model" else here.project_id) == of.subject
-        )
-    before = await policies.in_force(connection)
-    after = {owner: each for owner, each in before.items() if owner != of}
-    if policy is not None:
-        after[of] = Version(of, 0, policy, "", now, now, None, None, None)
-    found = []
-    for row in await connection.execute(query):
-        owners = policies.wider(row.model_id, row.project_id)
-        chains = [policies.chain(owners, each) or _NOTHING for each in (after, before)]
-        if chains[0] != chains[1]:
-            found.append(_Model(row.model, row.model_id, *chains))
-    return found
-
-
 async def _look(
-    connection: AsyncConnection, one: _Model, now: datetime, deadline: Deadline, found: WouldDelete
+    connection: AsyncConnection, one: Changed, now: datetime, deadline: Deadline, found: WouldDelete
 ) -> None:
     below = await limits.beyond(connection, one.model, one.after, now, deadline)
     above = await limits.beyond(connection, one.model, one.before, now, deadline)
@@ -265,7 +258,7 @@ def _examples(
     return query.order_by(rows.c.uid).limit(wanted)
 
 
-def _example(one: _Model, row: Mapping[str, Any]) -> Example:
+def _example(one: Changed, row: Mapping[str, Any]) -> Example:
     by = None if row["rule"] == UNDECIDED else one.after.rules[row["rule"]]
     return Example(
         model_id=one.model_id,

@@ -31,6 +31,9 @@ registration = Table(
     Column("revision", Integer, nullable=False, server_default=text("1")),
     Column("registered_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
     Column("updated_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
+    # until `moves_at` the policy of the project that it left goes on to decide
+    Column("left_project_id", CODE_POINTS),
+    Column("moves_at", DateTime(timezone=True)),
 )
 
 # The integers of models whose registration was removed: what was erased of them is remembered by

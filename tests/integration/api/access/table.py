@@ -35,6 +35,9 @@ TABLE: dict[tuple[str, str], Row] = {
     ("GET", "/v1/models"): Row(Right.READ, Over.SOME, 200),
     ("GET", _M): Row(Right.READ, Over.MODEL, 200),
     ("PUT", _M): Row(Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}),
+    ("POST", f"{_M}/preview"): Row(
+        Right.ADMIN, Over.MODEL, 200, {"project_id": "{model_id}-project"}
+    ),
     ("DELETE", _M): Row(Right.ADMIN, Over.MODEL, 409),
     ("GET", f"{_M}/metadata-keys"): Row(Right.READ, Over.MODEL, 200),
     ("GET", f"{_M}/queryables"): Row(Right.READ, Over.MODEL, 200),

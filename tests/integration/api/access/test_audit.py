@@ -30,7 +30,8 @@ DEEDS: list[tuple[str, str, Any, list[Action]]] = [
     ("POST", f"{_ONE}/metadata", _ITEM, [Action.METADATA_CHANGED]),
     ("DELETE", _ONE, None, [Action.INFERENCE_ERASED]),
     ("GET", f"{_ONE}/data", None, []),  # erased: nothing was read
-    ("PUT", f"/v1/models/{OPEN}", {"project_id": "p"}, [Action.MODEL_CHANGED]),
+    ("PUT", f"/v1/models/{OPEN}", {"project_id": "p"}, [Action.MODEL_MOVED]),
+    ("PUT", f"/v1/models/{OPEN}", {"project_id": "p", "name": "x"}, [Action.MODEL_CHANGED]),
     ("PUT", "/v1/models/new", {}, [Action.MODEL_REGISTERED]),
     ("PUT", f"/v1/models/{OPEN}/retention-policy", _RULES, [Action.POLICY_SET]),
     ("POST", f"/v1/models/{OPEN}/retention-policy/run", None, [Action.RETENTION_REQUESTED]),
@@ -55,7 +56,7 @@ async def test_every_change_and_every_read_of_an_input(a_key: Keys) -> None:
         assert [(each["actor"], each["action"]) for each in found[::-1]] == expected, (method, path)
     assert {each["client"] for each in found} == {"127.0.0.1"}
     of_the_model = [each for each in found if each["model_id"] == OPEN]
-    assert len(of_the_model) == 11
+    assert len(of_the_model) == 12
     read = next(each for each in found if each["action"] == "data_read")
     assert read["uid"] is not None
     policy = next(each for each in found if each["action"] == "policy_set")

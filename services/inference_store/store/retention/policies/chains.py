@@ -1,11 +1,11 @@
 """Which policies apply to which models, now."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import structlog
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, case, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.errors import StoreError
@@ -19,6 +19,13 @@ from .stored import Version
 _log = structlog.get_logger()
 
 
+def deciding() -> ColumnElement[str | None]:
+    """The project whose policy decides over a registration: for a while after a move the one that
+    it left."""
+    here = registration.c
+    return case((here.moves_at > func.now(), here.left_project_id), else_=here.project_id)
+
+
 def wider(model_id: str, project_id: str | None) -> tuple[Of, ...]:
     """Whose policies apply to a model, the nearest first."""
     project = () if project_id is None else (Of("project", project_id),)
@@ -30,7 +37,7 @@ async def by_model(
 ) -> dict[int, Chain]:
     """What applies to these models, or to all; one of which everything is kept is not there."""
     here = registration.c
-    query = select(here.model, here.model_id, here.project_id)
+    query = select(here.model, here.model_id, deciding().label("project_id"))
     if models is not None:
         query = query.where(here.model.in_(sorted(models)))
     rows = (await connection.execute(query)).all()
@@ -40,7 +47,7 @@ async def by_model(
     return {model: each for model, each in found.items() if each is not None}
 
 
-def chain(owners: Iterable[Of], versions: dict[Of, Version]) -> Chain | None:
+def chain(owners: Iterable[Of], versions: Mapping[Of, Version]) -> Chain | None:
     """The chain of these owners' policies; None: none of them has one that can be read."""
     found = [versions[of] for of in owners if of in versions]
     if not found:

@@ -8,6 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.cql2 import Node, to_text
+from inference_store.store.errors import Fault, Invalid
+from inference_store.store.filters.certain import names_project
 from inference_store.store.filters.known import known
 from inference_store.store.filters.names import names_in
 from inference_store.store.filters.saved import save
@@ -52,18 +54,27 @@ async def resolve(
 ) -> Resolved:
     """Resolve every rule's filter against what the models have of its keys now.
 
-    Raises what `save` does: InvalidFilter, ImpossibleComparison, NotKept, Invalid.
+    Raises what `save` does: InvalidFilter, ImpossibleComparison, NotKept, Invalid; and Invalid for
+    a filter that names the project: a move would change what it is TRUE of, without a grace.
     """
     models = await models_of(connection, of)
     kept: list[Rule] = []
     warnings: dict[str, None] = {}
-    for asked in rules:
+    for place, asked in enumerate(rules):
         rule: dict[str, Any] = asked.ages.model_dump(include=set(Ages.model_fields))
         if asked.filter is not None:
             seen = await known(connection, models, names_in(asked.filter))
             done = save(asked.filter, seen, declared=asked.types, source=asked.source)
+            if names_project(done.checked.truth):
+                raise _depends_on_project(place)
             warnings |= dict.fromkeys(done.checked.warnings)
             rule |= {"filter": asked.source or to_text(asked.filter), "saved": done.text}
         kept.append(Rule(**rule))
     fields = bounds.model_dump(include=set(Bounds.model_fields))
     return Resolved(RetentionPolicy(rules=tuple(kept), **fields), tuple(warnings))
+
+
+def _depends_on_project(place: int) -> Invalid:
+    message = "give the project a policy of its own, or name the models by `model_id`"
+    fault = Fault(f"rules[{place}].filter", message)
+    return Invalid("A rule cannot depend on `project_id`, which a model may leave.", faults=[fault])

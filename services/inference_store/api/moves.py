@@ -1,0 +1,125 @@
+"""A model that moves to another project: what that would delete, who may, when it begins."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.api.schemas.registrations import RegistrationBody
+from inference_store.store import registrations
+from inference_store.store.access import Action
+from inference_store.store.errors import Fault, Invalid, NotFound, PreconditionFailed
+from inference_store.store.ledger import Body, Note
+from inference_store.store.registrations import Registration
+from inference_store.store.retention import policies, preview, previews
+from inference_store.store.retention.policies import Of
+from inference_store.store.retention.preview import WouldDelete
+from inference_store.store.rights import Right
+
+from .access import Access
+
+
+def moves(found: Registration | None, body: RegistrationBody) -> bool:
+    """Whether what is asked for is a move, or that one which waits begins now."""
+    if found is None:
+        return False
+    return found.project_id != body.project_id or (
+        found.moves_at is not None and body.effective == "now"
+    )
+
+
+async def looked_at(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    project_id: str | None,
+    *,
+    seconds: float,
+) -> WouldDelete:
+    """What the move would delete today. Raises NotFound, Forbidden."""
+    found = await _allowed(connection, access, model_id, project_id, lock=False)
+    return await preview.would_delete_moved(connection, found, project_id, seconds=seconds)
+
+
+async def decided(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    body: RegistrationBody,
+    *,
+    expected: int | None,
+    grace_seconds: float,
+) -> Body:
+    """What is written down of a move. Raises what refuses it."""
+    found = await _allowed(connection, access, model_id, body.project_id, lock=True)
+    if expected not in (None, found.revision):
+        raise PreconditionFailed(f"The registration has revision {found.revision}, not {expected}.")
+    if await policies.undercut(connection, found, body.project_id):
+        access.demand(Right.OVERRIDE, found)
+        if not body.reason:
+            fault = Fault("reason", "say why the model may leave a minimum age behind")
+            raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
+    if body.effective == "now":
+        await _was_previewed(connection, found, body)
+        grace_seconds = 0.0
+    return await policies.moving(
+        connection, found, body.project_id, grace_seconds=grace_seconds, reason=body.reason
+    )
+
+
+async def token(
+    connection: AsyncConnection, access: Access, model_id: str, project_id: str | None
+) -> UUID:
+    """Lets this move begin at once, while neither the model nor a policy of it changes."""
+    found = await _allowed(connection, access, model_id, project_id, lock=False)
+    asked = await _asked_of(connection, found, project_id)
+    return await previews.remember(connection, Of("model", model_id), found.revision, asked)
+
+
+def noted(body: Body) -> Note:
+    """What the audit says of it."""
+    more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
+    told = {name: each for name, each in more.items() if each is not None}
+    return Note(Action.MODEL_MOVED, body["model_id"], {"project_id": body["project_id"], **told})
+
+
+async def _allowed(
+    connection: AsyncConnection,
+    access: Access,
+    model_id: str,
+    project_id: str | None,
+    *,
+    lock: bool,
+) -> Registration:
+    if await access.to_register(connection, model_id, project_id, lock=lock):
+        raise NotFound(f"There is no model {model_id!r}.")
+    return await registrations.get(connection, model_id)
+
+
+async def _was_previewed(
+    connection: AsyncConnection, found: Registration, body: RegistrationBody
+) -> None:
+    if body.token is None:
+        fault = Fault("token", "give the `token` that the preview of this move answered")
+        raise Invalid("A move begins at once only where it was previewed.", faults=[fault])
+    asked = await _asked_of(connection, found, body.project_id)
+    of = Of("model", found.model_id)
+    if not await previews.is_of(connection, body.token, of, found.revision, asked):
+        raise PreconditionFailed(
+            "the token is of another move or older than an hour, or the model or a policy was"
+            " changed since: preview it again"
+        )
+
+
+async def _asked_of(
+    connection: AsyncConnection, found: Registration, project_id: str | None
+) -> str:
+    """The move, and the policies that were looked at: a token is of this."""
+    left = await policies.deciding_project(connection, found)
+    owners = dict.fromkeys(
+        (*policies.wider(found.model_id, left), *policies.wider(found.model_id, project_id))
+    )
+    standing = await policies.standing_of(connection, owners)
+    seen: list[Any] = [[str(of), each.revision] for of, each in standing.items()]
+    return json.dumps({"from": left, "to": project_id, "policies": seen})

@@ -1,0 +1,169 @@
+"""A model that moves to another project over HTTP: what it would delete, the grace, the right."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api.app import create_app
+from inference_store.store.blobs import Blobs
+from inference_store.store.ledger import Ledger
+from inference_store.store.retention import policies
+from tests.integration.api.conftest import MakeApp, client_of
+from tests.integration.backups import Backup, Restore, backup, restore
+from tests.integration.stored import Made, store
+
+__all__ = ["backup", "restore"]
+_MODEL = "/v1/models/hall"
+_DAY = {"rules": [{"name": "day", "keep_input": "P1D", "keep_inference": "P1D"}]}
+
+
+async def stored(engine: AsyncEngine) -> None:
+    now = datetime.now(UTC)
+    made = [Made(f"id-{n}", now - timedelta(days=n, hours=1), model_id="hall") for n in range(5)]
+    await store(engine, *made)
+
+
+async def ask(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
+    answer = await client.request(method, path, json=body)
+    assert answer.is_success, answer.text
+    return answer.json() if answer.content else None
+
+
+async def decided_by(client: httpx.AsyncClient) -> str | None:
+    found = (await ask(client, "GET", f"{_MODEL}/inferences/id-0/retention"))["decided_by"]
+    return None if found is None else found["project_id"]
+
+
+async def test_a_move_that_would_delete_something_counts_after_a_grace_and_goes_back(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await stored(engine)
+    await ask(client, "PUT", "/v1/projects/lab/retention-policy", _DAY)
+    moved = await ask(client, "PUT", _MODEL, {"project_id": "lab"})
+    lost, pending = moved["would_delete"], moved["pending_move"]
+    assert (lost["inferences"]["count"], lost["more_than_now"], len(lost["examples"])) == (4, 4, 4)
+    assert lost["examples"][0]["decided_by"]["project_id"] == "lab"
+    assert (moved["project_id"], pending["from_project_id"]) == ("lab", None)
+    begins = datetime.fromisoformat(pending["effective_at"]) - datetime.now(UTC)
+    assert timedelta(minutes=50) < begins <= timedelta(hours=1)
+    assert await decided_by(client) is None
+    # what else is said of it does not touch the move
+    named = await ask(client, "PUT", _MODEL, {"project_id": "lab", "name": "Hall"})
+    assert (named["pending_move"], named.get("would_delete")) == (pending, None)
+    assert (await ask(client, "GET", _MODEL))["pending_move"] == pending
+    back = await ask(client, "PUT", _MODEL, {"name": "Hall"})
+    assert (back["project_id"], back["pending_move"]) == (None, None)
+    assert await decided_by(client) is None
+    audited = (await ask(client, "GET", "/v1/audit?action=model_moved"))["items"]
+    assert [each["detail"].get("project_id") for each in audited] == [None, "lab"]
+
+
+async def test_a_move_that_takes_nothing_more_counts_at_once(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await stored(engine)
+    year = {"rules": [{"keep_input": "P1Y", "keep_inference": "P1Y"}]}
+    await ask(client, "PUT", "/v1/projects/lab/retention-policy", year)
+    moved = await ask(client, "PUT", _MODEL, {"project_id": "lab", "name": "Hall"})
+    assert (moved["pending_move"], moved["would_delete"]["more_than_now"]) == (None, 0)
+    assert (moved["name"], moved["project_id"]) == ("Hall", "lab")
+    assert await decided_by(client) == "lab"
+    await ask(client, "PUT", "/v1/projects/other/retention-policy", _DAY)
+    assert (await ask(client, "PUT", _MODEL, {"project_id": "other"}))["pending_move"] is not None
+
+
+async def test_a_policy_there_is_looked_at_with_what_is_still_coming(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await stored(engine)
+    await ask(client, "PUT", "/v1/projects/lab/retention-policy", _DAY)
+    await ask(client, "PUT", _MODEL, {"project_id": "lab"})
+    for keep, state, count in (("P2D", "in_force", 3), ("PT1M", "pending", 5)):
+        rules = {"rules": [{"keep_input": keep, "keep_inference": keep}]}
+        answer = await ask(client, "PUT", "/v1/projects/lab/retention-policy", rules)
+        assert (answer["state"], answer["would_delete"]["inferences"]["count"]) == (state, count)
+
+
+async def test_a_move_counts_at_once_with_the_token_of_its_preview(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await stored(engine)
+    path = "/v1/projects/lab/retention-policy"
+    await ask(client, "PUT", path, _DAY)
+    move = {"project_id": "lab"}
+    preview = await ask(client, "POST", f"{_MODEL}/preview", move)
+    assert (preview["grace_seconds"], preview["would_delete"]["more_than_now"]) == (3600, 4)
+    assert (await ask(client, "GET", _MODEL))["project_id"] is None
+    now = {**move, "effective": "now"}
+    assert (await client.put(_MODEL, json=now)).status_code == 422
+    given = {**now, "token": preview["token"]}
+    other = {**given, "project_id": "elsewhere"}
+    assert (await client.put(_MODEL, json=other)).status_code == 412
+    await ask(client, "PUT", path, {**_DAY, "max_inferences": 2})
+    assert (await client.put(_MODEL, json=given)).status_code == 412  # another policy since
+    await ask(client, "PUT", _MODEL, move)
+    assert await decided_by(client) is None
+    token = (await ask(client, "POST", f"{_MODEL}/preview", move))["token"]
+    moved = await ask(client, "PUT", _MODEL, {**now, "token": token})
+    assert moved["pending_move"] is None
+    assert await decided_by(client) == "lab"
+    assert (await client.post("/v1/models/none/preview", json=move)).status_code == 404
+
+
+async def test_a_minimum_age_is_left_behind_with_the_right_and_a_reason(
+    make_app: MakeApp, client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await stored(engine)
+    await ask(client, "PUT", _MODEL, {"project_id": "kept"})
+    await ask(client, "PUT", "/v1/projects/kept/retention-policy", {"minimum_age": "P30D"})
+    refused = await client.put(_MODEL, json={"project_id": "free"})
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "reason")
+    token = "administrator-token-of-the-test"
+    body = {"project_id": "free", "reason": "the study is over"}
+    async with client_of(make_app(auth="on", api_token=token)) as guarded:
+        headers = {"Authorization": f"Bearer {token}"}
+        grants = [{"rights": ["read", "admin"]}]
+        made = await guarded.post("/v1/keys", json={"name": "x", "grants": grants}, headers=headers)
+        key = {"Authorization": f"Bearer {made.json()['key']}"}
+        assert (await guarded.put(_MODEL, json=body, headers=key)).status_code == 403
+    assert (await ask(client, "PUT", _MODEL, body))["project_id"] == "free"
+
+
+async def test_a_stale_revision_moves_nothing(client: httpx.AsyncClient) -> None:
+    await ask(client, "PUT", _MODEL, {"project_id": "a"})
+    stale, right = {"If-Match": '"7"'}, {"If-Match": '"1"'}
+    body = {"project_id": "b", "name": "Hall"}
+    assert (await client.put(_MODEL, json=body, headers=stale)).status_code == 412
+    assert (await ask(client, "GET", _MODEL))["project_id"] == "a"
+    moved = await client.put(_MODEL, json=body, headers=right)
+    assert (moved.json()["name"], moved.headers["etag"]) == ("Hall", '"3"')
+
+
+async def test_a_rule_cannot_name_the_project(client: httpx.AsyncClient) -> None:
+    await ask(client, "PUT", _MODEL, {"project_id": "a"})
+    rule = {"filter": "project_id = 'a'", "keep_input": "P1D", "keep_inference": "P1D"}
+    refused = await client.put(f"{_MODEL}/retention-policy", json={"rules": [rule]})
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "rules[0].filter")
+
+
+async def test_a_restored_backup_moves_it_again(
+    client: httpx.AsyncClient,
+    engine: AsyncEngine,
+    backup: Backup,
+    restore: Restore,
+    blobs: Blobs,
+    make_app: MakeApp,
+) -> None:
+    """Or the policy of the project that it left would delete what the other one keeps."""
+    await stored(engine)
+    older = await restore(backup())
+    await ask(client, "PUT", "/v1/projects/lab/retention-policy", _DAY)
+    moved = await ask(client, "PUT", _MODEL, {"project_id": "lab", "reason": "a new team"})
+    assert await Ledger(older, blobs, prefix="ledger/").replay() == 2
+    settings = make_app().state.settings
+    async with client_of(create_app(settings, older, blobs)) as again:
+        assert (await ask(again, "GET", _MODEL))["pending_move"] == moved["pending_move"]
+    async with older.connect() as connection:
+        assert await policies.by_model(connection) == {}
