@@ -44,6 +44,7 @@ ALONE = {
     "certifier._certify": "the first failpoint lies before it, those of _sign and _append after it",
     "certifier._end": "an erasure that has its certificate is said to be over",
     "uncertified.uncertified": "an erasure that has no certificate is said to be over",
+    "giving_up.give_up": "what is given up is in the ledger; the next turn says the end again",
     "leader._take_up": "what a hold let go is marked again: a batch a transaction",
     "marker._unmark": "marks go in batches; what is left of them is taken away by the next turn",
     "leader.begin": "runs of a dead process are said to begin anew",

@@ -32,12 +32,14 @@ async def shown(
     ids = sorted(name for model in models if (name := names.get(model)) is not None)
     asked = None if one.asked is None else {k: v for k, v in one.asked.items() if k != "saved"}
     standing = await obstacles.listed(connection, one.id)
-    return named(one, "model", "table_rows", "marked", "held", "in_force_at") | {
+    without = ("model", "table_rows", "marked", "held", "in_force_at", "given_up")
+    return named(one, *without) | {
         "model_id": None if one.model is None else names.get(one.model),
         "model_ids": ids,
         "asked": asked,
         "rows": one.table_rows,
         "progress": _progress(one),
+        "given_up": None if one.given_up is None else _given_up(one.given_up),
         "obstacles": [named(each, "erasure", "seen_at") for each in standing],
         "not_found": list(not_found),
         "message": _message(one),
@@ -56,6 +58,11 @@ def _progress(one: Erasure) -> dict[str, Any]:
         "per_second": rate,
         "seconds_left": round(left / rate, 1) if known and rate else None,
     }
+
+
+def _given_up(said: dict[str, Any]) -> dict[str, Any]:
+    holds = said.get("holds", {})
+    return {"by": said["by"], "held": [{"hold": h, "inferences": n} for h, n in holds.items()]}
 
 
 def _done(one: Erasure) -> int:

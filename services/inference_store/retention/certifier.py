@@ -144,10 +144,17 @@ class Certifier:
             return await uncertified(self._engine, now, "unlisted")
         if not found.batches and now.state == "partly_held":
             return "partly_held"
-        if not found.batches and now.certificate is not None:
+        if not found.batches and await self._says_all(now):
             return await self._end(now, "certified")
         await self._sign(now, found)
         return "certified" if now.state == "certifying" else now.state
+
+    async def _says_all(self, one: Erasure) -> bool:
+        """Whether its certificates say what was given up of it too; False: it has none."""
+        async with self._engine.connect() as connection:
+            before = await chain.listed(connection, of=one.id)
+        said = [read_signed(row.signed).document for row in before]
+        return bool(said) and (one.given_up is None or any("given_up" in each for each in said))
 
     async def _sign(self, one: Erasure, found: Erased) -> None:
         root = await self._list(found.batches)
@@ -273,6 +280,7 @@ class Certifier:
             held=held,
             by=documents.without_values(self.key, one.asked),
             decided_by=one.decided_by,
+            given_up=one.given_up if one.state == "certifying" else None,
         )
         counted = {"versions": one.versions, "bytes": one.bytes, "rows": one.table_rows}
         earlier = [read_signed(row.signed).document["erased"] for row in before]

@@ -19,6 +19,7 @@ from inference_store.store.retention.erasures.marking import Part
 from inference_store.store.stages import stage
 
 from .asides import Asides
+from .giving_up import give_up
 from .pace import Pace
 
 Marked: TypeAlias = Literal["all", "not_yet", "over"]
@@ -53,8 +54,8 @@ class Marker:
         self._looked.clear()
 
     async def mark(self, one: Erasure, *, seconds: float = inf) -> Marked:
-        """`all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, or its filter
-        could not be answered, which is tried again as what failed is.
+        """`all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, its rest was
+        given up, or its filter could not be answered, which is tried again as what failed is.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -64,6 +65,9 @@ class Marker:
                 state = await erasures.state_of(connection, one.id)
             if state in {"cancelling", "cancelled"}:
                 await self._unmark(one)
+                return "over"
+            if state == "giving_up":
+                await self._give_up(one)
                 return "over"
             try:
                 if not left:
@@ -102,6 +106,10 @@ class Marker:
                 removed = await erasures.unmark(connection, one.id, limit=self._batch)
         await self._ledger.write("erasure_cancelled", {"erasure": str(one.id)}, actor=ACTOR)
         _log.info("erasure", action="erasure", id=str(one.id), state="cancelled")
+
+    async def _give_up(self, one: Erasure) -> None:
+        work = (self._engine, self._ledger, self._pace)
+        await give_up(*work, one, batch=self._batch, actor=ACTOR)
 
     async def _fail(self, one: Erasure, error: Exception) -> None:
         RETENTION_TROUBLE.inc()

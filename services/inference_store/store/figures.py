@@ -25,6 +25,9 @@ from .tables import (
     retention_run,
 )
 
+# What holds keep is not overdue.
+_KEPT = ("partly_held", "giving_up")
+
 
 @dataclass(frozen=True, slots=True)
 class BooksFigures:
@@ -125,7 +128,7 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
     return RetentionFigures(
         marked=int(marked or 0),
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
-        oldest_seconds=age(min((row[2] for row in rows if row[0] != "partly_held"), default=None)),
+        oldest_seconds=age(min((row[2] for row in rows if row[0] not in _KEPT), default=None)),
         last_run=await connection.scalar(ended),
         audit_unlinked_seconds=(await audit_chain.unlinked(connection))[1],
         holds=int(await connection.scalar(in_force) or 0),

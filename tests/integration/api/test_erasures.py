@@ -206,3 +206,26 @@ async def test_what_has_begun_to_delete_cannot_be_cancelled(
     answer = await client.post(f"/v1/erasures/{one['id']}/cancel")
     assert answer.status_code == 409
     assert "begun to delete" in answer.json()["detail"]
+
+
+async def test_what_holds_keep_is_given_up(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    hold = {"name": "case 7", "reason": "x", "model_id": "model", "inference_ids": ["i1"]}
+    placed = (await client.post("/v1/holds", json=hold)).json()
+    one = await asked(client, {"inference_ids": ["i1", "i3"]})
+    path = f"/v1/erasures/{one['id']}/give-up"
+    assert (await client.post(path, json={})).status_code == 422
+    assert (await client.post(path, json={"reason": "long"})).status_code == 409
+    await serve()
+    answer = await client.post(path, json={"reason": "long"})
+    assert (answer.status_code, answer.json()["state"]) == (202, "giving_up")
+    assert answer.json()["given_up"] == {"by": "anyone", "held": []}
+    await client.delete(f"/v1/holds/{placed['id']}", params={"reason": "over"})
+    await serve()
+    ended = await followed(client, one)
+    assert (ended["state"], ended["inferences"], ended["progress"]["held"]) == ("deleted", 1, 0)
+    assert ended["given_up"]["held"] == [{"hold": placed["id"], "inferences": 1}]
+    assert "i1" in await left(engine)
+    audited = await client.get("/v1/audit", params={"action": "erasure_rest_given_up"})
+    assert [each["detail"]["reason"] for each in audited.json()["items"]] == ["long"]

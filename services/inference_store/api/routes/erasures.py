@@ -22,6 +22,7 @@ from inference_store.api.schemas.erasures import (
     ErasureRequest,
     ErasureRequestAcross,
     Foretold,
+    GivingUp,
     ShownErasure,
 )
 from inference_store.api.schemas.links import PageParameters
@@ -112,6 +113,28 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
         raise NotFound(f"There is no erasure {erasure_id}.")
     one = await erasures.cancel(connection, erasure_id)
     await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
+    return Answer(await shown(connection, one), status_code=202)
+
+
+@router.post(
+    "/erasures/{erasure_id}/give-up",
+    status_code=202,
+    response_model=ShownErasure,
+    responses=refusals(400, 404, 409, 413),
+    openapi_extra=needs(Right.DELETE, Over.SOME),
+    summary="Give up what holds keep of an erasure",
+)
+async def give_up_erasure(
+    erasure_id: UUID, body: GivingUp, connection: Writing, access: Asking
+) -> Answer:
+    """Of one that is `partly_held`: what went stays gone, what holds keep is not erased when they
+    let go, and the erasure ends with a certificate that says both. There is no way back."""
+    if await erasures.find(connection, erasure_id, within=access.reach) is None:
+        raise NotFound(f"There is no erasure {erasure_id}.")
+    one = await erasures.give_up(connection, erasure_id, by=access.who.actor)
+    await access.note(
+        connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
+    )
     return Answer(await shown(connection, one), status_code=202)
 
 

@@ -144,6 +144,29 @@ class DecidedBy(Shown):
     """max_inferences or max_bytes."""
 
 
+class KeptByHold(Shown):
+    """How many inferences, or events set aside, a legal hold keeps."""
+
+    hold: UUID
+    inferences: int
+
+
+class GivenUp(Shown):
+    """What stays although it was asked for."""
+
+    by: str | None
+    """Who gave it up."""
+    held: list[KeptByHold]
+    """What has been given up so far, by the hold that kept it."""
+
+
+class GivingUp(Body):
+    """Why what holds keep is given up."""
+
+    reason: Annotated[ShortText, Field(min_length=1, examples=["the case goes on for years"])]
+    """For the audit."""
+
+
 class ShownErasure(Shown):
     """One run of deletion."""
 
@@ -158,7 +181,7 @@ class ShownErasure(Shown):
     (everything) or `object` (objects of no inference)."""
     state: str
     """pending, marking, deleting_objects, verifying, deleting_rows, certifying, certified, deleted,
-    failed, partly_held, cancelling or cancelled."""
+    failed, partly_held, giving_up, cancelling or cancelled."""
     run: UUID | None
     asked: dict[str, Any] | None
     """`filter`, `inference_ids`, `subject` or `report` (a reconciliation), as it was asked; null:
@@ -194,6 +217,8 @@ class ShownErasure(Shown):
     """Number of its newest certificate: `GET /v1/certificates/{number}`."""
     decided_by: list[DecidedBy]
     """Of a policy's run: the rules and limits that let it expire."""
+    given_up: GivenUp | None
+    """What holds kept and is given up; null: nothing is."""
 
 
 class ErasurePage(Shown):

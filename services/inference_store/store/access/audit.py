@@ -38,6 +38,7 @@ class Action(StrEnum):
     INFERENCE_ERASED = "inference_erased"
     ERASURE_REQUESTED = "erasure_requested"
     ERASURE_CANCELLED = "erasure_cancelled"
+    ERASURE_REST_GIVEN_UP = "erasure_rest_given_up"
     DATA_READ = "data_read"
     METADATA_READ = "metadata_read"
     LINKS_MADE = "links_made"
@@ -69,6 +70,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.INFERENCE_ERASED: "The erasure of an id was asked for; a row for each inference.",
     Action.ERASURE_REQUESTED: "An erasure by a filter, ids or a subject was asked for.",
     Action.ERASURE_CANCELLED: "An erasure was cancelled before it deleted anything.",
+    Action.ERASURE_REST_GIVEN_UP: "What holds keep of an erasure was given up; `detail` says why.",
     Action.DATA_READ: "A data blob was read through the api.",
     Action.METADATA_READ: "A metadata blob, which may hold the request, was read.",
     Action.LINKS_MADE: "Presigned links to an inference's blobs were given out.",

@@ -34,6 +34,8 @@ class Asked:
     by: Mapping[str, Any] | None = None
     # which rules of which versions of policies, where a policy did
     decided_by: Sequence[Mapping[str, Any]] = ()
+    # who gave up what holds kept, and how many by hold
+    given_up: Mapping[str, Any] | None = None
 
 
 def certificate_of(
@@ -67,6 +69,7 @@ def certificate_of(
             **counts,
         },
         "held": [{"hold": str(hold), "inferences": count} for hold, count in asked.held.items()],
+        **_given_up(asked.given_up),
         "leaves": {
             "method": LIST,
             "count": erased.inferences + erased.objects,
@@ -80,6 +83,14 @@ def certificate_of(
         },
         "remains": remains(clear_at),
     }
+
+
+def _given_up(said: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What stays although it was asked for, since nobody waits for the holds any more."""
+    if said is None:
+        return {}
+    held = [{"hold": hold, "inferences": n} for hold, n in said.get("holds", {}).items()]
+    return {"given_up": {"by": said["by"], "held": held}}
 
 
 def without_values(key: SigningKey, asked: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -134,18 +134,28 @@ async def take_up(connection: AsyncConnection, *, limit: int) -> int:
     query = select(erasure_held, erasure.c.cause, erasure.c.state)
     query = query.select_from(erasure_held.outerjoin(erasure, erasure.c.id == here.erasure))
     query = query.where(here.hold == id, here.hold_revision < before)
+    # what is being given up is not taken up
+    query = query.where(erasure.c.state.is_distinct_from("giving_up"))
     query = query.order_by(here.model, here.uid).limit(limit)
-    rows = list(await connection.execute(query))
+    rows = await _still_waiting(connection, list(await connection.execute(query)))
     await _mark_again(connection, [row for row in rows if _goes_on(row)])
     for row in rows:
         which = (here.erasure == row.erasure, here.model == row.model, here.uid == row.uid)
         await connection.execute(erasure_held.delete().where(*which, here.scope == row.scope))
-    ids = {row.erasure for row in rows}
-    waiting = (erasure.c.id.in_(ids), erasure.c.state == "partly_held")
-    await connection.execute(erasure.update().where(*waiting).values(state="pending"))
     if len(rows) < limit:
         await connection.execute(hold.update().where(hold.c.id == id).values(taken_up=before))
     return max(1, len(rows))
+
+
+async def _still_waiting(connection: AsyncConnection, rows: Sequence[_Row]) -> list[_Row]:
+    """The rows without those that were given up since they were read: their erasures, locked here
+    until the end, go on."""
+    ids = {row.erasure for row in rows}
+    waiting = (erasure.c.id.in_(ids), erasure.c.state == "partly_held")
+    await connection.execute(erasure.update().where(*waiting).values(state="pending"))
+    query = select(erasure.c.id).where(erasure.c.id.in_(ids), erasure.c.state == "giving_up")
+    given_up = set((await connection.execute(query)).scalars())
+    return [row for row in rows if row.erasure not in given_up]
 
 
 async def _stale(connection: AsyncConnection) -> tuple[UUID, int] | None:

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import audit_chain, holds, removed_models
 from inference_store.store.retention import policies
-from inference_store.store.retention.erasures import entries, objects
+from inference_store.store.retention.erasures import entries, giving_up, objects
 
 from .entry import Body
 
@@ -65,4 +65,10 @@ KINDS: Sequence[Kind] = (
         rehearsed=False,
     ),
     Kind("erasure_cancelled", "An erasure was cancelled.", entries.apply_cancelled, False),
+    Kind(
+        "erasure_given_up",
+        "What holds keep of an erasure was given up: the uids.",
+        giving_up.apply_given_up,
+        rehearsed=False,
+    ),
 )

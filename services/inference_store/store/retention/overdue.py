@@ -138,6 +138,6 @@ async def _late(connection: AsyncConnection, part: _Part, rules: Decided) -> flo
 async def _erasures(connection: AsyncConnection) -> float:
     """Also those that failed: what they name is still there. What a hold keeps is not overdue."""
     age = func.extract("epoch", func.now() - func.min(erasure.c.requested_at))
-    over = (*ENDED, "partly_held")
+    over = (*ENDED, "partly_held", "giving_up")
     found = await connection.scalar(select(age).where(erasure.c.state.not_in(over)))
     return float(found or 0)

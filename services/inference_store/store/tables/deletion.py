@@ -156,6 +156,8 @@ erasure = Table(
     Column("decided_by", JSONB, nullable=False, server_default=text("'[]'")),
     # when it came into force, by the clock of Postgres; NULL: of a version before
     Column("in_force_at", DateTime(timezone=True), server_default=func.clock_timestamp()),
+    # who gave up what holds kept of it, and how many by hold; NULL: nobody
+    Column("given_up", JSONB),
     Index("erasure_state_idx", "state"),
     Index("erasure_model_requested_at_idx", "model", "requested_at"),
 )

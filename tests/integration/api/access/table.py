@@ -95,6 +95,9 @@ TABLE: dict[tuple[str, str], Row] = {
         Right.DELETE, Over.SOME, 202, {"subject": {"key": "who", "value": "me"}}
     ),
     ("POST", "/v1/erasures/{erasure_id}/cancel"): Row(Right.DELETE, Over.SOME, 202),
+    ("POST", "/v1/erasures/{erasure_id}/give-up"): Row(
+        Right.DELETE, Over.SOME, 409, {"reason": "over"}
+    ),
     ("POST", "/v1/holds"): Row(Right.HOLD, Over.SOME, 201, _HOLD, names_model=True),
     ("GET", "/v1/holds"): Row(Right.HOLD, Over.SOME, 200),
     ("GET", "/v1/holds/{hold_id}"): Row(Right.HOLD, Over.SOME, 200),

@@ -15,6 +15,7 @@ from .erasure import (
     models_of,
     unfinished,
 )
+from .giving_up import give_up
 from .progress import advance, begin_deleting, count, failed, finish, marked, state_of
 from .requests import ask, enqueue_arrivals
 
@@ -37,6 +38,7 @@ __all__ = [
     "failed",
     "find",
     "finish",
+    "give_up",
     "listed",
     "marked",
     "models_of",

@@ -25,6 +25,7 @@ State: TypeAlias = Literal[
     "deleted",
     "failed",
     "partly_held",
+    "giving_up",
     "cancelling",
     "cancelled",
 ]
@@ -53,7 +54,8 @@ class Erasure:
 
     `model` None: several (`models_of`). `asked`: what was asked for, None where it was marked as
     it was made. `table_rows`: rows that went, by table; `oldest`, `newest`: when what went was
-    received. `certificate`: the number of its newest.
+    received. `certificate`: the number of its newest. `given_up`: `by` whom,
+    and how many that `holds` kept.
     """
 
     id: UUID
@@ -82,6 +84,7 @@ class Erasure:
     certificate: int | None
     decided_by: list[dict[str, Any]]
     in_force_at: datetime | None
+    given_up: dict[str, Any] | None
 
     @property
     def since(self) -> datetime:

@@ -4,7 +4,8 @@ pending → marking → deleting_objects → verifying → deleting_rows → cer
 `failed`, with the reason; a failed one is tried again with every run; or `partly_held`, which goes
 on when holds let go. A state says what is being done with the present batch; `certifying` is said
 when no mark is left, and `deleted` instead of it where no key signs certificates.
-`cancelling`: marks are being taken away, which ends as `cancelled`.
+`cancelling`: marks are being taken away, which ends as `cancelled`. `giving_up`: what holds keep
+is being given up, which goes on with `certifying`.
 """
 
 from collections.abc import Mapping
