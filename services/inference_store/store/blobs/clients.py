@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import certifi
 import urllib3
 from minio import Minio
-from minio.error import InvalidResponseError, S3Error, ServerError
+from minio.error import InvalidResponseError, MinioException, S3Error, ServerError
 from obstore.store import S3Store
 
 from inference_store.store.errors import AccessDenied, BlobsAway
@@ -123,3 +123,13 @@ def away() -> Iterator[None]:
         if isinstance(exc, S3Error) and exc.response.status == 403:
             raise AccessDenied(said) from exc
         raise BlobsAway(said) from None
+
+
+_NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed"}
+
+
+def knows_no_versions(error: MinioException) -> bool:
+    """Whether a server does not list versions, for it keeps none; rclone says so without XML."""
+    if isinstance(error, S3Error):
+        return error.code in _NO_VERSIONS
+    return isinstance(error, InvalidResponseError) and "Response code: 501" in str(error)

@@ -6,14 +6,12 @@ from typing import NamedTuple
 
 from minio import Minio
 from minio.datatypes import Object
-from minio.error import S3Error
+from minio.error import MinioException, S3Error
 
 from inference_store.store.events import StorageKey
 from inference_store.store.settings import BlobSettings
 
-from .clients import away, minio_client
-
-_NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed", "AccessDenied"}
+from .clients import away, knows_no_versions, minio_client
 
 
 class Held(NamedTuple):
@@ -40,8 +38,9 @@ def _listed(client: Minio, bucket: str) -> Iterator[Object]:
     listed = client.list_objects(bucket, recursive=True, include_version=True)
     try:
         first = next(listed, None)
-    except S3Error as exc:
-        if exc.code not in _NO_VERSIONS:
+    except MinioException as exc:
+        refused = isinstance(exc, S3Error) and exc.code == "AccessDenied"
+        if not (refused or knows_no_versions(exc)):
             raise
         yield from client.list_objects(bucket, recursive=True)
         return

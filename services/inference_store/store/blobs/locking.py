@@ -7,16 +7,17 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from io import BytesIO
 from itertools import repeat
+from xml.etree.ElementTree import ParseError
 
 from minio import Minio
 from minio.commonconfig import COMPLIANCE
-from minio.error import S3Error
+from minio.error import MinioException, S3Error
 from minio.retention import Retention
 
 from inference_store.store.events import StorageKey
 from inference_store.store.settings import BlobSettings
 
-from .clients import away, minio_client
+from .clients import away, knows_no_versions, minio_client
 from .encryption import minio_encryption
 from .listing import survivors
 
@@ -49,7 +50,7 @@ class LockedObject:
                     if exc.code not in _NOT_LOCKED:
                         raise
                 else:
-                    return True
+                    return self.is_locked()  # a server that knows no locks has taken it as well
             self._put(data, content_type, None)
         return False
 
@@ -60,8 +61,8 @@ class LockedObject:
         with away():
             try:
                 found = survivors(self._client, bucket, [name], True)
-            except S3Error as exc:
-                if exc.code not in {"NotImplemented", "MethodNotAllowed"}:
+            except MinioException as exc:
+                if not knows_no_versions(exc):
                     raise
                 found = survivors(self._client, bucket, [name], False)
         ids = [version.id for version in found if not version.marker]
@@ -75,7 +76,7 @@ class LockedObject:
         with away():
             try:
                 kept = self._client.get_object_retention(self._key.bucket, self._key.key)
-            except S3Error:
+            except (S3Error, ParseError):  # that of rclone answers with the object
                 return False
         return kept is not None and kept.mode == COMPLIANCE
 
