@@ -89,6 +89,9 @@ async def test_any_number_of_messages(
     messages = [REQUEST + bytes([each]) * each for each in range(number)]
     direct = await stream(started.at[0], path, messages)
     proxied = await stream(started.at[1], path, messages)
+    if not messages and not proxied.initial:
+        # a call that ends at once: grpc.aio may have its status first, and forgets these then
+        proxied = await stream(started.at[1], path, messages)
     assert proxied == direct
     assert direct.code is not None
 
