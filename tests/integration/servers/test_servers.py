@@ -79,8 +79,8 @@ def test_a_server_dies_with_its_parent(module: str, name: str) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         folder, *pids = owner.stdout.readline().decode().split()
-        assert pids
-        assert all(psutil.pid_exists(int(pid)) for pid in pids)
+        # the command is the first; what it started may have ended by itself since
+        assert psutil.pid_exists(int(pids[0]))
         owner.send_signal(signal.SIGKILL)
     wait_until(
         lambda: not any(psutil.pid_exists(int(pid)) for pid in pids),
