@@ -63,9 +63,8 @@ async def prune(
 async def _transaction(
     engine: AsyncEngine, ledger: Ledger, records: Records
 ) -> AsyncIterator[AsyncConnection]:
-    """Where the audit is cut a checkpoint is signed, which names the one before it: in the ledger's
-    turn, where the others are."""
-    if records.name == "audit":
+    """In the ledger's turn, where others sign too, or of our own."""
+    if records.in_turn:
         async with ledger.turn() as connection, connection.begin():
             yield connection
     else:

@@ -268,7 +268,8 @@ class Sweep:
         if one is None:
             self._erasures[model, scope] = await self._found(begun.id)
         failpoint("retention.mark.after")
-        return UUID(str(found[-1].uid))
+        last: UUID = found[-1].uid
+        return last
 
     def _if_applies(self, work: Work, batch: dict[str, Any]) -> Saying:
         async def said(connection: AsyncConnection) -> dict[str, Any]:

@@ -117,8 +117,10 @@ class Publisher:
     async def _discard(self, producer: AIOKafkaProducer) -> None:
         if self._producer is producer:
             self._producer = None
-            await _stopped(producer)
-            self._given_up.pop(producer).set()
+            try:
+                await _stopped(producer)
+            finally:
+                self._given_up.pop(producer).set()
 
 
 async def _stopped(producer: AIOKafkaProducer) -> None:

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from minio import Minio
 from minio.deleteobjects import DeleteObject
-from minio.error import S3Error
+from minio.error import MinioException, S3Error
 from minio.versioningconfig import OFF
 
 from inference_store.store.events import StorageKey
 from inference_store.store.metrics import STEP_SECONDS
 from inference_store.store.stages import stage
 
-from .clients import away
+from .clients import away, knows_no_versions
 from .keys import is_addressable, is_plain
 from .listed import PAGE, Version
 from .listing import survivors
@@ -25,7 +25,6 @@ from .listing import survivors
 _VERSIONING_SECONDS = 60.0
 THREADS = 4  # bulk deletes in flight: more gain nothing on one server
 _LEAST = 250  # in a request, where there are so many
-_NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +173,8 @@ class Deletion:
         with away():
             try:
                 return self._client.get_bucket_versioning(bucket).status not in {None, "", OFF}
-            except S3Error as exc:
-                if exc.code in _NO_VERSIONS:
+            except MinioException as exc:
+                if knows_no_versions(exc):
                     return False
                 raise
 

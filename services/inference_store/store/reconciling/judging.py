@@ -23,8 +23,6 @@ from inference_store.store.tables import blob_reference, erasing, erasure_held, 
 
 from .owned import Named, live_keys
 
-_KEYS = tuple(f"{kind}_storage_key" for kind in ("data", "response", "metadata", "sidecar"))
-
 
 async def still_named(connection: AsyncConnection, named: Sequence[Named]) -> list[Named]:
     """Those that their inference still has, and that nothing is deleting."""
@@ -60,7 +58,7 @@ def held(keys: Iterable[str]) -> CompoundSelect[Any]:
     """Those that are kept for a legal hold though nothing is stored of them: what came after it had
     expired is no row, and no mark any more. Each column by its index: it is asked in the gate."""
     listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
-    columns = [erasure_held.c[name] for name in _KEYS]
+    columns = [erasure_held.c[name] for name in marks.KEYS]
     return union(*(select(column).where(column == listed) for column in columns))
 
 

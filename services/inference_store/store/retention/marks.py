@@ -49,7 +49,7 @@ _ROWS, _SPANS = 1000, 8
 
 # of a mark that is new (`claimed_at` is set by the eraser), and of them those that name objects
 COLUMNS: Final = tuple(column.name for column in erasing.c if column.name != "claimed_at")
-KEYS: Final = COLUMNS[-4:]
+KEYS: Final = tuple(name for name in COLUMNS if name.endswith("_storage_key"))
 # Where a mark lies among those of its erasure: model, first storage key, uid. What lies side by
 # side in the bucket is deleted side by side, for it is seen to be gone by listing.
 Place: TypeAlias = tuple[int, str, UUID]

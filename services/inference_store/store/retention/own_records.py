@@ -43,6 +43,8 @@ class Records:
     prune: Prune
     """Remove what is older than so many seconds, the oldest first, at most so many; how many.
     What says where the audit was cut is signed."""
+    in_turn: bool = False
+    """Whether that is done in the ledger's turn: what it signs names what was signed before."""
 
 
 def _rows(
@@ -139,6 +141,7 @@ RECORDS: Final = (
         time=audit.c.at,
         may_go=true(),
         prune=_prune_audit,
+        in_turn=True,
     ),
 )
 
