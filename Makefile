@@ -1,6 +1,9 @@
-# `make demo` and `make test` need Python 3.11 or newer and nothing else; `make help` lists the rest.
+# `make demo` and `make test` need Python 3.11 to 3.14 and nothing else; `make help` lists the rest.
 
 PYTHON ?= python3
+# Of Python 3, as in pyproject.toml: for a newer one not every locked package has a wheel.
+OLDEST := 11
+NEWEST := 14
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest
@@ -17,10 +20,13 @@ IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
 
+# Compiled modules are kept: each of a run's processes would compile them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types test unit integration e2e properties faults faults-steps \
-	bench-erasure bench-ingest bench-peers bench-proxy bench-query bench-rebuild bench-scale audit image sbom chart chart-e2e \
+.PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons integration acceptance e2e properties mutations faults faults-steps \
+	bench-once bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
 	clean
 
 help: ## Print every target and what it does.
@@ -49,54 +55,58 @@ upstreams: $(DEV_STAMP) ## Make the model servers and clients that the proxy's t
 	@$(BIN)/python -m tests.upstreams
 
 lint: $(DEV_STAMP) ## Check style and format.
-	@$(BIN)/ruff check .
-	@$(BIN)/ruff format --check .
+	@$(STEP) $@ sh -c '$(BIN)/ruff check . && $(BIN)/ruff format --check .'
 
 format: $(DEV_STAMP) ## Format the code and mend what can be mended.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-types: $(DEV_STAMP) ## Check the types.
-	@$(BIN)/mypy -p inference_store
-	@$(BIN)/mypy -p tests.servers
-	@$(BIN)/mypy -p tests.upstreams
-	@$(BIN)/mypy -p security
-	@$(BIN)/mypy -p tests.chart
-	@$(BIN)/mypy helm/describe.py
+types: $(DEV_STAMP) ## Check the types of all Python here.
+	@$(STEP) $@ $(BIN)/mypy
 
-# Runs of tests, two side by side, each with servers of its own and shown when it ends.
-SIDE_BY_SIDE ?= 2
-define side_by_side
-	@printf '%s\n' $(1) | xargs -P $(SIDE_BY_SIDE) -I{} sh -c 'said=$$(mktemp); \
-		$(PYTEST) $$0 >"$$said" 2>&1; ended=$$?; \
-		echo "pytest $$0"; cat "$$said"; rm -f "$$said"; exit $$ended' {}
-endef
+# WORKERS of pytest share one set of servers; a test that has a server of its own stays on one worker.
+# A worker that crashes ends the run: with another in its place xdist may wait for ever.
+WORKERS ?= 3
+WORKING := $(PYTEST) -n $(WORKERS) --max-worker-restart 0 --dist loadgroup --no-header -q
+# Notes what each step took, where INFERENCE_STORE_TEST_STEPS names a file.
+STEP := $(BIN)/python -m tests.runs.steps
 
-# The longest first. The proxy's are not beside e2e: both start the same model servers.
-UNIT := tests --ignore=tests/integration --ignore=tests/e2e --ignore=tests/chart/e2e
-ALONE := $(addprefix tests/integration/,api store ingester retention proxy)
-TESTS := 'tests/e2e' $(ALONE:%='%') '$(UNIT)' 'tests/integration $(ALONE:%=--ignore=%)'
-test: lint types servers upstreams ## Run every check and test but faults, faults-steps, properties and chart-e2e.
-	$(call side_by_side,$(TESTS))
+test: lint types unit integration ## Run what every change needs: style, types, units, parts on real servers.
 
-unit: $(DEV_STAMP) ## Run the tests that need no server; the chart's too, where helm is here.
-	@$(PYTEST) $(UNIT)
+unit: $(DEV_STAMP) ## Run the tests that need no server.
+	@$(STEP) $@ $(WORKING) tests/unit
 
-integration: servers upstreams ## Run the tests of the parts on real servers.
-	@$(PYTEST) tests/integration
+# PYTHONS names interpreters; else it is Debian's python3, those on PATH and pyenv's. What they need is
+# kept in INFERENCE_STORE_PYTHONS_CACHE.
+unit-pythons: $(DEV_STAMP) ## Run the unit tests under each supported Python that is here, or PYTHONS="python3.12 ...".
+	@$(STEP) $@ env OLDEST=$(OLDEST) NEWEST=$(NEWEST) tests/pythons.sh $(PYTHONS)
 
-e2e: servers upstreams ## Run the tests of the whole line on real servers.
-	@$(PYTEST) tests/e2e
+integration: servers ## Run the tests of the parts, and a kill at every failpoint, on real servers.
+	@$(STEP) $@ $(WORKING) tests/integration tests/e2e/faults
 
-properties: servers upstreams ## Try all examples of the property tests, up to ten times those of `make test`.
+# Its parts; chart-e2e needs root, or a KUBECONFIG.
+ACCEPTANCE ?= e2e faults chart bench-once unit-pythons chart-e2e
+acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/tests.md.
+
+e2e: servers upstreams ## Run the tests of the whole line, and before real model servers.
+	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
+
+properties: servers ## Try all examples of the property tests, up to ten times those of `make test`.
 	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long
 
-faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
-	$(call side_by_side,'--faults tests/e2e/faults --ignore-glob=*/test_ingester_* --ignore-glob=*/test_steps.py' \
-		'--faults $(wildcard tests/e2e/faults/test_ingester_*)')
+mutations: servers ## Break the product in known ways, and show which test sees each.
+	@$(BIN)/python -m tests.mutations
 
-faults-steps: servers upstreams ## Try each of five faults at each step of a deletion.
-	@$(PYTEST) --faults tests/e2e/faults/deletion/test_steps.py
+faults: servers upstreams ## Kill and stop everything under load, and check that nothing was lost.
+	@INFERENCE_STORE_TEST_COLD=1 $(STEP) $@ $(WORKING) --faults -m "faults or kills" tests/e2e tests/integration \
+		--ignore=$(FAULTS_STEPS)
+
+FAULTS_STEPS := tests/e2e/faults/deletion/test_steps.py
+faults-steps: servers ## Try each of five faults at each step of a deletion.
+	@$(STEP) $@ $(WORKING) --faults $(FAULTS_STEPS)
+
+bench-once: servers ## Load and ask every line of the query benchmark once, whatever time it takes.
+	@$(STEP) $@ $(MAKE) --no-print-directory bench-query SIZE=100k RUNS=1
 
 bench-ingest: servers ## Measure events per second and CPU per event against plain COPY.
 	@$(BIN)/python -m benchmarks.ingest
@@ -131,6 +141,12 @@ bench-rebuild: servers ## Measure indexing again from the bucket alone beside in
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale
 
+bench-neighbours: $(DEV_STAMP) ## Measure what a caller of hostile bodies does to another's answers.
+	@$(BIN)/python -m benchmarks.neighbours
+
+bench-start: $(DEV_STAMP) ## Measure the CPU that a start of each service takes.
+	@$(BIN)/python -m benchmarks.start
+
 audit: $(DEV_STAMP) ## Hold every locked dependency against the known vulnerabilities.
 	@$(BIN)/python -m security.audit
 
@@ -152,22 +168,23 @@ sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
 
 chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with Go, once).
 	@tests/chart/cluster/build.sh tools
-	@INFERENCE_STORE_REQUIRE_HELM=1 $(PYTEST) tests/chart --ignore=tests/chart/e2e
+	@INFERENCE_STORE_REQUIRE_HELM=1 $(STEP) $@ $(WORKING) tests/chart --ignore=tests/chart/e2e
 
 # With KUBECONFIG: there, with the image INFERENCE_STORE_TEST_IMAGE, and before a proxy the MLServer of
 # INFERENCE_STORE_TEST_MLSERVER_IMAGE (tests/chart/cluster/mlserver-image.sh). Else on one node of its own,
 # which needs root and what tests/chart/cluster/packages.sh installs.
 chart-e2e: $(if $(KUBECONFIG),$(DEV_STAMP),servers) ## Install the chart on a real cluster; upgrade, kill, remove it.
 	@$(if $(KUBECONFIG),,tests/chart/cluster/build.sh)
-	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(PYTEST) tests/chart/e2e
+	@INFERENCE_STORE_TEST_CLUSTER=$(if $(KUBECONFIG),kubeconfig,own) $(STEP) $@ $(PYTEST) -q tests/chart/e2e
 
 clean: ## Remove .venv and caches; the demo's data in .inference-store stays.
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build services/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/pip:
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "$(PYTHON) is older than 3.11: say make PYTHON=python3.11, or newer."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, $(OLDEST)) <= sys.version_info[:2] <= (3, $(NEWEST)))' || \
+		{ echo "$(PYTHON) is not Python 3.$(OLDEST) to 3.$(NEWEST): say make PYTHON=python3.$(OLDEST), or another of these."; \
+		exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt install python3-venv)."; \
 		exit 1; }

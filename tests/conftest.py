@@ -9,6 +9,10 @@ from tests import properties
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 
 pytest_plugins = [
+    "tests.runs.collection",
+    "tests.runs.durations",
+    "tests.runs.groups",
+    "tests.runs.failures",
     "tests.servers.plugin",
     "tests.servers.fixtures",
     "tests.servers.secured_fixtures",

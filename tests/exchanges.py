@@ -11,6 +11,7 @@ import orjson
 
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.content_encoding import decoded
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Protocol, Reading
 from inference_store.store.json_text import UnreadableJson, read_exactly, write_json
 
@@ -36,8 +37,9 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         inputs = [base64.b64decode(each["data"][0]) for each in asked["inputs"]]
         envelopes = [each.get("parameters", {}).get("metadata") for each in asked["inputs"]]
     except (UnreadableJson, KeyError, TypeError, ValueError) as error:
+        problem = Problem(f"{type(error).__name__} in the request", ("request", "unreadable"))
         whole = Inference(data=exchange.request.bytes or None, response=exchange.response.bytes)
-        return Reading(inferences=[whole], problem=f"{type(error).__name__} in the request")
+        return Reading(inferences=[whole], problem=problem)
     answer = orjson.loads(exchange.response.bytes) if exchange.response.parts else {}
     outputs = answer.get("outputs", [])
     inferences = [

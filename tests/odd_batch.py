@@ -57,9 +57,14 @@ class OddBatch(BatchBuilder):
 
 def with_junk(batch: bytes) -> bytes:
     """A compressed batch with bytes behind the end of what is compressed."""
-    longer = bytearray(batch + b"junkjunkjunk")
-    longer[8:12] = (len(longer) - 12).to_bytes(4, "big")
-    return with_checksum(longer)
+    return with_length(batch + b"junkjunkjunk")
+
+
+def with_length(batch: bytes) -> bytes:
+    """A batch that was changed, with the length and the checksum that it has now."""
+    changed = bytearray(batch)
+    changed[8:12] = (len(changed) - 12).to_bytes(4, "big")
+    return with_checksum(changed)
 
 
 def with_checksum(batch: bytearray) -> bytes:

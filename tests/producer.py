@@ -13,6 +13,7 @@ from obstore import put, put_async
 from obstore.store import S3Store
 
 from inference_store.store.events import encode
+from inference_store.store.layout import Kind
 
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 
@@ -30,7 +31,7 @@ class Capture:
     received_at: datetime | None = None
     prefix: str = "captures"
 
-    def key(self, kind: str) -> str:
+    def key(self, kind: Kind) -> str:
         return f"{self.prefix}/{self.model_id}/{self.number}/{kind}"
 
     @property

@@ -3,15 +3,15 @@
 import json
 import re
 import ssl
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.servers.process import LeashedProcess
+from tests.servers.process import WatchedProcess
 from tests.servers.waiting import wait_until
+from tests.warm.process import start_module
 
 
 class Service:
@@ -25,10 +25,11 @@ class Service:
         self._environment = dict(environment)
         self.process = self._started()
 
-    def _started(self) -> LeashedProcess:
-        command = [sys.executable, "-m", "inference_store.cli.main", self.name]
+    def _started(self) -> WatchedProcess:
         self._mark = self.log.stat().st_size if self.log.exists() else 0
-        return LeashedProcess(command, log=self.log, environment=self._environment)
+        return start_module(
+            "inference_store.cli.main", self.name, log=self.log, environment=self._environment
+        )
 
     def setting(self, name: str) -> str:
         """What it was told (the name without the prefix)."""

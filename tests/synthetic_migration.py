@@ -3,8 +3,7 @@
 import shutil
 from pathlib import Path
 
-from inference_store.store.migration import MIGRATIONS
-from inference_store.store.schema import newest
+from inference_store.store.schema import MIGRATIONS, newest
 
 NEXT = f"{int(newest()) + 1:04}"
 _SCRIPT = '''"""A column here and there, and a table."""

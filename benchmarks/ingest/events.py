@@ -9,7 +9,7 @@ from uuid import UUID
 import orjson
 
 from inference_store.store.events import encode
-from inference_store.store.layout import key_of
+from inference_store.store.layout import Kind, key_of
 
 # One partition: a day that lies behind us, so that nothing is in the future.
 DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
@@ -28,8 +28,8 @@ class Made:
     response: bytes
     model_id: str = MODEL
 
-    def key(self, kind: str) -> str:
-        return key_of("captures", self.model_id, self.received_at, self.capture_id, kind)  # type: ignore[arg-type]
+    def key(self, kind: Kind) -> str:
+        return key_of("captures", self.model_id, self.received_at, self.capture_id, kind)
 
     def message(self, *, inline: bool) -> bytes:
         """The event; `inline`: with both blobs in it, as their text."""

@@ -24,7 +24,7 @@ async def read_batches(dsn: str, first: int, count: int) -> list[Batch]:
     connection = await asyncpg.connect(dsn)
     starts = [_uid(number) for number in range(first, first + count, _BATCH)]
     bounds = [*starts, _uid(first + count)]
-    batches = []
+    batches: list[Batch] = []
     for lo, hi in pairwise(bounds):
         batches.append({table: await _rows(connection, table, lo, hi) for table in TABLES})
     await connection.close()

@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from tests.servers.process import LeashedProcess
+from tests.servers.process import LeashedProcess, WatchedProcess
 from tests.servers.waiting import wait_until
 
 from .workloads import Ports
@@ -86,7 +86,7 @@ class Nginx:
             until_open(self.process, port, "nginx")
 
 
-def until_open(process: LeashedProcess, port: int, name: str) -> None:
+def until_open(process: WatchedProcess, port: int, name: str) -> None:
     """Wait until something listens there. Raises RuntimeError with the end of the log."""
     wait_until(
         lambda: not process.running or is_open(port), seconds=30, what=f"{name} at port {port}"

@@ -7,7 +7,7 @@ and gives bytes. `python -m benchmarks.proxy.upstream REST_PORT GRPC_PORT`.
 
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import grpc
 import uvicorn
@@ -15,6 +15,7 @@ import uvicorn
 from .workloads import METHOD, workloads
 
 Message = MutableMapping[str, Any]
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 _LARGEST: Final = 16 << 20
 
 
@@ -50,15 +51,15 @@ def _whole(status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> tupl
     return start, {"type": "http.response.body", "body": body}
 
 
-class Infer(grpc.GenericRpcHandler):  # type: ignore[misc]
+class Infer(grpc.GenericRpcHandler):
     """The gRPC side: a request is told by its size."""
 
     def __init__(self) -> None:
         found = (work for work in workloads().values() if work.transport == "grpc")
         self._by_size = {len(work.request): work.answer for work in found}
-        self._handler = grpc.unary_unary_rpc_method_handler(self._infer)
+        self._handler: Handler = grpc.unary_unary_rpc_method_handler(self._infer)
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
         return self._handler if handler_call_details.method == METHOD else None
 
     async def _infer(self, request: bytes, _: Any) -> bytes:

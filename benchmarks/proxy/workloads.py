@@ -19,6 +19,7 @@ _METADATA: Final = orjson.dumps(
         {"key": "data_source", "type": "string", "value": "hallway-camera-feed"},
     ]
 ).decode()
+_Tensor = dict[str, object]
 METHOD: Final = "/inference.GRPCInferenceService/ModelInfer"
 
 
@@ -67,7 +68,7 @@ def workloads() -> Mapping[str, Workload]:
 def _numbers() -> Workload:
     """64 numbers of a table in about 1 kB."""
     numbers = [round(number, 6) for number in _floats(64)]
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": numbers}
+    tensor: _Tensor = {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": numbers}
     tensor["parameters"] = {"metadata": _METADATA}
     answer = {"name": "y", "datatype": "FP32", "shape": [1, 3], "data": [0.1, 0.2, 0.7]}
     return Workload("REST JSON 1 kB", "rest", "table", _json(inputs=[tensor]), _answer(answer))
@@ -76,7 +77,7 @@ def _numbers() -> Workload:
 def _image() -> Workload:
     """A picture whose Base64 has 100 kB, and what a detector says of it."""
     picture = b64encode(_png(158, 158)).decode()
-    tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [picture]}
+    tensor: _Tensor = {"name": "image", "datatype": "BYTES", "shape": [1], "data": [picture]}
     tensor["parameters"] = {"metadata": _METADATA, "content_type": "base64"}
     found = [
         {"label": label, "score": 0.9, "xmin": 1, "ymin": 2, "xmax": 90.5, "ymax": 80.25}
@@ -91,7 +92,7 @@ def _image() -> Workload:
 def _tensor() -> Workload:
     """The binary extension: a picture's numbers in, a thousand scores out."""
     sent = random.Random(3).randbytes(3 * 224 * 224)
-    tensor = {"name": "x", "datatype": "UINT8", "shape": [1, 3, 224, 224]}
+    tensor: _Tensor = {"name": "x", "datatype": "UINT8", "shape": [1, 3, 224, 224]}
     tensor["parameters"] = {"binary_data_size": len(sent), "metadata": _METADATA}
     asked = {"name": "y", "parameters": {"binary_data": True}}
     head = _json(inputs=[tensor], outputs=[asked])

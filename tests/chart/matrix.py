@@ -45,6 +45,7 @@ MATRIX: dict[str, Values] = {
             ],
             "upstreamSecrets": ["triton.ca"],
             "tlsSecret": "proxy-tls",
+            "registry": {"url": "http://api:8080", "existingSecret": "registry"},
             "redactionKey": {"existingSecret": "redaction"},
             "kafka": {
                 "username": "proxy",

@@ -240,8 +240,14 @@ def test_a_proxy_reaches_its_model_servers_kafka_and_s3_and_no_database() -> Non
     assert egress(MATRIX["trying out with a proxy"], "proxy")[-1] == (frozenset({8080, 8081}), None)
     own = MATRIX["a gateway with rights of its own"]
     vision = [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}]
-    dns, kafka, s3 = (frozenset({53}), None), (frozenset({9093}), None), (frozenset({9443}), None)
-    assert egress(own, "proxy") == [dns, kafka, s3, (frozenset({8000, 8001}), vision)]
+    dns, kafka, s3, api, models = egress(own, "proxy")
+    assert (dns, kafka, s3) == (
+        (frozenset({53}), None),
+        (frozenset({9093}), None),
+        (frozenset({9443}), None),
+    )
+    assert api[0] == frozenset({"http"})
+    assert models == (frozenset({8000, 8001}), vision)
 
 
 def test_ports_of_model_servers_come_from_their_addresses() -> None:

@@ -81,12 +81,28 @@ def test_every_pod_passes_the_restricted_standard(values: Values) -> None:
 
 
 @every_way
-def test_our_own_containers_cannot_write_to_their_root(values: Values) -> None:
+def test_no_container_can_write_to_its_root(values: Values) -> None:
     for name, pod in pods(template(values)).items():
         containers = pod["spec"]["containers"] + pod["spec"].get("initContainers", [])
         for container in containers:
-            if "inference-store" in container["image"]:
-                assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
+
+
+def test_servers_for_trying_out_write_where_their_images_do() -> None:
+    """Kafka's image writes its configuration and its logs, Postgres' its socket."""
+    found = of_kind(template(MATRIX["trying out"]), "StatefulSet")
+    written = {
+        name.rpartition("-")[2]: {
+            mount["mountPath"]
+            for mount in each["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+        }
+        for name, each in found.items()
+    }
+    assert written == {
+        "postgres": {"/var/lib/postgresql/data", "/var/run/postgresql", "/tmp"},
+        "kafka": {"/var/lib/kafka/data", "/opt/kafka/config", "/opt/kafka/logs", "/tmp"},
+        "s3": {"/data", "/tmp"},
+    }
 
 
 @every_way

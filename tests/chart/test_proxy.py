@@ -120,6 +120,7 @@ def test_its_keys_and_its_user_are_its_own() -> None:
         "S3_ACCESS_KEY": ("put-only-s3", "access-key"),
         "S3_SECRET_KEY": ("put-only-s3", "secret-key"),
         "PROXY_REDACTION_KEY": ("redaction", "redaction-key"),
+        "PROXY_REGISTRY_KEY": ("registry", "registry-key"),
     }
     assert settings(OWN)["KAFKA_SASL_USERNAME"] == "proxy"
     assert settings(OWN, FULL)["KAFKA_SASL_USERNAME"] == "us"

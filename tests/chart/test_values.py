@@ -1,10 +1,12 @@
 """Values: what is misspelt is refused by its name, and what is documented is current."""
 
+import re
+
 import pytest
 import yaml
 from helm import describe
 
-from .matrix import MATRIX, SERVERS
+from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import CHART, ROOT, Refused, Values, template
 
 _DEV: Values = {"dev": {"enabled": True}}
@@ -96,6 +98,12 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"proxy": {"spool": {"mode": "on"}}}, "/proxy/spool/mode"),
         (_DEV | {"proxy": {"terminationGracePeriodSeconds": 15}}, "terminationGracePeriod"),
         (_DEV | {"settings": {"PROXY_REDACTION_KEY": "k"}}, "PROXY_REDACTION_KEY"),
+        (_DEV | {"settings": {"PROXY_REGISTRY_KEY": "k"}}, "PROXY_REGISTRY_KEY"),
+        (
+            SERVERS
+            | {"proxy": {"enabled": True, "upstreams": UPSTREAMS, "registry": {"url": "http://a"}}},
+            r"needs proxy\.registry\.existingSecret",
+        ),
         (_DEV | {"s3": {"presignedUrls": "no"}}, "/s3/presignedUrls"),
         (_DEV | {"api": {"replicas": "two"}}, r"/api/replicas.*got string, want integer"),
         (_DEV | {"logs": {"level": "loud"}}, r"/logs/level.*must be one of"),
@@ -117,12 +125,11 @@ def test_notes_warn_of_servers_for_trying_out() -> None:
     assert "WARNING: auth.enabled is false" in notes
 
 
-def test_no_image_is_bitnamis_or_latest() -> None:
+def test_images_are_pinned_by_digest_and_none_is_bitnamis() -> None:
     images = [_DEFAULTS["dev"][name]["image"] for name in ("postgres", "kafka", "s3")]
     for image in images:
-        tag = image.rpartition(":")[2]
         assert "bitnami" not in image
-        assert tag not in {"", "latest"}
+        assert re.fullmatch(r"[^:@]+:(?!latest@)[^:@]+@sha256:[0-9a-f]{64}", image)
 
 
 def test_the_chart_has_the_products_version() -> None:

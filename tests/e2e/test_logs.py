@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ async def test_a_service_that_is_not_let_in_does_not_tell_its_secrets(
         second = Service("ingester", refused, tmp_path / "s3")
         stopped.push_async_callback(asyncio.to_thread, second.stop)
         for service, server in ((first, "postgres"), (second, "object store")):
-            await until(lambda one=service, word=server: _waits(one, word), bool, seconds=180)
+            await until(partial(_waits, service, server), bool, seconds=180)
         # only JSON lines tell the port
         health = json.dumps([first.health(), second.health()]) if log_format == "json" else ""
     for secret in (DSN_PASSWORD, S3_SECRET):

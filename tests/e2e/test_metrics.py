@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import json
 import re
 import shutil
 import urllib.request
@@ -62,7 +63,11 @@ def has(*labels: str) -> Callable[[Samples], bool]:
 # What each metric must show at some moment of the story below, whatever service shows it.
 MOVES: dict[str, Callable[[Samples], bool]] = {
     "build_info": above_zero,
-    "proxy_call_seconds": has("v2", "none", "one", "ok", "failed"),
+    "connections": has("admin"),
+    # They must be zero: tests/integration/serving has thousands of connections that say nothing.
+    "connections_refused_total": lambda found: found != {},
+    "connections_late_total": lambda found: found != {},
+    "proxy_call_seconds": has("v2", "unrecognised", "one", "ok", "failed"),
     "proxy_calls_in_progress": has("rest"),
     "proxy_captures_total": has("seen", "sampled_out", "dropped", "published"),
     "proxy_captures_dropped_total": has("no_budget"),
@@ -70,7 +75,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     # It must be zero: tests/integration/proxy/test_grpc_ends.py has calls that are refused.
     "proxy_refused_calls_total": lambda found: found != {},
     "proxy_unstripped_calls_total": has("no_room"),
-    "proxy_cut_bodies_total": has("request"),
+    "proxy_incomplete_captures_total": has("request_over_cap"),
     "proxy_captures_queued": above_zero,
     "proxy_capture_bytes": above_zero,
     "proxy_capture_budget_bytes": above_zero,
@@ -231,7 +236,7 @@ async def running(
     environment: dict[str, str], proxy: dict[str, str], folder: Path
 ) -> AsyncIterator[Store]:
     async with AsyncExitStack() as opened:
-        services = {}
+        services: dict[str, Service] = {}
         for name in SERVICES:
             changes = proxy if name == "proxy" else {}
             services[name] = Service(name, environment | changes, folder)
@@ -338,7 +343,7 @@ async def _capture(store: Store, environment: dict[str, str], folder: Path, slow
     await calling
     await store.until_moved(
         *("proxy_captures_spooled", "proxy_spool_bytes", "proxy_captures_queued"),
-        *("proxy_cut_bodies_total", "proxy_trouble_total", "proxy_capture_seconds"),
+        *("proxy_incomplete_captures_total", "proxy_trouble_total", "proxy_capture_seconds"),
         *("proxy_call_seconds", "proxy_unstripped_calls_total"),
     )
     shutil.rmtree(folder / "spool")
@@ -458,7 +463,10 @@ async def _delete(store: Store, s3: S3, bucket: str) -> None:
 
 
 async def _halt(store: Store) -> None:
-    await store.producer.publish_all([b"bad"] * 40)
+    """What was stored until now fails; of others alone it would be set aside."""
+    events = [json.loads(capture(number).event) for number in range(500, 540)]
+    broken = [each | {"request_received_at": "yesterday"} for each in events]
+    await store.producer.publish_all([json.dumps(each).encode() for each in broken])
     await store.until_moved("ingester_halted")
 
 

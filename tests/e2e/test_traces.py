@@ -25,7 +25,7 @@ PARENT = "00f067aa0ba902b7"
 TRACEPARENT = f"00-{TRACE}-{PARENT}-01"
 MODEL = "people-detector"
 # Nothing of these may be in any span: an id, metadata, a filter's value, a token, a secret key.
-VALUES = ("inference-3", "camera-1", "4711", "token-of-this-test", "inference-store-tests")
+VALUES = ("inference-3", "camera-1", "471147114711", "token-of-this-test", "inference-store-tests")
 # Client-chosen names may: that of the topic and the bucket's are the operator's.
 
 
@@ -73,7 +73,7 @@ async def test_spans_of_all_services_join(
                 await publish(producer)
             await until(lambda: stored(engine), lambda count: count == 5)
             api = f"http://127.0.0.1:{port}"
-            key = {"key": "frame_number", "type": "int", "operator": "lt", "value": 4711}
+            key = {"key": "frame_number", "type": "int", "operator": "lt", "value": 471147114711}
             question = {"metadata_filter": [key]}
             assert await ask(api, "POST", f"/models/{MODEL}/inferences/query", question) == 200
             assert await ask(api, "GET", f"/models/{MODEL}/inferences/no-such-id") == 404

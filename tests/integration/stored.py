@@ -36,6 +36,7 @@ class Made:
     extras: Extras = NO_EXTRAS
     keys: tuple[str | None, str | None, str | None] = (None, None, None)
     model_id: str = "model"
+    flags: tuple[str, ...] = ()
     times: tuple[datetime | None, datetime | None, datetime | None] = (None, None, None)
 
     @property
@@ -86,6 +87,7 @@ def indexable(made: Made, registration: registrations.Registration) -> Indexable
         data=data,
         response=response,
         metadata=metadata,
+        flags=made.flags,
     )
     return Indexable(event, registration, made.read, Predictions(made.predicted, (), None))
 

@@ -9,18 +9,17 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Protocol
-from urllib.parse import urlsplit
 
 import pytest
 
-from .environment import TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
+from .environment import TEST_CITUS
 from .environment import service_environment as environment_of
 from .kafka import Kafka, KafkaServer, find_kafka
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres
+from .running import running_kafka, running_postgres, running_s3
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -39,19 +38,8 @@ def postgres_server() -> Iterator[Postgres]:
 
     Before it the one of INFERENCE_STORE_TEST_CITUS_DSN: Citus on one node.
     """
-    with _running_postgres() as server:
+    with running_postgres() as server:
         yield server
-
-
-def _running_postgres() -> AbstractContextManager[Postgres]:
-    dsn = os.environ.get(TEST_CITUS) or os.environ.get(TEST_POSTGRES_DSN)
-    if dsn:
-        return nullcontext(Postgres(dsn))
-    demand("postgres", find_postgres)
-    # A test's database lives for a second: nothing of it is worth a checkpoint or a whole page.
-    return PostgresServer(
-        {"full_page_writes": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB"}
-    )
 
 
 @pytest.fixture(scope="session")
@@ -61,37 +49,11 @@ def kafka_server() -> Iterator[Kafka]:
         yield server
 
 
-def running_kafka() -> AbstractContextManager[Kafka]:
-    """As the fixture `kafka_server`, for those that are no test."""
-    address = os.environ.get(TEST_KAFKA)
-    if address:
-        return nullcontext(Kafka(address))
-    if demand("kafka", find_kafka):
-        return KafkaServer()
-    from .embedded import EmbeddedKafka  # noqa: PLC0415  (only where the real one is missing)
-
-    return EmbeddedKafka()
-
-
 @pytest.fixture(scope="session")
 def minio_server() -> Iterator[S3]:
     """An S3: what INFERENCE_STORE_TEST_S3 (http://key:secret@host:port) names, MinIO, or rclone."""
     with running_s3() as server:
         yield server
-
-
-def running_s3() -> AbstractContextManager[S3]:
-    """As the fixture `minio_server`, for those that are no test."""
-    url = os.environ.get(TEST_S3)
-    if url:
-        address = urlsplit(url)
-        endpoint = f"{address.scheme}://{address.hostname}:{address.port or 80}"
-        return nullcontext(S3(endpoint, address.username or "", address.password or ""))
-    if demand("minio", find_minio):
-        return MinioServer()
-    from .embedded import EmbeddedS3  # noqa: PLC0415  (only where the real one is missing)
-
-    return EmbeddedS3()
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +162,11 @@ def service_environment(
     `service_environment(KAFKA_TOPIC=topic(3), AUTH="on")`: names without INFERENCE_STORE_.
     """
 
+    group = unique("group")  # in one for all tests each would wait for the others' ingesters
+
     def make(**changes: str) -> dict[str, str]:
-        return environment_of(database, kafka_server, minio_server, bucket, **changes)
+        return environment_of(
+            database, kafka_server, minio_server, bucket, **{"KAFKA_GROUP": group, **changes}
+        )
 
     return make

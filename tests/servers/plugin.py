@@ -1,6 +1,8 @@
 """pytest: marks for tests that need a real server, `--faults`, and the sentence at the end."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from tests.upstreams.triton import find_triton
 from .environment import TEST_KAFKA, TEST_S3
 from .kafka import find_kafka
 from .minio import find_minio
-from .missing import NOT_RUN, NOTES, demand, sentences
+from .missing import MISSING, NOT_RUN, NOTES, demand, sentences
+from .running import STARTS
+from .sharing import SharedServers
 from .small_disk import find_small_disk
 
 # What a mark asks for, how it is found, and the variable that names one that runs already.
@@ -29,27 +33,43 @@ _MARKS = {
 }
 
 
+def faults(value: object) -> pytest.ParameterSet:
+    """A parameter that is tried with --faults alone."""
+    return pytest.param(value, marks=pytest.mark.faults)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", action="store_true", help="run the long fault matrix too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        servers = SharedServers(STARTS)
+        servers.__enter__()
+        config.add_cleanup(servers.__exit__)
     for mark, (server, _, variable) in _MARKS.items():
         instead = f", or {variable}" if variable else ""
         config.addinivalue_line("markers", f"{mark}: needs a real {server}{instead}")
-    config.addinivalue_line("markers", "faults: the fault matrix, run with --faults")
+    config.addinivalue_line("markers", "faults: long faults under load, run with --faults")
+    config.addinivalue_line("markers", "kills: kill -9 at a failpoint, met by a real process")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what lies in e2e/faults, and leave it out unless it was asked for."""
+    """Mark what is a fault, and leave it out unless it was asked for."""
     for item in items:
-        if "faults" in item.path.relative_to(config.rootpath).parts:
+        if not item.get_closest_marker("kills") and _is_fault(item, config.rootpath):
             item.add_marker(pytest.mark.faults)
     if not config.getoption("--faults"):
         left_out = [item for item in items if item.get_closest_marker("faults")]
         items[:] = [item for item in items if not item.get_closest_marker("faults")]
         config.hook.pytest_deselected(items=left_out)
+
+
+def _is_fault(item: pytest.Item, root: Path) -> bool:
+    """Whether a test lies among the faults, or has a server of its own: to stop or kill it."""
+    own = {"own_postgres", "own_kafka", "own_minio"}.intersection(getattr(item, "fixturenames", ()))
+    return bool(own) or "faults" in item.path.relative_to(root).parts
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -59,6 +79,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if not demand(server, find):
             NOT_RUN.add(item.nodeid)
             pytest.skip(f"needs a real {server}; the end of this run says why there is none")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker tells the process that started it what it could not run."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output["missing"] = (dict(MISSING), sorted(NOT_RUN), NOTES)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker told at its end."""
+    missing, not_run, notes = getattr(node, "workeroutput", {}).get("missing", ({}, (), ()))
+    MISSING.update(missing)
+    NOT_RUN.update(not_run)
+    NOTES.extend(note for note in notes if note not in NOTES)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

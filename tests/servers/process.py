@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,44 +13,22 @@ _LEASH = Path(__file__).with_name("leash.py")
 _LOG_LINES = 25
 
 
-class LeashedProcess:
-    """One command under the leash; see leash.py. Its output is appended to `log`."""
+class WatchedProcess(ABC):
+    """A process that cannot outlive the tests, whichever way it was started."""
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        log: Path,
-        environment: Mapping[str, str] | None = None,
-        cwd: Path | None = None,
-        user: str = "",
-        last_signal: signal.Signals = signal.SIGKILL,
-        folder: Path | None = None,
-    ) -> None:
+    pid: int
+
+    def __init__(self, log: Path) -> None:
         self._log = log
-        arguments = [last_signal.name, str(folder or ""), user]
-        with log.open("ab") as output:
-            # -I -S: the leash needs nothing but the standard library, and starts in 20 ms.
-            self._leash = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(_LEASH), *arguments, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env=None if environment is None else dict(environment),
-                cwd=cwd,
-                start_new_session=True,  # Ctrl-C in a terminal is for the tests, not for servers
-            )
-        assert self._leash.stdout is not None
-        with self._leash.stdout as printed:
-            line = printed.readline()
-        if not line:
-            self._close()
-            raise RuntimeError(f"{command[0]} could not be started\n{self.last_lines()}")
-        self.pid = int(line)
 
     @property
+    @abstractmethod
     def running(self) -> bool:
-        return self._leash.poll() is None
+        """Whether it has not ended yet."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> int:
+        """Return its exit code, 128 + n after signal n. Raises subprocess.TimeoutExpired."""
 
     def pids(self) -> list[int]:
         """The command and everything it started that still runs; for CPU accounting."""
@@ -62,12 +41,6 @@ class LeashedProcess:
                 psutil.Process(self.pid).send_signal(number)
             except psutil.NoSuchProcess:
                 return
-
-    def wait(self, seconds: float) -> int:
-        """Return its exit code, 128 + n after signal n. Raises subprocess.TimeoutExpired."""
-        code = self._leash.wait(seconds)
-        self._close()
-        return code
 
     def stop(self, *, by: signal.Signals = signal.SIGTERM, seconds: float = 90.0) -> int:
         """Ask it to end; kill it if it has not after `seconds`. Returns its exit code."""
@@ -100,6 +73,51 @@ class LeashedProcess:
             return [command, *command.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
+
+
+class LeashedProcess(WatchedProcess):
+    """One command under the leash; see leash.py. Its output is appended to `log`."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        user: str = "",
+        last_signal: signal.Signals = signal.SIGKILL,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__(log)
+        arguments = [last_signal.name, str(folder or ""), user]
+        with log.open("ab") as output:
+            # -I -S: the leash needs nothing but the standard library, and starts in 20 ms.
+            self._leash = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_LEASH), *arguments, *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=None if environment is None else dict(environment),
+                cwd=cwd,
+                start_new_session=True,  # Ctrl-C in a terminal is for the tests, not for servers
+            )
+        assert self._leash.stdout is not None
+        with self._leash.stdout as printed:
+            line = printed.readline()
+        if not line:
+            self._close()
+            raise RuntimeError(f"{command[0]} could not be started\n{self.last_lines()}")
+        self.pid = int(line)
+
+    @property
+    def running(self) -> bool:
+        return self._leash.poll() is None
+
+    def wait(self, seconds: float) -> int:
+        code = self._leash.wait(seconds)
+        self._close()
+        return code
 
     def _close(self) -> None:
         assert self._leash.stdin is not None

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -50,31 +50,38 @@ def names_in(expression: str) -> set[str]:
     return set(re.findall(r"\b(?:inference_store|process)_\w+", expression))
 
 
-@pytest.mark.parametrize(("where", "expression"), QUERIES)
-def test_a_query_names_metrics_that_exist(where: str, expression: str) -> None:
-    names = names_in(expression)
-    assert names, where
-    assert not names - set(SAMPLES) - PROCESS
+def test_a_query_names_metrics_that_exist(subtests: pytest.Subtests) -> None:
+    for where, expression in QUERIES:
+        with subtests.test(where, expression=expression):
+            names = names_in(expression)
+            assert names
+            assert not names - set(SAMPLES) - PROCESS
 
 
-@pytest.mark.parametrize(("where", "expression"), QUERIES)
-def test_a_query_names_labels_that_its_metric_has(where: str, expression: str) -> None:
+def test_a_query_names_labels_that_its_metric_has(subtests: pytest.Subtests) -> None:
     """In `by (…)` and in `{…}`: a misspelt one would match nothing, in silence."""
+    for where, expression in QUERIES:
+        with subtests.test(where, expression=expression):
+            assert not unknown_labels(expression)
+
+
+def unknown_labels(expression: str) -> set[str]:
     metrics = [SAMPLES[name] for name in names_in(expression) if name in SAMPLES]
     known = {label for metric in metrics for label in metric.labels} | ADDED | {"version"}
     grouped = re.findall(r"by \(([^)]*)\)", expression)
     matched = re.findall(r'(\w+)\s*(?:=~|!~|!=|=)\s*"', expression)
     used = {label.strip() for group in grouped for label in group.split(",")} | set(matched)
-    assert not used - known, where
+    return used - known
 
 
-@pytest.mark.parametrize(("where", "expression"), QUERIES)
-def test_a_query_looks_at_chosen_installations(where: str, expression: str) -> None:
+def test_a_query_looks_at_chosen_installations(subtests: pytest.Subtests) -> None:
     """Alike everywhere: the dashboard fills in its variable, the chart its own release."""
-    matcher = '{inference_store=~".*"' if where in ALERTED else '{inference_store=~"$store"'
-    selected = re.findall(r"\b(?:inference_store|process)_\w+(.{0,30})", expression)
-    assert selected
-    assert all(after.startswith(matcher) for after in selected)
+    for where, expression in QUERIES:
+        matcher = '{inference_store=~".*"' if where in ALERTED else '{inference_store=~"$store"'
+        selected = re.findall(r"\b(?:inference_store|process)_\w+(.{0,30})", expression)
+        with subtests.test(where, expression=expression):
+            assert selected
+            assert all(after.startswith(matcher) for after in selected)
 
 
 def test_the_dashboard_counts_every_installation_until_one_is_chosen() -> None:
@@ -94,7 +101,10 @@ def test_a_loop_that_stands_is_seen_before_its_pod_is_started_anew() -> None:
     """The probe ends it soon after the limit. An api's loop is silent: it serves its metrics."""
     (rule,) = (one for one in RULES if one["alert"] == "InferenceStoreLoopStands")
     found = re.findall(r"> (\d+) and on \(job, instance\) inference_store_([a-z]+)", rule["expr"])
-    limits = {"ingester": run_ingester, "retention": run_retention}
+    limits: dict[str, Callable[..., object]] = {
+        "ingester": run_ingester,
+        "retention": run_retention,
+    }
     assert {service for _, service in found} == limits.keys()
     for seconds, service in found:
         allowed = signature(limits[service]).parameters["live_seconds"].default
@@ -121,14 +131,15 @@ def test_every_alert_has_a_runbook_entry_and_the_reverse() -> None:
             assert part in entry, (name, part)
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_is_whole(rule: dict[str, Any]) -> None:
-    assert re.fullmatch(r"InferenceStore[A-Z]\w+", rule["alert"])
-    assert rule["labels"]["severity"] in {"info", "warning", "critical"}
-    assert re.fullmatch(r"\d+[mh]", rule["for"])
-    assert rule["annotations"]["summary"]
-    assert rule["annotations"]["description"]
-    assert rule["annotations"]["runbook"] == f"docs/operate.md#{rule['alert'].lower()}"
+def test_an_alert_is_whole(subtests: pytest.Subtests) -> None:
+    for rule in RULES:
+        with subtests.test(rule["alert"]):
+            assert re.fullmatch(r"InferenceStore[A-Z]\w+", rule["alert"])
+            assert rule["labels"]["severity"] in {"info", "warning", "critical"}
+            assert re.fullmatch(r"\d+[mh]", rule["for"])
+            assert rule["annotations"]["summary"]
+            assert rule["annotations"]["description"]
+            assert rule["annotations"]["runbook"] == f"docs/operate.md#{rule['alert'].lower()}"
 
 
 def test_names_and_places_of_the_dashboard_do_not_collide() -> None:

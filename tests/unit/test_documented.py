@@ -11,6 +11,7 @@ from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.aggregates import AGGREGATES
 from inference_store.store.books import STATES, Outcome
 from inference_store.store.doctor import CHECKS
+from inference_store.store.documented import field_docs
 from inference_store.store.errors import StoreError
 from inference_store.store.events import DEAD_LETTER_REASONS
 from inference_store.store.ledger import KINDS
@@ -18,8 +19,8 @@ from inference_store.store.metrics import METRICS
 from inference_store.store.operators import OPERATORS
 from inference_store.store.producer_reports import DROP_REASONS
 from inference_store.store.retention.failures import FAILURES
-from inference_store.store.retention.own_records import RECORDS, Records
-from inference_store.store.rights import RIGHTS, ROLES, Right, Role
+from inference_store.store.retention.own_records import RECORDS
+from inference_store.store.rights import RIGHTS, ROLES, Right
 from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
 from inference_store.store.task_types import TASK_TYPES
 
@@ -39,11 +40,12 @@ def test_every_setting_is_documented_and_in_the_example() -> None:
         assert set(re.findall(rf"{PREFIX}[A-Z0-9_]+", text)) == names()
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_setting_says_what_it_does(group: type) -> None:
-    for name, field in group.model_fields.items():  # type: ignore[attr-defined]
-        assert field.description, name
-        assert field.description in OPERATE, name
+def test_every_setting_says_what_it_does(subtests: pytest.Subtests) -> None:
+    for group in GROUPS:
+        told = field_docs(group)
+        for name in group.model_fields:
+            with subtests.test(name):
+                assert told[name] in OPERATE
 
 
 def test_every_secret_is_told_to_be_one() -> None:
@@ -112,10 +114,11 @@ def test_every_protocol_is_documented() -> None:
         assert f"| `{name}` |" in EXTEND
 
 
-@pytest.mark.parametrize("records", RECORDS, ids=lambda records: records.name)
-def test_every_retention_of_our_own_records_is_documented(records: Records) -> None:
-    setting = f"{PREFIX}{records.setting.upper()}"
-    assert f"| `{records.name}` | {records.sentence} | `{setting}` |" in OPERATE
+def test_every_retention_of_our_own_records_is_documented(subtests: pytest.Subtests) -> None:
+    for records in RECORDS:
+        setting = f"{PREFIX}{records.setting.upper()}"
+        with subtests.test(records.name):
+            assert f"| `{records.name}` | {records.sentence} | `{setting}` |" in OPERATE
 
 
 def test_every_reason_of_a_failure_is_documented() -> None:
@@ -123,20 +126,23 @@ def test_every_reason_of_a_failure_is_documented() -> None:
         assert f"| `{reason}` | {sentence} |" in OPERATE
 
 
-@pytest.mark.parametrize("right", Right)
-def test_every_right_is_documented(right: Right) -> None:
-    assert f"| `{right.value}` | {RIGHTS[right]} |" in ACCESS
+def test_every_right_is_documented(subtests: pytest.Subtests) -> None:
+    for right in Right:
+        with subtests.test(right.value):
+            assert f"| `{right.value}` | {RIGHTS[right]} |" in ACCESS
 
 
-@pytest.mark.parametrize("role", ROLES)
-def test_every_role_is_documented(role: Role) -> None:
-    rights = ", ".join(f"`{right.value}`" for right in Right if right in ROLES[role])
-    assert f"| `{role}` | {'all of them' if role == 'owner' else rights} |" in ACCESS
+def test_every_role_is_documented(subtests: pytest.Subtests) -> None:
+    for role, held in ROLES.items():
+        rights = ", ".join(f"`{right.value}`" for right in Right if right in held)
+        with subtests.test(role):
+            assert f"| `{role}` | {'all of them' if role == 'owner' else rights} |" in ACCESS
 
 
-@pytest.mark.parametrize("action", Action)
-def test_every_action_of_the_audit_is_documented(action: Action) -> None:
-    assert f"| `{action.value}` | {ACTIONS[action]} |" in ACCESS
+def test_every_action_of_the_audit_is_documented(subtests: pytest.Subtests) -> None:
+    for action in Action:
+        with subtests.test(action.value):
+            assert f"| `{action.value}` | {ACTIONS[action]} |" in ACCESS
 
 
 def error_classes() -> list[type[StoreError]]:
@@ -144,9 +150,10 @@ def error_classes() -> list[type[StoreError]]:
     return [kind for kind in classes if issubclass(kind, StoreError)]
 
 
-@pytest.mark.parametrize("error", error_classes())
-def test_every_error_is_documented(error: type[StoreError]) -> None:
-    assert f"## {error.type}" in ERRORS
+def test_every_error_is_documented(subtests: pytest.Subtests) -> None:
+    for error in error_classes():
+        with subtests.test(error.type):
+            assert f"## {error.type}" in ERRORS
 
 
 def test_every_documented_error_exists() -> None:

@@ -1,7 +1,7 @@
 """Rooms import one way, and each third-party package has its home."""
 
 import ast
-from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -27,7 +27,7 @@ HOMES = {
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},
-    "uvicorn": {"api", "cli/api.py", "proxy/rest"},
+    "uvicorn": {"api", "cli/api.py", "proxy/rest", "store/serving/server.py"},
     "aiohttp": {"store/admin.py", "store/kafka", "api/access/issuer.py", "proxy", "local/demo"},
     "imagesize": {"proxy/capture/datum.py"},
     "jwt": {"api/access"},
@@ -38,6 +38,7 @@ HOMES = {
         *("store", "api", "ingester", "retention"),
         *(
             "cli/keys.py",
+            "cli/resume.py",
             "cli/reconcile.py",
             "cli/audit.py",
             "cli/ledger.py",
@@ -58,12 +59,13 @@ HOMES = {
 }
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
-    {"repeats", "traces", "metrics", "metrics_of_two", "stages"},
+    {"repeats", "traces", "metrics", "metrics_of_two", "stages", "documented"},
     {"errors", "rights", "nearest"},
-    {"settings", "logs", "failpoints", "json_text", "long_text", "times"},
+    {"settings", "logs", "failpoints", "json_text", "json_spans", "long_text", "times"},
+    {"serving"},
     {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}
     | {"distributing", "admin", "kafka", "producer_reports"},
-    {"access"},
+    {"access", "model_numbers"},
     {"audit_chain"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"}
     | {"cql2", "properties"},
@@ -75,6 +77,7 @@ LINES = (
         "records",
         "set_aside",
         "sidecars",
+        "unused_labels",
     },
     {"filters"},
     {"dead_letters", "parked", "indexing", "queries", "retention", "metadata_edits", "inferences"}
@@ -85,60 +88,100 @@ LINES = (
 )
 
 
-def room_of(path: Path) -> str:
-    return path.relative_to(SERVICES).parts[0]
+@dataclass(frozen=True)
+class Source:
+    """A file: its place below the package, what it imports in full, and the most dots it says."""
+
+    place: Path
+    modules: frozenset[str]
+    dots: int
+
+    @property
+    def room(self) -> str:
+        return self.place.parts[0]
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Every module a file imports, in full."""
-    package = ("inference_store", *path.relative_to(SERVICES).parts[:-1])
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level <= 1, f"{path}: `from ..` leaves the folder; say it in full"
-            start = ".".join(package) + "." if node.level else ""
-            name = start + (node.module or "")
-            yield name.rstrip(".")
-            yield from (f"{name.rstrip('.')}.{alias.name}" for alias in node.names)
+@pytest.fixture(scope="module")
+def sources() -> list[Source]:
+    return [source_of(path) for path in FILES]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SERVICES)))
-def test_a_room_imports_only_what_it_may(path: Path) -> None:
-    if path.parent == SERVICES:
-        return
-    modules = [name.split(".") for name in imported(path)]
-    rooms = {parts[1] for parts in modules if parts[0] == "inference_store" and len(parts) > 1}
-    assert rooms - {"__init__"} <= ALLOWED[room_of(path)]
+def source_of(path: Path) -> Source:
+    place = path.relative_to(SERVICES)
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    whole = [node for node in nodes if isinstance(node, ast.Import)]
+    modules = {alias.name for node in whole for alias in node.names}
+    for node in froms:
+        name = module_of(node, ("inference_store", *place.parts[:-1]))
+        modules |= {name, *(f"{name}.{alias.name}" for alias in node.names)}
+    return Source(place, frozenset(modules), max((node.level for node in froms), default=0))
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SERVICES)))
-def test_a_package_is_imported_only_at_home(path: Path) -> None:
-    place = path.relative_to(SERVICES).as_posix()
-    for name in imported(path):
-        homes = HOMES.get(name.split(".")[0])
-        if homes is not None:
-            at_home = any(place == home or place.startswith(f"{home}/") for home in homes)
-            assert at_home, f"{name} is imported in {place}; its homes are {sorted(homes)}"
+def module_of(node: ast.ImportFrom, package: tuple[str, ...]) -> str:
+    """What it imports from, in full."""
+    start = package[: len(package) - node.level + 1] if node.level else ()
+    return ".".join([*start, *([node.module] if node.module else [])])
 
 
-def line_of(name: str) -> int:
-    found = [number for number, names in enumerate(LINES) if name in names]
-    assert found, f"store/{name} stands in no line of this test: give it one"
-    return found[0]
+def test_a_room_imports_only_what_it_may(sources: list[Source]) -> None:
+    wrong = []
+    for source in sources:
+        if len(source.place.parts) == 1:
+            continue
+        modules = [name.split(".") for name in source.modules]
+        rooms = {parts[1] for parts in modules if parts[0] == "inference_store" and len(parts) > 1}
+        strange = rooms - {"__init__"} - ALLOWED.get(source.room, set())
+        wrong += [f"{source.place} imports {room}" for room in sorted(strange)]
+        if source.room not in ALLOWED:
+            wrong.append(f"{source.place}: {source.room} is no room of this test: say what it may")
+    assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path for path in FILES if room_of(path) == "store" and path.name != "__init__.py"],
-    ids=lambda path: str(path.relative_to(SERVICES)),
-)
-def test_inside_store_files_import_downwards(path: Path) -> None:
-    own = path.relative_to(SERVICES / "store").parts[0].removesuffix(".py")
-    for name in imported(path):
-        parts = name.split(".")
-        if parts[:2] == ["inference_store", "store"] and len(parts) > 2 and parts[2] != own:
-            assert line_of(parts[2]) <= line_of(own), f"store/{own} imports store/{parts[2]}"
+def test_dots_do_not_leave_the_folder(sources: list[Source]) -> None:
+    wrong = [f"{source.place}: `from ..`; say it in full" for source in sources if source.dots > 1]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_package_is_imported_only_at_home(sources: list[Source]) -> None:
+    wrong = [
+        f"{source.place} imports {name}, whose homes are {sorted(HOMES[package])}"
+        for source in sources
+        for name in sorted(source.modules)
+        if (package := name.split(".")[0]) in HOMES
+        and not any(source.place.is_relative_to(home) for home in HOMES[package])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def line_of(name: str) -> int | None:
+    return next((number for number, names in enumerate(LINES) if name in names), None)
+
+
+def test_inside_store_files_import_downwards(sources: list[Source]) -> None:
+    wrong = []
+    for source in sources:
+        if source.room != "store" or source.place.name == "__init__.py":
+            continue
+        own = source.place.parts[1].removesuffix(".py")
+        for other in sorted(imported_of_store(source) - {own}):
+            here, there = line_of(own), line_of(other)
+            if here is None or there is None:
+                lost = own if here is None else other
+                wrong.append(f"{source.place}: store/{lost} stands in no line of this test")
+            elif there > here:
+                wrong.append(f"{source.place}: store/{own} imports store/{other}, a line above it")
+    assert not wrong, "\n".join(wrong)
+
+
+def imported_of_store(source: Source) -> set[str]:
+    """What a file imports of the files and folders of store."""
+    modules = [name.split(".") for name in source.modules]
+    return {
+        parts[2]
+        for parts in modules
+        if parts[:2] == ["inference_store", "store"] and len(parts) > 2
+    }
 
 
 def test_nothing_is_named_for_nothing() -> None:

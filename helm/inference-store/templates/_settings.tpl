@@ -160,6 +160,9 @@ env:
 {{- if and (eq .component "proxy") $v.proxy.redactionKey.existingSecret }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REDACTION_KEY" "secret" $v.proxy.redactionKey.existingSecret "key" $v.proxy.redactionKey.existingSecretKey) | nindent 0 }}
 {{- end }}
+{{- if and (eq .component "proxy") $v.proxy.registry.url }}
+{{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REGISTRY_KEY" "secret" (required "proxy.registry.url needs proxy.registry.existingSecret: the Secret with a key that may read models." $v.proxy.registry.existingSecret) "key" $v.proxy.registry.existingSecretKey) | nindent 0 }}
+{{- end }}
 {{- range $v.extraEnv }}
 {{- if not (and (eq $.component "proxy") (regexMatch "^INFERENCE_STORE_(POSTGRES|API)_" .name)) }}
 {{- toYaml (list .) | nindent 0 }}

@@ -3,12 +3,13 @@
 from functools import cache
 from importlib.metadata import version
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse
+from starlette.routing import BaseRoute
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.dictionary import Dictionary
@@ -16,8 +17,8 @@ from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.settings import ApiSettings
 
 from . import problems
-from .access import Gate, finished
-from .dependencies import ledger_agrees
+from .access import Gate
+from .browsers import LoopbackHost, OwnOrigin
 from .measured import Measured
 from .openapi import document
 from .paths import EscapedPaths
@@ -52,7 +53,6 @@ Ids in paths are percent-escaped (`a/b` is `a%2Fb`); `uid:<uuid>` stands for an 
 Times are RFC 3339 in UTC. Every refusal is `application/problem+json`.
 """
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-_PREFIX = "/v1"
 _PARTS = (
     models,
     language,
@@ -86,7 +86,6 @@ def create_app(
         version=version("inference-store"),
         redirect_slashes=False,
         separate_input_output_schemas=False,
-        generate_unique_id_function=_operation_id,
     )
     app.state.settings, app.state.engine, app.state.blobs = settings, engine, blobs
     app.state.ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
@@ -96,19 +95,18 @@ def create_app(
     app.state.gate = Gate(settings, engine)
     app.state.turns, app.state.streams = _turns(settings)
     problems.handle_problems(app)
-    # The first dependency is the last one to end: after it nothing of a request is open.
-    first = [Depends(finished, scope="function"), Depends(ledger_agrees)]
-    v1 = APIRouter(prefix=_PREFIX, dependencies=first)
-    for part in _PARTS:
-        v1.include_router(part.router)
-    app.include_router(v1)
+    app.router.routes.extend(_routes())
     app.add_api_route(problems.PAGE, _errors, include_in_schema=False)
     document(app, settings)
     app.state.templates = _templates()
     # From the innermost to the outermost.
     app.add_middleware(EscapedPaths)
     app.add_middleware(HeaderLimit, most_bytes=settings.api_max_header_bytes)
-    _allow_origins(app, settings.api_cors_origins)
+    origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]
+    app.add_middleware(OwnOrigin, allowed=origins)
+    _allow_origins(app, origins)
+    if settings.auth == "off":
+        app.add_middleware(LoopbackHost)
     app.add_middleware(Measured, templates=_templates(), failed=problems.unexpected)
     app.add_middleware(SecurityHeaders)
     return app
@@ -117,8 +115,12 @@ def create_app(
 @cache
 def _templates() -> Templates:
     """Of the routes themselves: the OpenAPI, which has the same, is most of a second's work."""
-    routes = [route for part in _PARTS for route in part.router.routes]
-    return Templates(_PREFIX, (one for one in routes if isinstance(one, APIRoute)))
+    return Templates(one for one in _routes() if isinstance(one, APIRoute))
+
+
+def _routes() -> list[BaseRoute]:
+    """Those of all parts: apps share them, for a route knows its app by the request alone."""
+    return [route for part in _PARTS for route in part.router.routes]
 
 
 def _turns(to: ApiSettings) -> tuple[Turns, Turns]:
@@ -131,21 +133,16 @@ def _turns(to: ApiSettings) -> tuple[Turns, Turns]:
     )
 
 
-def _allow_origins(app: FastAPI, origins: str) -> None:
+def _allow_origins(app: FastAPI, origins: list[str]) -> None:
     """Let pages of these origins ask from a browser; they send keys, never cookies."""
-    named = [name.strip() for name in origins.split(",") if name.strip()]
-    if named:
+    if origins:
         app.add_middleware(
             CORSMiddleware,
-            allow_origins=named,
+            allow_origins=origins,
             allow_methods=["GET", "POST", "PUT", "DELETE"],
             allow_headers=["Authorization", "Content-Type", "If-Match"],
             expose_headers=["ETag", "Location", "Retry-After"],
         )
-
-
-def _operation_id(route: APIRoute) -> str:
-    return route.name
 
 
 async def _errors() -> HTMLResponse:

@@ -1,10 +1,11 @@
 """A filter of a request, read once: large ones beside the loop that answers everybody."""
 
-import asyncio
 from typing import Any, Literal
 
 from inference_store.store.cql2 import parse
 from inference_store.store.cql2.tree import Node
+
+from .reading import read_aside
 
 FilterLang = Literal["cql2-text", "cql2-json"]
 _SMALL_CHARACTERS = 1_000
@@ -16,4 +17,4 @@ async def read_filter(asked: Any, lang: FilterLang | None, *, path: str = "filte
         return None
     if isinstance(asked, str) and len(asked) <= _SMALL_CHARACTERS:
         return parse(asked, lang=lang, path=path)
-    return await asyncio.to_thread(parse, asked, lang=lang, path=path)
+    return await read_aside(parse, asked, lang=lang, path=path)

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import registrations
+from inference_store.store import model_numbers
 from inference_store.store.holds import Hold
 from inference_store.store.holds.making import spelt
 from inference_store.store.holds.placing import Placed
@@ -18,8 +18,8 @@ _CLAIMS = 100
 
 
 async def names(connection: AsyncConnection, models: Collection[int | None]) -> Mapping[int, str]:
-    """The ids of the models that still have one."""
-    return await registrations.names(connection, {each for each in models if each is not None})
+    """The ids of models, registered or not."""
+    return await model_numbers.names(connection, {each for each in models if each is not None})
 
 
 def shown(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:

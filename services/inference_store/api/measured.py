@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from opentelemetry.trace import Span, SpanKind
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
@@ -18,6 +18,7 @@ from inference_store.store.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
 from .templates import Templates
 
 _REQUEST_ID = "x-request-id"
+_CLIENT_LEFT = 499  # as nginx has it: no status of HTTP says so
 # What callers send is written into logs and back into their answer.
 _SOUND = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 Failed = Callable[[Request, Exception], Awaitable[Response]]
@@ -56,6 +57,8 @@ class Measured:
         ):
             try:
                 await self._app(scope, receive, noted)
+            except ClientDisconnect:  # amid its body: nobody is there to be answered
+                status = status or _CLIENT_LEFT
             except Exception as error:  # the edge: logged and answered here, with the request's id
                 if status:
                     raise

@@ -18,6 +18,7 @@ from inference_store.store.retention.preview import WouldDelete
 from inference_store.store.rights import Right
 
 from .access import Access
+from .policy_changes import demand_sizes
 
 
 def moves(found: Registration | None, body: RegistrationBody) -> bool:
@@ -50,8 +51,10 @@ async def decided(
     *,
     expected: int | None,
     grace_seconds: float,
+    unmeasured: int = 0,
 ) -> Body:
-    """What is written down of a move. Raises what refuses it."""
+    """What is written down of a move. `unmeasured`: inferences of an unknown size that a limit by
+    bytes would be over. Raises what refuses it."""
     found = await _allowed(connection, access, model_id, body.project_id, lock=True)
     if expected not in (None, found.revision):
         raise PreconditionFailed(f"The registration has revision {found.revision}, not {expected}.")
@@ -62,6 +65,7 @@ async def decided(
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body.effective == "now":
         await _was_previewed(connection, found, body)
+        demand_sizes(unmeasured)
         grace_seconds = 0.0
     return await policies.moving(
         connection, found, body.project_id, grace_seconds=grace_seconds, reason=body.reason

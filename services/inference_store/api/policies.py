@@ -59,7 +59,7 @@ def version(found: Version, standing: Standing) -> dict[str, Any]:
             {
                 "name": rule.name,
                 "filter": rule.filter,
-                "keep_input": rule.keep_input,
+                "keep_input": rule.input,
                 "keep_response": rule.response,
                 "keep_inference": rule.keep_inference,
             }

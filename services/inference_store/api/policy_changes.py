@@ -54,8 +54,10 @@ async def decided(
     expected: int | None,
     grace_seconds: float,
     reason: str | None,
+    unmeasured: int = 0,
 ) -> Body:
-    """What is written down of a change. Raises what refuses it."""
+    """What is written down of a change. `unmeasured`: inferences of an unknown size that a limit of
+    it is over. Raises what refuses it."""
     registration = await allowed(connection, access, of, lock=True)
     policy = None if resolved is None else resolved.policy
     standing = await policies.standing(connection, of)
@@ -67,6 +69,7 @@ async def decided(
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body is not None and body.effective == "now":
         await _was_previewed(connection, of, body, standing.revision)
+        demand_sizes(unmeasured)
         grace_seconds = 0.0
     return await policies.setting(
         connection, of, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
@@ -89,6 +92,17 @@ async def _was_previewed(
             "the token is of another policy or older than an hour, or a policy was set since:"
             " preview it again"
         )
+
+
+def demand_sizes(unmeasured: int) -> None:
+    """Raises Invalid where nobody can have seen what a change takes."""
+    if unmeasured:
+        fault = Fault(
+            "effective",
+            f"the sizes of {unmeasured} inferences are not known yet, so that no preview says what"
+            " goes: leave it out, and preview it again in the grace, while they are measured",
+        )
+        raise Invalid("A limit by bytes begins at once only over known sizes.", faults=[fault])
 
 
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
@@ -143,4 +157,4 @@ def _part(found: WouldDelete, scope: Any) -> dict[str, Any]:
     }
 
 
-__all__ = ["asked_of", "decided", "decider", "looked_at", "shown", "trees_of"]
+__all__ = ["asked_of", "decided", "decider", "demand_sizes", "looked_at", "shown", "trees_of"]

@@ -29,6 +29,7 @@ from inference_store.store.queries.bounded import OutOfTime
 from .answer import PROBLEM, ProblemAnswer
 
 PAGE = "/docs/errors"
+_NAME_CHARACTERS = 256  # of a field's name that are looked at and shown: none that we know has more
 _log = structlog.get_logger()
 
 
@@ -161,7 +162,7 @@ def _fault(request: Request, error: Mapping[str, Any]) -> Fault:
     place = _place(rest) if where == "body" else _place(error["loc"])
     if error["type"] == "extra_forbidden":
         known = known_fields(request, rest)
-        near = get_close_matches(str(rest[-1]), known, 1)
+        near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return Fault(place, f"unknown field{hint}", known)
     message = str(error["msg"]).removeprefix("Value error, ")
@@ -178,7 +179,8 @@ def exc_input(error: Mapping[str, Any]) -> Any:
 def _place(parts: Iterable[Any]) -> str:
     place = ""
     for part in parts:
-        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
+        name = str(part)[:_NAME_CHARACTERS]
+        place += f"[{part}]" if isinstance(part, int) else f".{name}" if place else name
     return place
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Coroutine
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
@@ -13,6 +13,12 @@ from starlette.responses import Response
 
 from inference_store.store.errors import Fault, Invalid, TooLarge
 
+from .reading import read_aside
+
+MOST_ITEMS: Final = 20_000
+"""Commas and opening brackets of a body: no more are parsed, whatever the body would be refused for
+then."""
+_SMALL_BODY = 64 * 1024
 _SMALL_DIGITS = 18
 
 
@@ -20,7 +26,8 @@ class ExactRequest(Request):
     """A request whose body was read within the limit, and whose numbers are exact."""
 
     async def load(self, limit: int) -> None:
-        """Read the body. Raises TooLarge as soon as it is over `limit` bytes."""
+        """Read the body. Raises TooLarge as soon as it is over `limit` bytes, or if it has more
+        items than anything here may have."""
         pieces, size = [], 0
         async for piece in self.stream():
             size += len(piece)
@@ -30,10 +37,13 @@ class ExactRequest(Request):
                 )
             pieces.append(piece)
         self._body = b"".join(pieces)
+        if sum(map(self._body.count, (b",", b"[", b"{"))) > MOST_ITEMS:
+            raise TooLarge(f"The body has over {MOST_ITEMS:,} items: commas, `[` and `{{`.")
 
     async def json(self) -> Any:
         """The body; a number with a point or many digits is a Decimal."""
-        return exact_json(await self.body())
+        body = await self.body()
+        return exact_json(body) if len(body) <= _SMALL_BODY else await read_aside(exact_json, body)
 
 
 def exact_json(body: bytes) -> Any:
@@ -70,10 +80,14 @@ class ExactRoute(APIRoute):
         async def handle(request: Request) -> Response:
             exact = ExactRequest(request.scope, request.receive)
             await exact.load(request.app.state.settings.api_max_body_bytes)
+            self.charge(exact, len(await exact.body()))
             _refuse_unknown(exact, known)
             return await handler(exact)
 
         return handle
+
+    def charge(self, request: Request, size: int) -> None:
+        """Charge a body of `size` bytes to whom it came from. Raises TooManyRequests."""
 
 
 def _query_names(dependant: Dependant) -> set[str]:

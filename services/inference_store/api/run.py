@@ -2,10 +2,12 @@
 
 import asyncio
 import gc
+import math
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from socket import socket
+from typing import Any
 
 import structlog
 import uvicorn
@@ -13,6 +15,7 @@ from fastapi import FastAPI
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from inference_store.store.admin import AdminApp, Check, Heartbeat
 from inference_store.store.blobs import Blobs
@@ -21,6 +24,8 @@ from inference_store.store.errors import BlobsAway
 from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
 from inference_store.store.schema import require_schema, schema_of
+from inference_store.store.serving import Connections, Served, connections_of, limits_of, listen
+from inference_store.store.serving.server import GuardedServer
 from inference_store.store.settings import ApiSettings
 
 from .app import create_app
@@ -29,11 +34,14 @@ from .streams import ENDS
 
 _BEAT_SECONDS = 1.0
 _READ_AHEAD_BYTES = 64 * 1024
+# How long a thread that computes (`reading`) may hold up the loop. Python's own five milliseconds
+# are waited for at each step of a request.
+_SWITCH_SECONDS = 0.0005
 _log = structlog.get_logger()
 
 
-class Server(uvicorn.Server):
-    """Says which port it has, once it listens; when told to stop it returns, instead of dying."""
+class Server(GuardedServer):
+    """When told to stop it returns, instead of dying."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -41,13 +49,6 @@ class Server(uvicorn.Server):
         for name in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(name, self.handle_exit, name, None)
         yield
-
-    async def startup(self, sockets: list[socket] | None = None) -> None:
-        await super().startup(sockets)
-        for server in getattr(self, "servers", ()):
-            for listening in server.sockets:
-                host, port = listening.getsockname()[:2]
-                _log.info("api open", action="api_listening", host=host, port=port)
 
 
 async def serve(settings: ApiSettings) -> None:
@@ -67,15 +68,18 @@ async def serve(settings: ApiSettings) -> None:
     # the same: a look at the ledger waits for no question
     ledger = Ledger(looking, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(ledger)
-    admin = _admin(app, looking, blobs, heartbeat)
+    connections = connections_of(settings, "api")
+    admin = _admin(app, looking, blobs, heartbeat, connections)
+    sockets = listen(settings.api_host, settings.api_port, named="API")
     try:
         await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
-        server = Server(_config(settings, app))
+        server = Server(_config(settings, app), sockets, connections, limits_of(settings))
         # What starts with it stays: collecting garbage looks at none of it, which would stop
         # whoever waits for a tenth of a second and more.
         gc.collect()
         gc.freeze()
+        sys.setswitchinterval(_SWITCH_SECONDS)
         async with _beating(server, heartbeat), _watching(app.state.ledger_watch):
             await server.serve()
     finally:
@@ -98,7 +102,13 @@ def _engine(
     )
 
 
-def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat) -> AdminApp:
+def _admin(
+    app: FastAPI,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    heartbeat: Heartbeat,
+    connections: Connections,
+) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
     # Questions need Postgres alone; an api out of its Service would answer none.
@@ -106,7 +116,11 @@ def _admin(app: FastAPI, engine: AsyncEngine, blobs: Blobs, heartbeat: Heartbeat
     if settings.postgres_read_dsn is not None:
         spares["read replica"] = replica.why_away
     watch: LedgerWatch = app.state.ledger_watch
-    checks: dict[str, Check] = {"postgres": lambda: _postgres(engine), "ledger": watch.reason}
+    checks: dict[str, Check] = {
+        "postgres": lambda: _postgres(engine),
+        "ledger": watch.reason,
+        "connections": connections.why_full,
+    }
     return AdminApp("api", checks, heartbeat, spares=spares)
 
 
@@ -140,10 +154,11 @@ async def _beating(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
 
 
 def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
+    trusted = settings.api_trusted_proxies
+    inner: Any = app
+    behind: Any = ProxyHeadersMiddleware(inner, trusted) if trusted else inner
     return uvicorn.Config(
-        app,
-        host=settings.api_host,
-        port=settings.api_port,
+        Served(behind),
         ssl_certfile=settings.api_tls_certificate_file,
         ssl_keyfile=settings.api_tls_key_file,
         log_config=None,
@@ -152,8 +167,9 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
         http="h11",
         # Beyond what the app refuses by itself, with room for what is read at once.
         h11_max_incomplete_event_size=settings.api_max_header_bytes + _READ_AHEAD_BYTES,
-        proxy_headers=bool(settings.api_trusted_proxies),
-        forwarded_allow_ips=settings.api_trusted_proxies,
+        proxy_headers=False,  # it is inside: connections are told by their own addresses
+        interface="asgi3",
+        timeout_keep_alive=math.ceil(settings.connection_idle_seconds),
         timeout_graceful_shutdown=20,
     )
 

@@ -9,15 +9,14 @@ OTHER = "other"
 
 
 class Templates:
-    """The paths of all routes under one prefix that the OpenAPI shows."""
+    """The paths of all routes that the OpenAPI shows."""
 
-    def __init__(self, prefix: str, routes: Iterable[APIRoute]) -> None:
+    def __init__(self, routes: Iterable[APIRoute]) -> None:
         self._methods: dict[str, frozenset[str]] = {}
         for route in routes:
             if route.include_in_schema:
-                template = prefix + route.path_format
-                known = self._methods.get(template, frozenset())
-                self._methods[template] = known.union(route.methods or ())
+                known = self._methods.get(route.path_format, frozenset())
+                self._methods[route.path_format] = known.union(route.methods or ())
         self._patterns = [
             (re.compile(re.sub(r"\{\w+\}", "[^/]+", template)), template)
             for template in self._methods

@@ -1,5 +1,5 @@
-"""`inference-store certificates verify|prove|keys|begin-anew`: what was erased, and whether it is
-as it was signed.
+"""`inference-store certificates verify|prove|match|keys|begin-anew`: what was erased, and whether
+it is as it was signed.
 
 What is wrong goes to standard output, a line each, and makes the exit code 1; all else to standard
 error.
@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.blobs import Blobs
 from inference_store.store.blobs.inventory import inventory
+from inference_store.store.certificates import matching
 from inference_store.store.certificates.anew import CannotBeginAnew, begin_anew
 from inference_store.store.certificates.archive import Archive
 from inference_store.store.certificates.head import Head
@@ -25,7 +26,7 @@ from inference_store.store.certificates.looking_again import LookingAgain
 from inference_store.store.certificates.proving import proofs
 from inference_store.store.certificates.verifying import Verification
 from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway
+from inference_store.store.errors import BlobsAway, NotFound
 from inference_store.store.settings import (
     BlobSettings,
     CertificateSettings,
@@ -64,6 +65,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     prove = commands.add_parser("prove", help="prove that an inference is in a certificate")
     prove.add_argument("uid", type=UUID, help="the inference's uid")
+    match = commands.add_parser(
+        "match", help="say whether a certificate is of a subject, a filter or an inference"
+    )
+    match.add_argument("number", type=int, help="the certificate's number")
+    asked = match.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--subject", nargs=2, metavar=("KEY", "VALUE"), help="of whom it is")
+    asked.add_argument("--filter", metavar="TEXT", help="a filter, written as it was asked for")
+    asked.add_argument("--uid", type=UUID, help="an inference's uid")
+    match.add_argument("--type", help="the subject's type, as it was asked for; else any")
     anew = commands.add_parser(
         "begin-anew", help="go on where the key of the newest certificates is lost"
     )
@@ -95,6 +105,8 @@ async def _run(settings: _Settings, arguments: argparse.Namespace) -> int:
     try:
         if arguments.what == "prove":
             return await _prove(settings, engine, arguments.uid)
+        if arguments.what == "match":
+            return await _match(settings, engine, arguments)
         if arguments.what == "begin-anew":
             return await _begin_anew(settings, engine, arguments.reason)
         return await _verify(settings, engine, arguments)
@@ -112,6 +124,23 @@ async def _prove(settings: _Settings, engine: AsyncEngine, uid: UUID) -> int:
     holding = [proof for proof in found if proof.holds]
     print(f"{uid} is proved to be in {len(holding)} certificates.", file=sys.stderr)
     return 0 if found and len(holding) == len(found) else 1
+
+
+async def _match(settings: _Settings, engine: AsyncEngine, arguments: argparse.Namespace) -> int:
+    keys = signing_keys(settings)
+    try:
+        async with engine.connect() as connection:
+            one = await matching.of_number(connection, arguments.number)
+        if arguments.uid is not None:
+            is_of = await matching.is_of_inference(engine, one, keys, arguments.uid)
+        elif arguments.filter is not None:
+            is_of = matching.is_of_filter(one, keys, arguments.filter)
+        else:
+            is_of = matching.is_of_subject(one, keys, *arguments.subject, type=arguments.type)
+    except (NotFound, matching.KeyNotGiven) as why:
+        sys.exit(str(why))
+    print(f"Certificate {arguments.number} is {'' if is_of else 'not '}of it.", file=sys.stderr)
+    return 0 if is_of else 1
 
 
 async def _begin_anew(settings: _Settings, engine: AsyncEngine, reason: str) -> int:

@@ -125,7 +125,7 @@ def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) ->
     if isinstance(read.result, MissingBlob):
         cutoffs = chain.certain(now)
     else:
-        cutoffs = chain.decide(facts_of(item, indexed_at=now), now, _flags(item))
+        cutoffs = chain.decide(facts_of(item, indexed_at=now), now, item.all_flags)
     return cutoffs.expired(item.event.received_at)
 
 
@@ -138,15 +138,11 @@ def _held(in_force: Sequence[Hold], read: Read, item: Indexable, now: datetime) 
         if isinstance(read.result, MissingBlob):
             return True
         try:
-            if holds.held(one, facts_of(item, indexed_at=now), _flags(item)):
+            if holds.held(one, facts_of(item, indexed_at=now), item.all_flags):
                 return True
         except (StoreError, ValueError, KeyError, TypeError):
             return True
     return False
-
-
-def _flags(item: Indexable) -> tuple[str, ...]:
-    return (*item.event.flags, *item.flags, *item.metadata.flags, *item.predictions.flags)
 
 
 def _has(item: Indexable, part: Scope) -> bool:

@@ -4,6 +4,8 @@ After every assignment a partition is first placed by the books; until then noth
 """
 
 import asyncio
+import re
+import socket
 from collections.abc import Iterable, Sequence
 from math import inf
 from uuid import UUID
@@ -35,6 +37,16 @@ _PLACE_SECONDS = 30.0
 # aiokafka tries a commit again for as long as no broker answers: it must not hold the line up.
 _COMMIT_SECONDS = 5.0
 _log = structlog.get_logger()
+
+
+def instance_of(settings: IngesterSettings) -> str | None:
+    """By which Kafka knows an ingester that was killed again: it has its partitions at once, and
+    not after the session of the one before. Two of one name would take them from each other; a
+    port has one process a host, so its number tells them apart."""
+    if settings.ingester_instance or not settings.ingester_admin_port:
+        return settings.ingester_instance or None
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:200]
+    return f"{host}-{settings.ingester_admin_port}"
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -89,6 +101,7 @@ class Topic:
         consumer = AIOKafkaConsumer(
             **arguments,
             group_id=self._settings.kafka_group,
+            group_instance_id=instance_of(self._settings),
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             isolation_level="read_committed",

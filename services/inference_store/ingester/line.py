@@ -9,7 +9,6 @@ from functools import partial
 
 import structlog
 from opentelemetry.trace import Span, SpanKind
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import traces
 from inference_store.store.admin import Heartbeat
@@ -32,8 +31,8 @@ from .consumer import Topic
 from .limit import DeadLetterLimit, Halted
 from .patience import Patience, Stopped
 from .reading import Reader
-from .shares import MOST_SIDECARS, SMALLEST_SLICE, Gathering, slice_after
-from .write import Outcomes, RegistrationGone, Writer
+from .shares import MOST_SIDECARS, SMALLEST_SLICE, Gathering, Pace, slice_after
+from .write import RegistrationGone, Settled, Writer
 
 _log = structlog.get_logger()
 
@@ -63,6 +62,7 @@ class Line:
         self._stop = stop
         # One batch ahead: the reader waits here while the writer is behind.
         self._slice = SMALLEST_SLICE
+        self._pace = Pace()
         self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
 
     async def run(self) -> None:
@@ -103,16 +103,17 @@ class Line:
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 batch.add(some, reads)
                 self._slice = slice_after(self._slice, reads)
-                if batch.is_full(self._settings.ingester_batch_rows):
+                if batch.is_full(self._settings.ingester_batch_rows, self._pace.events):
                     yield batch.taken()
         if batch.has_begun:
             yield batch.taken()
 
     def _size(self, batch: Gathering) -> int:
         """How many records are read next: each may bring a sidecar."""
+        size = min(self._slice, max(1, self._pace.events - len(batch.reads)))
         if self._settings.ingester_sidecars == "off":
-            return self._slice
-        return min(self._slice, MOST_SIDECARS - batch.sidecars)
+            return size
+        return min(size, MOST_SIDECARS - batch.sidecars)
 
     async def _write(self) -> None:
         while (batch := await self._ahead.get()) is not None:
@@ -130,7 +131,7 @@ class Line:
             if not batch.shares:
                 return
             try:
-                outcomes = await self._patience.until_done(lambda: self._attempt(batch))
+                settled = await self._patience.until_done(lambda: self._attempt(batch))
                 break
             except Fenced as fenced:
                 _log.warning("fenced", action="fenced", reason=str(fenced))
@@ -143,7 +144,9 @@ class Line:
                 await self._pause()
         batch.span.set_attribute("messaging.batch.message_count", len(batch.reads))
         BATCH_SECONDS.labels("write").observe(time.perf_counter() - started)
-        self._count(batch, outcomes)
+        self._limit.note(settled)
+        self._pace.grow()
+        self._count(batch, settled)
         await self._topic.commit(batch.shares)
         failpoint("ingester.kafka_commit.after")
 
@@ -157,15 +160,9 @@ class Line:
 
         batch.reads = await self._patience.until_done(read)
 
-    async def _attempt(self, batch: Batch) -> Outcomes:
+    async def _attempt(self, batch: Batch) -> Settled:
         self._heartbeat.beat("write")
-        events = len(batch.reads)
-
-        async def within_limit(connection: AsyncConnection, outcomes: Outcomes) -> None:
-            aside = sum(one[Outcome.DEAD] + one[Outcome.PARKED] for one in outcomes.values())
-            await self._limit.check(connection, events=events, aside=aside)
-
-        return await self._writer.write(batch, within_limit)
+        return await self._writer.write(batch, self._limit.check)
 
     def _look_again(self, batch: Batch) -> None:
         for share in batch.shares:
@@ -182,8 +179,8 @@ class Line:
                 continue
             raise Stopped
 
-    def _count(self, batch: Batch, outcomes: Outcomes) -> None:
-        total: Counter[Outcome] = sum(outcomes.values(), Counter())
+    def _count(self, batch: Batch, settled: Settled) -> None:
+        total = Counter(outcome for _, outcome in settled)
         for outcome, count in total.items():
             EVENTS.labels(outcome.value).inc(count)
         # Of what was read well Postgres refused the rest.
@@ -231,6 +228,6 @@ def count_reads(reads: Iterable[Read]) -> int:
             case MissingBlob(reason=reason):
                 DEAD_LETTERS.labels(reason).inc()
             case Indexable() as item:
-                for flag in (*item.flags, *item.metadata.flags, *item.predictions.flags):
+                for flag in item.all_flags:
                     FLAGGED.labels(flag.partition(":")[0]).inc()
     return dead

@@ -17,7 +17,7 @@ from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarg
 from inference_store.store.events import InferenceEvent, StorageKey, decode
 from inference_store.store.failpoints import failpoint
 from inference_store.store.indexing import Indexable
-from inference_store.store.metadata import Metadata, MetadataCaps, from_response, read_metadata
+from inference_store.store.metadata import Metadata, MetadataCaps, read_metadata
 from inference_store.store.metrics import STAGE_SECONDS
 from inference_store.store.records import Record, Trouble
 from inference_store.store.registrations import Registration
@@ -177,8 +177,6 @@ class Reader:
         flags = [_NO_RESPONSE] if item.kept and has_no_response(item) else []
         metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
         response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
-        if metadata is None and "metadata_too_large" not in flags and response is not None:
-            metadata = from_response(response)
         return Indexable(
             event=item.event,
             registration=registration,

@@ -19,6 +19,7 @@ from aiokafka.consumer import fetcher
 from aiokafka.errors import UnsupportedCodecError
 from aiokafka.record.default_records import _DefaultRecordBatchPy, _DefaultRecordPy
 from aiokafka.record.memory_records import MemoryRecords
+from aiokafka.record.util import decode_varint_py
 
 from inference_store.store.records import Trouble
 
@@ -135,6 +136,11 @@ class _TolerantBatch(_DefaultRecordBatchPy):  # type: ignore[misc]
     def _maybe_uncompress(self) -> None:
         super()._maybe_uncompress()
         self._buffer = _Tolerant(self._buffer)
+
+    def _read_msg(self) -> Any:
+        # aiokafka's compiled varints are read past the end of the bytes: where a length is wrong,
+        # the process would die by SIGSEGV. Those in Python raise IndexError.
+        return super()._read_msg(decode_varint_py)
 
 
 class _Tolerant(bytearray):

@@ -169,11 +169,11 @@ class Retries:
 
     async def _index(self, connection: AsyncConnection, read: Read, one_by_one: bool) -> Outcome:
         sidecars: list[Sidecar] = []
-        outcomes = await self._writer.index(
+        settled = await self._writer.index(
             connection, [read], sidecars=sidecars, one_by_one=one_by_one
         )
         await self._writer.put(sidecars)
-        (outcome,) = outcomes[read.record.place].elements()
+        ((_, outcome),) = settled
         PARKED_TRIES.labels(outcome.value).inc()
         return outcome
 

@@ -14,6 +14,10 @@ from .headers import sequence_of
 
 SMALLEST_SLICE = 50
 LARGEST_SLICE = 400
+FIRST_EVENTS = 8
+"""Events of the first batch after a start."""
+# Beyond any batch: its rows are bounded by INGESTER_BATCH_ROWS.
+_MOST_EVENTS = 1_000_000
 # Sidecars are written while retention's gate is held: so many, and it waits a second or two.
 MOST_SIDECARS = 200
 # Rows of one slice above which the next is smaller.
@@ -105,9 +109,10 @@ class Gathering:
         self.rows += sum(map(rows_of, reads))
         self.sidecars += sum(has_sidecar(read) for read in reads)
 
-    def is_full(self, most_rows: int) -> bool:
+    def is_full(self, most_rows: int, most_events: int) -> bool:
         """Whether it is to be written before more is read."""
-        return self.rows >= most_rows or self.sidecars >= MOST_SIDECARS
+        rows, events = self.rows >= most_rows, len(self.reads) >= most_events
+        return rows or events or self.sidecars >= MOST_SIDECARS
 
     def taken(self) -> Batch:
         """The batch so far; the rest of the share that is being read goes into the next."""
@@ -123,6 +128,18 @@ class Gathering:
         self._shares = [(share, parts[-1].hi, 0, [])]
         self.reads, self.rows, self.sidecars, self._span = [], 0, 0, None
         return batch
+
+
+class Pace:
+    """How many events a batch may have: few after a start, so that an ingester that is killed every
+    few seconds gets on; after each batch that was written twice as many."""
+
+    def __init__(self) -> None:
+        self.events = FIRST_EVENTS
+
+    def grow(self) -> None:
+        """A batch was written."""
+        self.events = min(2 * self.events, _MOST_EVENTS)
 
 
 def rows_of(read: Read) -> int:

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Literal, TypeAlias
 
 Transport: TypeAlias = Literal["rest", "grpc"]
+Gap: TypeAlias = Literal["over_cap", "broken_off", "unreadable"]
 Headers: TypeAlias = Sequence[tuple[str, str]]
 """Names in lower case, in the order they came; a name may repeat. Bytes over 127 as latin-1."""
 
@@ -30,6 +31,20 @@ class Body:
     parts: Sequence[bytes] = field(default=(), repr=False)
     size: int = 0
     whole: bool = True
+    lost: Gap | None = None
+    """Why parts are missing, where what is left of it does not tell."""
+
+    @property
+    def gap(self) -> Gap | None:
+        """Why parts are missing; None: it is whole."""
+        if self.whole:
+            return None
+        cut = self.size > sum(map(len, self.parts))
+        return self.lost or ("over_cap" if cut else "broken_off")
+
+    def dropped(self) -> "Body":
+        """The same without its bytes, for a redaction cannot read them."""
+        return Body(size=self.size, whole=self.size == 0, lost=self.gap or "unreadable")
 
     @property
     def bytes(self) -> bytes:

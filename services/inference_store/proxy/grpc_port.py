@@ -5,6 +5,7 @@ import asyncio
 import grpc
 import structlog
 
+from inference_store.store.serving import Connections
 from inference_store.store.settings import ProxySettings
 
 from .capture import Captures
@@ -24,7 +25,9 @@ class GrpcPort:
         configuration: Configuration,
         routing: Routing,
         captures: Captures,
+        connections: Connections,
     ) -> None:
+        self._connections = connections
         self._settings = settings
         self._routing = routing
         self._captures = captures
@@ -46,6 +49,7 @@ class GrpcPort:
             by_model=len(self._upstreams) > 1,
             message_bytes=settings.proxy_grpc_message_bytes,
             most_calls=settings.proxy_grpc_calls,
+            most_connections=self._connections.most,
         )
         address = f"{settings.proxy_host}:{settings.proxy_grpc_port}"
         try:
@@ -80,6 +84,7 @@ class GrpcPort:
         return Onward(
             channel=found,
             call=route.call,
+            is_unrecognised=route.is_unrecognised,
             upstream=route.upstream.name,
             rules=route.rules,
             model=route.model,

@@ -1,6 +1,7 @@
 """Which upstream a call goes to, and whether it is captured: by its method and path alone."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
@@ -8,7 +9,8 @@ from urllib.parse import unquote
 
 from .configuration import Configuration, UpstreamEntry
 from .exchange import Transport
-from .protocols import Call, recognised
+from .paths import PathPrefixes
+from .protocols import Call, may_infer, recognised
 from .rules import Rules
 
 # Paths come from strangers: as many are remembered as a server has, not more.
@@ -17,6 +19,7 @@ _LONGEST_REMEMBERED: Final = 512
 _NO_RULES: Final = Rules()
 # What else is asked about a model goes where the model is.
 _MODEL: Final = re.compile(r"/v[12]/(?:repository/)?models/([^/:]+)")
+_NO_PREFIXES: Final = PathPrefixes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +31,16 @@ class Route:
     rules: Rules = _NO_RULES
     model: str = ""
     """The model's name; where neither path nor configuration says it, the upstream's."""
+    is_unrecognised: bool = False
+    """It may be an inference, and no protocol of the upstream knows it."""
 
 
 class Routing:
     """Routes of one configuration."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, prefixes: PathPrefixes = _NO_PREFIXES) -> None:
         self._configuration = configuration
+        self._prefixes = prefixes
         self._spoken = {name for each in configuration.upstreams for name in each.protocols}
         self._remembered = lru_cache(_REMEMBERED)(self._route)
 
@@ -59,13 +65,14 @@ class Routing:
         model: str | None = None,
         version: str | None = None,
     ) -> Route:
-        found = recognised(self._spoken, transport, method, path)
-        named = (found.model if found is not None else None) or model or _named(path)
+        paths = list(self._prefixes.readings(path)) if transport == "rest" else [path]
+        found = recognised(self._spoken, transport, method, *paths)
+        named = (found.model if found is not None else None) or model or _named(paths)
         upstream = self._configuration.upstream(named)
         if found is None or found.protocol.name not in upstream.protocols:
-            found = recognised(upstream.protocols, transport, method, path)
+            found = recognised(upstream.protocols, transport, method, *paths)
         if found is None:
-            return Route(upstream)
+            return Route(upstream, is_unrecognised=may_infer(transport, method, paths))
         name = named or upstream.name
         rules = self._configuration.rules(upstream.name, name, found.version or version or None)
         if named is None and rules.capture:
@@ -77,6 +84,6 @@ class Routing:
         return Route(upstream, found, rules, name) if rules.capture else Route(upstream)
 
 
-def _named(path: str) -> str | None:
-    found = _MODEL.search(path)
+def _named(paths: Sequence[str]) -> str | None:
+    found = next((found for path in paths if (found := _MODEL.search(path))), None)
     return unquote(found[1]) if found else None

@@ -14,12 +14,14 @@ from contextlib import asynccontextmanager
 import structlog
 
 from inference_store.store.admin import AdminApp, Heartbeat
+from inference_store.store.serving import Connections, connections_of, limits_of
 from inference_store.store.settings import ProxySettings
 
 from .capture import Captures
 from .configuration import Configuration, configuration_of, configuration_of_one
 from .grpc_port import GrpcPort
 from .omi_bridge import bridged
+from .paths import PathPrefixes
 from .protocols import PROTOCOLS
 from .rest import Forwarding, Server, Stripping, Upstreams, server_of
 from .routing import Routing
@@ -27,6 +29,8 @@ from .routing import Routing
 _BEAT_SECONDS = 1.0
 # Of the grace, for calls under way; the rest is for what was captured.
 _CALLS_SHARE = 0.5
+# Callers over REST, callers over gRPC, and upstreams share what may be open.
+_OPEN_FILES = 3
 _log = structlog.get_logger()
 
 
@@ -38,8 +42,8 @@ async def serve(settings: ProxySettings) -> None:
     configuration = _configuration(settings)
     heartbeat = Heartbeat()
     captures = Captures(settings)
-    ports = _Ports()
-    checks = {"ports": ports.why_closed}
+    ports = _Ports(connections_of(settings, "proxy", shares=_OPEN_FILES))
+    checks = {"ports": ports.why_closed, "connections": ports.connections.why_full}
     admin = AdminApp("proxy", checks, heartbeat, spares=captures.waits, metrics=captures.metrics)
     ended: float | None = None
     try:
@@ -59,7 +63,8 @@ async def serve(settings: ProxySettings) -> None:
 class _Ports:
     """Whether calls are taken: ready only while they are."""
 
-    def __init__(self) -> None:
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
         self.rest: Server | None = None
 
     async def why_closed(self) -> str | None:
@@ -88,12 +93,14 @@ async def _serve(
     stop: asyncio.Event,
     ports: _Ports,
 ) -> float:
-    routing = Routing(configuration)
+    prefixes = PathPrefixes(_names(settings.proxy_path_prefixes))
+    routing = Routing(configuration, prefixes)
     upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE
-    grpc = GrpcPort(settings, configuration, routing, captures)
+    grpc = GrpcPort(settings, configuration, routing, captures, ports.connections)
     stripping = Stripping(settings.proxy_strip_bytes)
-    rest = _rest(settings, Forwarding(routing, upstreams, captures.begin, stripping), grace)
+    app = Forwarding(routing, upstreams, captures.begin, stripping)
+    rest = _rest(settings, app, grace, ports.connections)
     try:
         await grpc.start()
         ports.rest = rest
@@ -109,12 +116,16 @@ async def _serve(
         await upstreams.close()
 
 
-def _rest(settings: ProxySettings, app: Forwarding, grace: float) -> Server:
+def _rest(
+    settings: ProxySettings, app: Forwarding, grace: float, connections: Connections
+) -> Server:
     return server_of(
         app,
         host=settings.proxy_host,
         port=settings.proxy_port,
         grace_seconds=grace,
+        connections=connections,
+        limits=limits_of(settings),
         certificate=settings.proxy_tls_certificate_file,
         key=settings.proxy_tls_key_file,
     )
@@ -124,10 +135,14 @@ def _configuration(settings: ProxySettings) -> Configuration:
     if settings.proxy_config is not None:
         has_key = bool(settings.proxy_redaction_key.get_secret_value())
         return configuration_of(settings.proxy_config, protocols=PROTOCOLS, has_key=has_key)
-    names = [name.strip() for name in settings.proxy_protocols.split(",") if name.strip()]
+    names = _names(settings.proxy_protocols)
     return configuration_of_one(
         settings.proxy_upstream, settings.proxy_upstream_grpc, names, protocols=PROTOCOLS
     )
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 @asynccontextmanager

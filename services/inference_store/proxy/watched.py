@@ -26,6 +26,7 @@ Said: TypeAlias = Callable[[], tuple[traces.Attributes, Mapping[str, str]]]
 
 TRACE_HEADERS: Final = ("traceparent", "tracestate")
 _PASSED: Final = "none"
+_UNRECOGNISED: Final = "unrecognised"
 # looking a series up takes longer than counting
 _timed = cache(CALL_SECONDS.labels)
 _under_way = cache(CALLS_IN_PROGRESS.labels)
@@ -40,10 +41,19 @@ class Watched:
 
     __slots__ = ("_began", "_protocol", "_transport", "_upstream", "span")
 
-    def __init__(self, transport: Transport, call: Call | None, upstream: str, said: Said) -> None:
-        """`call` None: it only passes through."""
+    def __init__(
+        self,
+        transport: Transport,
+        call: Call | None,
+        upstream: str,
+        said: Said,
+        *,
+        is_unrecognised: bool = False,
+    ) -> None:
+        """`call` None: it only passes through; `is_unrecognised`: though it may be an inference."""
         self._transport, self._upstream = transport, upstream
-        self._protocol = _PASSED if call is None else call.protocol.name
+        passed = _UNRECOGNISED if is_unrecognised else _PASSED
+        self._protocol = passed if call is None else call.protocol.name
         self._began = time.perf_counter()
         _under_way(transport).inc()
         is_traced = call is not None and traces.is_on()

@@ -8,7 +8,7 @@ again.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import structlog
 from sqlalchemy import Table
@@ -16,12 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import audit_chain, books, holds, registrations
 from inference_store.store.blobs import Blobs
-from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarge
-from inference_store.store.events import InferenceEvent
 from inference_store.store.failpoints import failpoint
 from inference_store.store.holds import kept
 from inference_store.store.ledger import Ledger
-from inference_store.store.metadata import read_metadata
 from inference_store.store.retention import erasures, marks
 from inference_store.store.retention.erasures import (
     Erasure,
@@ -30,12 +27,14 @@ from inference_store.store.retention.erasures import (
     marking,
     unstored,
 )
+from inference_store.store.retention.erasures.aside_metadata import metadata_of
 from inference_store.store.retention.erasures.chosen import Subject
 from inference_store.store.retention.erasures.unstored import Aside, Metadatas
 
+from .certifier import Certifier
+from .held_values import HeldValues
 from .pace import Pace
 
-_METADATA_BYTES = 1024 * 1024
 # Entries of the audit that are looked at in one transaction.
 _AUDITED = 1000
 _log = structlog.get_logger()
@@ -45,10 +44,13 @@ class Asides:
     """Looks through what is set aside, once an erasure. Raises BlobsAway and the database's
     trouble: look again later."""
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, pace: Pace) -> None:
+    def __init__(
+        self, engine: AsyncEngine, blobs: Blobs, pace: Pace, certifier: Certifier | None = None
+    ) -> None:
         self._engine = engine
         self._blobs = blobs
         self._pace = pace
+        self._held_values = HeldValues(engine, pace, certifier)
 
     async def take_subject(self, one: Erasure, ledger: Ledger, *, actor: str) -> None:
         """What tells of the erasure's subject: marked, so that its objects go, and taken away."""
@@ -59,7 +61,7 @@ class Asides:
             models = await erasures.models_of(connection, one)
             truth = await chosen.truth_of(connection, models, one.asked)
         async for model, table, some in self._pages(one):
-            metadata = await asyncio.to_thread(self._metadata_of, some)
+            metadata = await asyncio.to_thread(metadata_of, self._blobs, some)
             found = unstored.of_subject(some, subject, truth, metadata)
             async with self._engine.connect() as connection:
                 free, _ = await aside_holds.parted(connection, one, model, found, metadata)
@@ -77,22 +79,23 @@ class Asides:
             async with self._engine.connect() as connection:
                 found = await unstored.erased(connection, model, some, ids)
                 asks = bool(found) and bool(await holds.in_force(connection, [model]))
-            metadata = await asyncio.to_thread(self._metadata_of, found) if asks else {}
+            metadata = await asyncio.to_thread(metadata_of, self._blobs, found) if asks else {}
             if not await self._take(one, model, table, found, metadata):
                 return
 
-    async def take_audited(self, one: Erasure) -> None:
-        """What the audit says of the subject goes, unless the erasure has been cancelled: page by
-        page, each in a transaction of its own, which a crash only makes look again."""
+    async def take_mentions(self, one: Erasure) -> None:
+        """What the audit and holds say of the subject goes, unless the erasure has been cancelled:
+        page by page, each in a transaction of its own, which a crash only makes look again."""
         subject = chosen.subject_in(one.asked)
         if subject is None:
             return
         after: int | None = 0
         while after is not None:
             await self._pace.next_step()
-            after = await self._take_mentions(one, subject, after)
+            after = await self._take_audited(one, subject, after)
+        await self._held_values.forget_subject(one, subject)
 
-    async def _take_mentions(self, one: Erasure, subject: Subject, after: int) -> int | None:
+    async def _take_audited(self, one: Erasure, subject: Subject, after: int) -> int | None:
         """A page of the audit; the last that was looked at. None: there is none, or the erasure has
         been cancelled, and nothing is taken."""
         async with self._engine.connect() as connection:
@@ -147,18 +150,3 @@ class Asides:
         said = {"table": table.name, "count": len(taken), "held": len(held)}
         _log.info("taken", action="erased_aside", id=str(one.id), **said)
         return True
-
-    def _metadata_of(self, some: Sequence[Aside]) -> Metadatas:
-        """By number, of those that can be decoded and read. Blocks."""
-        found = ((each.id, self._blob_of(each.event)) for each in some if each.event is not None)
-        return {id: read_metadata(blob) for id, blob in found if blob is not None}
-
-    def _blob_of(self, event: InferenceEvent) -> bytes | None:
-        if event.inline_metadata is not None:
-            return event.inline_metadata
-        if event.metadata is None:
-            return b""
-        try:
-            return self._blobs.get(event.metadata, limit=_METADATA_BYTES)
-        except (BlobMissing, BlobForbidden, BlobTooLarge):
-            return None

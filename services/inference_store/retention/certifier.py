@@ -13,7 +13,6 @@ lacks.
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -25,7 +24,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.certificates import anew, chain, documents, erased, told_again
 from inference_store.store.certificates.archive import PIECE_BYTES, Archive
 from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
-from inference_store.store.certificates.documents import Asked
+from inference_store.store.certificates.documents import Asked, Remaining
 from inference_store.store.certificates.entries import entries_of
 from inference_store.store.certificates.erased import Erased
 from inference_store.store.certificates.following import ChainApart, checked
@@ -60,13 +59,15 @@ class Certifier:
         keys: Sequence[SigningKey],
         *,
         events_seconds: float,
+        ledger_seconds: float = 0.0,
+        audit_seconds: float = 0.0,
         head: Head | None = None,
         head_seconds: float = _HEAD_SECONDS,
     ) -> None:
         self._engine = engine
         self._archive = Archive(blobs)
         self._keys = keys
-        self._events = timedelta(seconds=events_seconds)
+        self._remaining = Remaining(events_seconds, ledger_seconds, audit_seconds)
         self._head = head
         self._head_number = 0
         self._head_seconds = head_seconds
@@ -160,11 +161,10 @@ class Certifier:
         root = await self._list(found.batches)
         failpoint("retention.certify.leaves.after")
         asked, counts = await self._asked(one)
-        clear_at = datetime.now(UTC) + self._events
 
         def document(place: Link) -> dict[str, Any]:
             about = (asked, found, counts, root)
-            return documents.certificate_of(*about, place=place, clear_at=clear_at)
+            return documents.certificate_of(*about, place=place, remains=self._remaining.places())
 
         if await self._append(CERTIFICATE, self.key, document) is None:
             await self._certify(one)  # another had signed: looked at again

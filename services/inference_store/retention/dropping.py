@@ -18,8 +18,9 @@ from inference_store.store.partitions import Span
 from inference_store.store.retention import erasures, runs, spans
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.failures import failed
-from inference_store.store.tables import PARTITIONED, inference
+from inference_store.store.tables import PARTITIONED, inference, prediction
 
+from .labels import remove_unused_labels
 from .pace import Pace
 
 _log = structlog.get_logger()
@@ -28,15 +29,17 @@ _BATCH = 5_000
 _CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
 
 
-async def drop(engine: AsyncEngine, span: Span, run: UUID) -> bool:
+async def drop(engine: AsyncEngine, span: Span, run: UUID, pace: Pace) -> bool:
     """Drop the partitions of a closed, emptied span; False: not now, the next run tries again.
 
     A long query holds a partition; each try gives up after two seconds, so that the queries
-    that queue behind the drop do not wait long.
+    that queue behind the drop do not wait long. The labels of what was in them go afterwards; a
+    crash between leaves them to the service's next start.
     """
     async with engine.connect() as connection:
         if await spans.models_in(connection, span):
             return False
+        labelled = await spans.models_in(connection, span, prediction)
     for _ in range(_TRIES):
         try:
             await partitions.drop(engine, span)
@@ -50,6 +53,7 @@ async def drop(engine: AsyncEngine, span: Span, run: UUID) -> bool:
             await runs.dropped(connection, run)
         PARTITIONS_DROPPED.inc()
         _log.info("partition dropped", action="partition_dropped", span=span.name)
+        await remove_unused_labels(engine, labelled, pace)
         return True
     return False
 

@@ -6,7 +6,8 @@
 3. verify   by listing again that they are gone
 4. forget   rows, marks, tombstones and counts, and tell the certificate, in one transaction
 
-After the last batch the key registry's examples go, and the erasure ends with its certificate.
+After the last batch what the inferences left elsewhere goes (`remnants`) with the key registry's
+examples, and the erasure ends with its certificate.
 
 A crash before 4 leaves the marks, so no reader shows the inferences, and the next run begins at
 1 again: deleting what is gone is no fault. An object that is still there (a lock of S3, a right
@@ -45,9 +46,9 @@ from inference_store.store.stages import stage
 from .asides import Asides
 from .batch import NOTHING, Batch
 from .certifier import Certifier
-from .dropping import delete_orphans_of
 from .left_over import note, objects_of, proved, sentence
 from .pace import Pace
+from .remnants import take_remnants
 from .requests import forget_requests
 from .uncertified import without_key
 
@@ -74,7 +75,7 @@ class Eraser:
         self._batch = batch
         # whether the last step left something because of a hold
         self.spared = False
-        self._asides = Asides(engine, blobs, pace)
+        self._asides = Asides(engine, blobs, pace, certifier)
         # where those that were given no more time go on, and what went wrong so far
         self.places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
@@ -103,11 +104,7 @@ class Eraser:
         if after is not None:
             self.places[one.id] = after, error
             return None
-        if one.scope == "inference" and one.cause in {"policy", "request"}:
-            await self._asides.take_erased(one)
-            await self._asides.take_audited(one)
-        if one.cause == "request":
-            await delete_orphans_of(self._engine, one, self.pace)
+        await take_remnants(self._engine, self._asides, one, self.pace)
         failpoint("retention.finish.before")
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None

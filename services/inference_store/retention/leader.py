@@ -12,6 +12,7 @@ from inference_store.store import (
     counting,
     key_registry,
     partitions,
+    registrations,
     removed_models,
     traces,
 )
@@ -30,6 +31,8 @@ from inference_store.store.settings import KafkaSettings, RetentionSettings
 from .asides import Asides
 from .certifier import Certifier
 from .eraser import Eraser
+from .held_values import HeldValues
+from .labels import remove_unused_labels
 from .marker import Marker
 from .orphans import Orphans
 from .pace import Pace
@@ -76,6 +79,8 @@ class Leader:
                 blobs,
                 keys,
                 events_seconds=settings.tombstone_seconds,
+                ledger_seconds=settings.ledger_values_keep_seconds,
+                audit_seconds=settings.audit_keep_seconds,
                 head=Head(settings, lock_days=lock_days),
             )
             if keys
@@ -83,6 +88,7 @@ class Leader:
         )
         self._audit_head = Head(settings, lock_days=lock_days, key=AUDIT_KEY) if keys else None
         self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
+        self._held_values = HeldValues(engine, pace, self._certifier)
         self._marker = Marker(engine, self._ledger, Asides(engine, blobs, pace), pace)
         self._orphans = Orphans(settings, engine, blobs, self._ledger, pace, self._certifier)
         self._uncounted = False
@@ -90,9 +96,11 @@ class Leader:
         self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
 
     async def begin(self) -> None:
-        """Runs that a dead process left begin anew."""
+        """Runs that a dead process left begin anew, and labels that it left go."""
         async with self._engine.begin() as connection:
             await runs.interrupted(connection)
+            models = await registrations.every_model(connection)
+        await remove_unused_labels(self._engine, models, self._pace)
         if self._certifier is not None:
             await self._certifier.begin()
 
@@ -107,6 +115,7 @@ class Leader:
         scheduled = self._due.is_set()
         await self._resume(failed=scheduled)
         await self._certify()
+        await self._held_values.forget()
         if scheduled:
             async with self._engine.begin() as connection:
                 if not await runs.is_scheduled(connection):

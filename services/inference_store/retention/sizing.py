@@ -28,7 +28,8 @@ _ANEW_SECONDS: Final = 24 * 3600.0
 
 
 class Sizing:
-    """Fills in sizes of the models that have a limit by bytes."""
+    """Fills in sizes of the models that have a limit by bytes, or one that waits to begin: what it
+    takes can be seen before."""
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs, pace: Pace) -> None:
         self._engine = engine
@@ -43,12 +44,11 @@ class Sizing:
             self._after.clear()
             self._began = time.monotonic()
         async with self._engine.connect() as connection:
-            chains = await policies.by_model(connection)
+            models = await policies.limited_by_bytes(connection)
         until = time.monotonic() + _SECONDS
-        for model, chain in sorted(chains.items()):
-            if any(limit.name == "max_bytes" for limit in chain.limits):
-                while time.monotonic() < until and await self._some(model):
-                    await self._pace.next_step()
+        for model in models:
+            while time.monotonic() < until and await self._some(model):
+                await self._pace.next_step()
 
     async def _some(self, model: int) -> bool:
         """Whether there was anything to learn."""

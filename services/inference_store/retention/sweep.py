@@ -131,7 +131,9 @@ class Sweep:
         try:
             async with self._engine.begin() as connection:
                 deadline = Deadline.after(_LIMIT_SECONDS)
-                return await limits.beyond(connection, model, chain, self._plan.now, deadline)
+                return await limits.beyond(
+                    connection, model, chain, now=self._plan.now, deadline=deadline
+                )
         except OutOfTime:
             failures.failed("limit_out_of_time")
             self._out_of_time = True
@@ -194,7 +196,7 @@ class Sweep:
             await reopen(self._engine, span, self._eraser.pace)
             return
         failpoint("retention.partition_drop.before")
-        await drop(self._engine, span, self._run.id)
+        await drop(self._engine, span, self._run.id, self._eraser.pace)
         failpoint("retention.partition_drop.after")
 
     async def _erase(self, work: Work, span: Span, *, whole_span: bool = False) -> None:

@@ -31,6 +31,8 @@ class Rest:
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
+        else:  # without access control an api answers no other name
+            headers["Host"] = "localhost"
         request = urllib.request.Request(
             self.address + path,
             method=method,

@@ -6,19 +6,25 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Any, Final
 
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from .metrics import BUILD, HEARTBEAT, READY, SHOWN, Service
+from .serving import Connections, Limits, Listening, connections_within, current, listen
 from .settings import AdminSettings, presenting
 
 # None when the part is ready, else one sentence that says why it is not.
 Check = Callable[[], Awaitable[str | None]]
 # Less than a probe's patience: what the service can do without may not make it unready by silence.
 SPARE_SECONDS = 2.0
+_MOST: Final = 128
+"""Connections."""
+_LIMITS: Final = Limits(head=20.0, idle=120.0, write=30.0)
 _log = structlog.get_logger()
 
 
@@ -62,26 +68,33 @@ class AdminApp:
         self._spares = spares or {}
         self._asked: dict[str, asyncio.Task[str | None]] = {}
         self._heartbeat = heartbeat
+        self._service = service
         self._runner: web.AppRunner | None = None
+        self._listening: Listening | None = None
         self.port = 0
         BUILD.labels(version("inference-store")).set(1)
 
     async def start(self, host: str, port: int, settings: AdminSettings) -> None:
-        """Listen; `port` 0 takes any free one, told by `self.port` and the log."""
-        app = web.Application()
+        """Listen; `port` 0 takes any free one, told by `self.port`. Raises PortTaken."""
+        app = web.Application(middlewares=[_told])
         app.router.add_get("/health/live", self._live)
         app.router.add_get("/health/ready", self._ready)
         app.router.add_get("/metrics", self._metrics)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port, ssl_context=_tls(settings)).start()
-        self.port = self._runner.addresses[0][1]
+        sockets = listen(host, port, named=f"{self._service.upper()}_ADMIN", backlog=_MOST)
+        server: Any = self._runner.server
+        connections = Connections("admin", connections_within(_MOST), _MOST // 2)
+        self._listening = Listening(sockets, server, connections, _LIMITS, _tls(settings))
+        self.port = sockets[0].getsockname()[1]
         _log.info("admin port open", action="admin_listening", host=host, port=self.port)
 
     async def stop(self) -> None:
         """Stop listening."""
         for task in self._asked.values():
             task.cancel()
+        if self._listening is not None:
+            await self._listening.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -118,6 +131,19 @@ class AdminApp:
         return web.Response(
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+
+@web.middleware
+async def _told(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Say to the connection when it answers."""
+    connection = current()
+    if connection is None:
+        return await handler(request)
+    connection.begin()
+    try:
+        return await handler(request)
+    finally:
+        connection.end()
 
 
 def _tls(settings: AdminSettings) -> ssl.SSLContext | None:

@@ -21,7 +21,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from . import traces
-from .settings import PostgresSettings, trusting
+from .settings import TLS_PARAMETERS, PostgresSettings, check_dsn, trusting
 from .statement_spans import trace_statements
 
 # The database's own trouble: worth another try, never the fault of what was written.
@@ -80,8 +80,9 @@ def create_engine(
 
     `tls`: a context, or a mode as in sslmode; without it the DSN's, else "prefer".
     Plans are made for the values at hand: partitions are pruned while planning.
-    Raises ValueError for a parameter of the DSN that is not known.
+    Raises ValueError where the DSN cannot be one.
     """
+    check_dsn(dsn)
     parts = urlsplit(dsn)
     settings = {
         "application_name": application,
@@ -95,12 +96,10 @@ def create_engine(
     if password and not parts.password:
         arguments["password"] = password
     for name, value in parse_qsl(parts.query):
-        if name in {"sslmode", "ssl"}:
+        if name in TLS_PARAMETERS:
             arguments["ssl"] = value
-        elif name in {"application_name", "options", "search_path"}:
-            settings[name] = value
         else:
-            raise ValueError(f"the DSN's {name!r} is not known; sslmode and application_name are")
+            settings[name] = value
     if tls is not None:
         arguments["ssl"] = tls
     engine = create_async_engine(

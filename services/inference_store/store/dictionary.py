@@ -5,10 +5,22 @@ missing (ON CONFLICT burns identity values). A crash leaves a name that nothing 
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import TEXT, Table, any_, func, insert, literal, select
+from sqlalchemy import (
+    TEXT,
+    ColumnElement,
+    Integer,
+    Table,
+    and_,
+    any_,
+    func,
+    insert,
+    literal,
+    select,
+)
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -50,6 +62,22 @@ class Dictionary:
         self._engine = engine
         self.keys = Names(metadata_key, model_key, "key", most_keys)
         self.labels = Names(label, model_label, "label", most_labels)
+
+    async def has_labels(
+        self, connection: AsyncConnection, used: Collection[tuple[int, int]]
+    ) -> bool:
+        """Whether each (model, label) is there still; if not, what is cached of labels is dropped.
+
+        It stays so until the transaction ends, where that keeps the models' registrations.
+        """
+        pairs = (_integers(numbers) for numbers in zip(*used, strict=True))
+        wanted = func.unnest(*pairs).table_valued("model", "label", name="wanted").render_derived()
+        here, number = model_label.c, func.count()
+        same = and_(here.model == wanted.c.model, here.label == wanted.c.label)
+        there = await connection.scalar(select(number).select_from(model_label).join(wanted, same))
+        if there != len(used):
+            self.labels.forget()
+        return there == len(used)
 
     def forget(self, model: int) -> None:
         """Drop what is cached of a model; nothing but a read is lost."""
@@ -101,15 +129,18 @@ async def _load(connection: AsyncConnection, names: Names, model: int, wanted: s
 
 async def _numbers(connection: AsyncConnection, names: Names, wanted: Iterable[str]) -> None:
     table = names.table
+    looked = sorted(wanted)
     query = select(table.c.name, table.c[names.column]).where(
-        table.c.name == any_(literal(sorted(wanted), ARRAY(TEXT)))
+        table.c.name == any_(literal(looked, ARRAY(TEXT)))
     )
+    for name in looked:
+        names.numbers.pop(name, None)  # it may have been removed since
     names.numbers.update({row[0]: row[1] for row in await connection.execute(query)})
 
 
 async def _add(connection: AsyncConnection, names: Names, model: int, wanted: set[str]) -> None:
     """Insert what is missing, one writer at a time, so that no identity value is burnt."""
-    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    await lock_names(connection)
     await _load(connection, names, model, wanted)
     room = names.most_per_model - len(names.by_model[model])
     fitting = sorted(wanted)[: max(room, 0)]
@@ -121,3 +152,12 @@ async def _add(connection: AsyncConnection, names: Names, model: int, wanted: se
     if rows:
         await connection.execute(upsert(names.used).on_conflict_do_nothing(), rows)
         names.by_model[model].update(row[names.column] for row in rows)
+
+
+async def lock_names(connection: AsyncConnection) -> None:
+    """Let nobody else add or remove names until the transaction ends."""
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+
+
+def _integers(numbers: Iterable[int]) -> ColumnElement[Any]:
+    return literal(list(numbers), ARRAY(Integer))

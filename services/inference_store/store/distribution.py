@@ -47,6 +47,7 @@ LOCAL = (
     "erasure_model",
     "erasure_obstacle",
     "former_model",
+    "dead_letter_limit_lift",
     "former_producers",
     "hold",
     "hold_change",

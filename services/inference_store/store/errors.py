@@ -6,6 +6,7 @@ StoreError
 ├── NotJson            400
 ├── Unauthorized       401
 ├── Forbidden          403
+│   ├── ForeignRequest
 ├── NotFound           404
 ├── MethodNotAllowed   405
 ├── Conflict           409  someone was faster, or it is still in use
@@ -108,6 +109,13 @@ class Forbidden(StoreError):
     status = 403
     type = "forbidden"
     title = "A right is missing"
+
+
+class ForeignRequest(Forbidden):
+    """Another host is asked, or a page of another origin asks: the detail says what allows it."""
+
+    type = "foreign-request"
+    title = "The request is meant for another site, or comes from one"
 
 
 class TooManyRequests(StoreError):

@@ -20,7 +20,7 @@ MAX_DEPTH: Final = 128
 
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE]([+-]?[0-9]+))?", re.ASCII)
 _NON_FINITE: Final = re.compile(r"[+-]?(?:nan|inf|infinity)", re.ASCII | re.IGNORECASE)
-_STRINGS: Final = re.compile(r'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_STRINGS: Final = re.compile(r'"[^"]*"?')
 _BRACKETS: Final = re.compile(r"[\[\]{}]")
 _UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
@@ -170,7 +170,8 @@ def _refuse_depth(text: str) -> None:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+    without_escapes = text.replace("\\\\", "").replace('\\"', "")
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", without_escapes)):
         depth += 1 if bracket in "[{" else -1
         if depth > MAX_DEPTH:
             raise TooDeep(f"nested deeper than {MAX_DEPTH} levels")

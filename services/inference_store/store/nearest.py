@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
-from rapidfuzz import process
-from rapidfuzz.distance import Levenshtein
-
 LONGEST: Final = 256
 """Characters of a name that is compared."""
 MOST_COMPARED: Final = 10_000
@@ -23,6 +20,10 @@ _ALIKE: Final = 0.4
 def nearest(name: str, known: Iterable[str], *, limit: int = 5) -> list[str]:
     """Up to `limit` of the known names, the most alike first. Of few all are told, of many those
     that are alike, if any."""
+    # With the first name that is not there.
+    from rapidfuzz import process  # noqa: PLC0415
+    from rapidfuzz.distance import Levenshtein  # noqa: PLC0415
+
     if len(name) > LONGEST:
         return []
     short = list(islice((each for each in known if len(each) <= LONGEST), MOST_COMPARED))

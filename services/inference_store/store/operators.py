@@ -66,9 +66,9 @@ def like_expression(pattern: str) -> re.Pattern[str]:
     if not others:
         return re.compile(first, re.DOTALL)
     *between, last = others
-    # What stands between two `%` is taken where it first occurs, and for good: a pattern of many
-    # takes no longer than a pattern of few.
-    taken = "".join(f"(?>.*?{piece})" for piece in between)
+    # What stands between two `%` is taken where it first occurs, and for good, as what was looked
+    # ahead at is: a pattern of many takes no longer than a pattern of few.
+    taken = "".join(f"(?=(?P<to{at}>.*?{each}))(?P=to{at})" for at, each in enumerate(between))
     return re.compile(f"{first}{taken}.*{last}", re.DOTALL)
 
 

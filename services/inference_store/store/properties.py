@@ -15,12 +15,17 @@ from sqlalchemy import (
     Interval,
     Numeric,
     String,
+    Text,
+    any_,
+    case,
     cast,
     extract,
+    literal_column,
     select,
     type_coerce,
 )
 
+from .events import SIDES, CaptureSide, flags_of
 from .tables import label, registration
 
 PropertyKind: TypeAlias = Literal["number", "string", "bool", "timestamp", "location"]
@@ -74,6 +79,17 @@ def _milliseconds(start: str, end: str) -> Sql:
     return between
 
 
+def _capture_problem(side: CaptureSide) -> Sql:
+    """Of a few names of our own, so that they may stand in the statement."""
+    flags = flags_of(side)
+    return lambda row: case(
+        *(
+            (literal_column(f"'{flag}'") == any_(row.c.flags), literal_column(f"'{kind}'", Text))
+            for flag, kind in flags.items()
+        )
+    )
+
+
 def _text(name: str) -> Sql:
     return lambda row: cast(row.c[name], String())
 
@@ -125,6 +141,8 @@ PROPERTIES: Final = _table(
     Property("prediction_count", "number", "how many predictions there are",
              _column("prediction_count"), "whole"),
     Property("problem", "string", "why the response could not be read", _column("problem")),
+    *(Property(f"{side}_problem", "string", f"what is wrong with the captured {side}",
+               _capture_problem(side)) for side in SIDES),
     Property("revision", "number", "how often its metadata was written",
              _column("revision"), "whole"),
     Property("data_deleted_at", "timestamp", "when its input was deleted",

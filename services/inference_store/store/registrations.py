@@ -12,10 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from .access import EVERYTHING, Reach
 from .errors import Conflict, NotFound, PreconditionFailed
 from .events import InferenceEvent
-from .tables import (
-    former_model,
-    registration,
-)
+from .model_numbers import former
+from .tables import registration
 from .task_types import OutputMapping
 
 GOES: Final = "removed"
@@ -89,19 +87,11 @@ async def register_missing(
         }
         for model_id in sorted(missing)
     ]
-    former = await _former(connection, missing)
+    numbers = await former(connection, missing)
     for row in rows:
-        values = row | former.get(str(row["model_id"]), {})
+        values = row | numbers.get(str(row["model_id"]), {})
         await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
     return await known(connection, events)
-
-
-async def _former(
-    connection: AsyncConnection, model_ids: Collection[str]
-) -> dict[str, dict[str, int]]:
-    """The integers that models had before their registration was removed."""
-    query = select(former_model).where(former_model.c.model_id.in_(sorted(model_ids)))
-    return {row.model_id: {"model": row.model} for row in await connection.execute(query)}
 
 
 async def ensure(connection: AsyncConnection, model_id: str) -> int:
@@ -111,20 +101,16 @@ async def ensure(connection: AsyncConnection, model_id: str) -> int:
     found = await connection.scalar(query)
     if found is not None:
         return int(found)
-    former = (await _former(connection, [model_id])).get(model_id, {})
-    values = {"model_id": model_id, "registered_by": "ledger", **former}
+    number = (await former(connection, [model_id])).get(model_id, {})
+    values = {"model_id": model_id, "registered_by": "ledger", **number}
     await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
     return int((await connection.execute(query)).scalar_one())
 
 
-async def number_of(connection: AsyncConnection, model_id: str) -> int | None:
-    """The integer of a model, also of one whose registration was removed; None: it has none."""
-    for table in (registration, former_model):
-        query = select(table.c.model).where(table.c.model_id == model_id)
-        found = await connection.scalar(query)
-        if found is not None:
-            return int(found)
-    return None
+async def every_model(connection: AsyncConnection) -> list[int]:
+    """The integers of all models, in order."""
+    query = select(registration.c.model).order_by(registration.c.model)
+    return list((await connection.execute(query)).scalars())
 
 
 async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
@@ -209,8 +195,8 @@ async def put(
     query = select(registration).where(registration.c.model_id == model_id)
     row = (await connection.execute(query.with_for_update())).first()
     if row is None and revision in (None, 0):
-        former = (await _former(connection, [model_id])).get(model_id, {})
-        values = {"model_id": model_id, "registered_by": "api", **details.values, **former}
+        number = (await former(connection, [model_id])).get(model_id, {})
+        values = {"model_id": model_id, "registered_by": "api", **details.values, **number}
         new = upsert(registration).values(values)
         made = new.on_conflict_do_nothing().returning(registration)
         row = (await connection.execute(made)).first()

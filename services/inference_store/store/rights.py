@@ -3,7 +3,9 @@
 from enum import StrEnum
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from .documented import Documented
 
 
 class Right(StrEnum):
@@ -49,10 +51,10 @@ def _storable(name: str) -> str:
 _Id = Annotated[str, Field(max_length=256), AfterValidator(_storable)]
 
 
-class Grant(BaseModel):
+class Grant(Documented):
     """Rights over everything, over the models of a project, or over one model."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     rights: Annotated[tuple[Right, ...], Field(max_length=len(Right))] = ()
     """What may be done."""

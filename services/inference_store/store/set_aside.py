@@ -1,12 +1,14 @@
-"""How many events of late could not be stored: dead letters and parked events together."""
+"""How many events of late could not be stored, and until when their limit is lifted."""
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import cast
 
 from sqlalchemy import Select, Table, and_, func, select, union_all
+from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .tables import dead_letter, kafka_partition, parked_event
+from .tables import dead_letter, dead_letter_limit_lift, kafka_partition, parked_event
 
 _PLACE = ("cluster", "topic", "epoch", "partition")
 
@@ -33,6 +35,22 @@ async def since(connection: AsyncConnection, window: timedelta) -> SetAside:
     ).join_from(found, kafka_partition, here)
     aside, events = (await connection.execute(query)).one()
     return SetAside(int(aside), int(events))
+
+
+async def lift_limit(connection: AsyncConnection, for_how_long: timedelta) -> datetime:
+    """Let ingesters set aside what they cannot store, however much; until when. A time that was
+    set before is replaced."""
+    until = func.now() + for_how_long
+    write = upsert(dead_letter_limit_lift).values(id=1, lifted_until=until)
+    write = write.on_conflict_do_update(index_elements=["id"], set_={"lifted_until": until})
+    returned = await connection.execute(write.returning(dead_letter_limit_lift.c.lifted_until))
+    return cast(datetime, returned.scalar_one())
+
+
+async def limit_is_lifted(connection: AsyncConnection) -> bool:
+    """Whether `lift_limit` holds still."""
+    query = select(dead_letter_limit_lift.c.lifted_until > func.now())
+    return bool((await connection.execute(query)).scalar())
 
 
 def _within(table: Table, window: timedelta) -> Select[tuple[object, ...]]:

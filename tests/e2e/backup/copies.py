@@ -54,7 +54,7 @@ class BaseBackup:
         return server.dsn_of(name)
 
 
-METHODS = {"pg_dump": Dump, "pg_basebackup": BaseBackup}
+METHODS: dict[str, type[Dump | BaseBackup]] = {"pg_dump": Dump, "pg_basebackup": BaseBackup}
 
 
 def mirror(source: S3, target: S3, bucket: str) -> int:

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -232,13 +232,18 @@ def test_a_chat_that_is_streamed(real_line: RealLine, stub: Stub) -> None:
 
 
 def test_kserves_own_protocols(real_line: RealLine) -> None:
-    proxy, rows = real_line.proxies["mlserver"], [[1, 2.5], [3, 4]]
+    proxy = real_line.proxies["mlserver"]
+    rows: list[list[float]] = [[1, 2.5], [3, 4]]
     assert ask("v1", proxy.http, "sums", rows)["values"] == [3.5, 7]
     items = real_line.captured("sums", 2, protocol="kserve-v1")
     assert [one["batch_index"] for one in items] == [0, 1]
     assert [json.loads(real_line.blob(one, "data")) for one in items] == rows
     assert [b"3.5" in real_line.blob(one, "response") for one in items] == [True, False]
-    for protocol, name, address in (("v2", "v2", proxy.http), ("grpc", "v2-grpc", proxy.grpc)):
+    ways: list[tuple[Literal["v2", "grpc"], str, str]] = [
+        ("v2", "v2", proxy.http),
+        ("grpc", "v2-grpc", proxy.grpc),
+    ]
+    for protocol, name, address in ways:
         assert ask(protocol, address, "sums", rows, request_id=name)["values"] == [3.5, 7]
         (item,) = real_line.captured("sums", 1, protocol=name)
         assert (item["inference_id"], item["ok"]) == (name, True)

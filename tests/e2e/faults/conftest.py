@@ -47,6 +47,7 @@ def environment(
     changes = {
         "KAFKA_TOPIC": topic(3),
         "KAFKA_GROUP": unique("group"),
+        "INGESTER_INSTANCE": unique("ingester"),
         "INGESTER_BATCH_EVENTS": "50",
         "INGESTER_PARKED_FIRST_SECONDS": "1",
         "INGESTER_PARKED_BATCH_EVENTS": "2",

@@ -62,7 +62,7 @@ def capture_line(
         await asyncio.to_thread(stub.start)
         entry = upstream("stub", "kserve-v1", url=stub.url)
         settings = {"PROXY_SPOOL_DIRECTORY": str(tmp_path / "spool"), **settings}
-        proxy = Proxy(environment, tmp_path, [entry], **settings)
+        proxy = Proxy(environment, tmp_path, [entry], (), **settings)
         others = [Service(name, environment, tmp_path) for name in ("ingester", "api")]
         try:
             for service in (proxy, *others):

@@ -18,10 +18,11 @@ from tests.polling import until
 from tests.producer import Capture
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
+from tests.servers.plugin import faults
 from tests.service_process import Service
 
 _SIGKILL = 137
-_FIRST_OR_LATER = ("1", "2")
+_FIRST_OR_LATER = ("1", faults("2"))
 PLACES = [name for name in FAILPOINTS if name.startswith(("ingester.", "partitions.create"))]
 RETRY_PLACES = [name for name in PLACES if name.startswith("ingester.retry")]
 # Names that a parked event or a redriven dead letter passes as well.
@@ -61,6 +62,7 @@ def start_again(service: Service) -> None:
     service.restart(FAILPOINT=None, KAFKA_GROUP=unique("group"))
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("nth", _FIRST_OR_LATER)
 @pytest.mark.parametrize("place", PLACES)
 async def test_killed_at(
@@ -107,6 +109,7 @@ async def _parked(engine: AsyncEngine) -> int:
         return await parked.waiting(connection)
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("nth", _FIRST_OR_LATER)
 @pytest.mark.parametrize("place", REDRIVE_PLACES)
 async def test_killed_while_redriving_dead_letters(

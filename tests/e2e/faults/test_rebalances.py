@@ -23,7 +23,10 @@ def two(environment: dict[str, str], folder: Path) -> list[Service]:
     folders = [folder / name for name in ("first", "second")]
     for one in folders:
         one.mkdir()
-    return [Service("ingester", environment, one) for one in folders]
+    return [
+        Service("ingester", environment | {"INFERENCE_STORE_INGESTER_INSTANCE": one.name}, one)
+        for one in folders
+    ]
 
 
 async def test_ingesters_join_leave_and_are_killed(

@@ -14,7 +14,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.database import create_engine
-from inference_store.store.migration import MIGRATIONS, upgrade
+from inference_store.store.migration import upgrade
+from inference_store.store.schema import MIGRATIONS
 from tests.e2e.faults.books_close import check_ingested
 from tests.e2e.faults.traffic import Published, captures
 from tests.e2e.upgrade.version import ROOT, Version, before_this_schema
@@ -87,12 +88,12 @@ class Line:
     ) -> "Line":
         port = free_port()
         environment = {**environment, "INFERENCE_STORE_API_PORT": str(port)}
-        services = [Service(name, environment, folder) for name in ("ingester", "api")]
-        for service in services:
+        ingester, api = (Service(name, environment, folder) for name in ("ingester", "api"))
+        for service in (ingester, api):
             opened.callback(service.stop)
-        for service in services:
+        for service in (ingester, api):
             await asyncio.to_thread(service.wait_ready)
-        return cls(*services, f"http://127.0.0.1:{port}/v1/models/people-detector/inferences")
+        return cls(ingester, api, f"http://127.0.0.1:{port}/v1/models/people-detector/inferences")
 
     async def stop(self) -> None:
         for service in (self.ingester, self.api):

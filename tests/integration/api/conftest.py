@@ -14,6 +14,7 @@ from inference_store.api.app import create_app
 from inference_store.store.blobs import Blobs
 from inference_store.store.settings import ApiSettings
 from tests.servers.minio import S3
+from tests.settings import make_settings
 
 MakeApp = Callable[..., FastAPI]
 # What a test asks for is searched whole, however busy the machine is.
@@ -39,8 +40,8 @@ def settings(database: str, minio_server: S3, bucket: str) -> Callable[..., ApiS
     """A factory of the api's settings on this test's servers."""
 
     def make(**changes: Any) -> ApiSettings:
-        return ApiSettings(
-            _env_file=None,  # type: ignore[call-arg]
+        return make_settings(
+            ApiSettings,
             postgres_dsn=database,
             s3_endpoint=minio_server.endpoint,
             s3_access_key=minio_server.access_key,
@@ -72,7 +73,7 @@ def make_app(settings: Callable[..., ApiSettings], engine: AsyncEngine, blobs: B
 def client_of(app: FastAPI) -> httpx.AsyncClient:
     """A client of an app in this process."""
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    return httpx.AsyncClient(transport=transport, base_url="http://api")
+    return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1")
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ MOST = 2**63 - 1
 
 
 def _read(producer: str, reporter: str, **said: Any) -> ReadReport:
-    times = {"booted_at": AT, "reported_at": AT}
+    times: dict[str, Any] = {"booted_at": AT, "reported_at": AT}
     report = ProducerReport(producer=producer, reporter=reporter, number=1, **times, **said)
     return ReadReport(report, Place("default", "reports", 0, 0), offset=0)
 
@@ -77,7 +77,8 @@ async def test_former_producers_are_shown_as_their_sums(
 def test_the_documents_example_is_a_whole_one() -> None:
     config = ProducerAccount.model_config["json_schema_extra"]
     assert isinstance(config, dict)
-    for example in config["examples"]:  # type: ignore[union-attr]
+    examples: Any = config["examples"]
+    for example in examples:
         _has_the_fields_of(ProducerAccount, example)
         ProducerAccount.model_validate(example)
 

@@ -67,7 +67,8 @@ async def test_each_command_is_answered(
         body = await _answered(client, asked, last)
         count += 1
         if asked.method == "PUT" and asked.url.endswith("/retention-policy"):
-            assert body["state"] == "in_force"
+            # of a limit by bytes no size is known yet
+            assert body["state"] == ("pending" if "max_bytes" in str(asked) else "in_force")
         if asked.method == "POST":
             last = body.get("id", last)
     assert count == PAGES[page]

@@ -142,6 +142,7 @@ async def edit(client: httpx.AsyncClient, made: Made) -> httpx.Response:
     return await client.post(f"/v1/models/model/inferences/uid:{made.uid}/metadata", json=_EDIT)
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("repeated", [False, True], ids=["then_erased", "then_repeated"])
 async def test_a_crash_between_blob_and_rows_leaves_no_orphan(

@@ -117,6 +117,26 @@ async def test_those_that_tell_of_a_subject_go_with_it(
     assert one["asked"] == {"subject": {"key": "person", "type": None}}
 
 
+async def test_one_whose_answer_alone_tells_of_the_subject_goes_with_it(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
+) -> None:
+    """The engine copied the metadata; what the caller sent of the same key wins, of bob's 4."""
+    answer = orjson.dumps({"outputs": [{"parameters": {"metadata": metadata("ann").decode()}}]})
+    copied = payload(1, metadata="[]", response=answer.decode())
+    own = payload(4, metadata=metadata("bob").decode(), response=answer.decode())
+    async with engine.begin() as connection:
+        await connection.execute(
+            dead_letter.update().values(payload=copied).where(dead_letter.c.offset == 1)
+        )
+        here = parked_event.c.offset == 4
+        await connection.execute(parked_event.update().values(payload=own).where(here))
+    one = await asked(client, SUBJECT)
+    await serve()
+    assert (await followed(client, one))["state"] == "deleted"
+    assert (await letters(engine))[1] == ("discarded", False)
+    assert await waiting(engine) == {4}
+
+
 async def test_those_of_an_erased_inference_go_with_it(
     client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
 ) -> None:
@@ -125,8 +145,8 @@ async def test_those_of_an_erased_inference_go_with_it(
     async with engine.begin() as connection:
         again = payload(0).replace(b'"late-0"', b'"i1"')
         values = {"payload": again, "inference_id": "i1"}
-        await connection.execute(dead_letter.update().values(values).where(_at(0)))
-        await connection.execute(dead_letter.update().values(inference_id="i1").where(_at(2)))
+        await connection.execute(dead_letter.update().values(values).where(of_offset(0)))
+        await connection.execute(dead_letter.update().values(inference_id="i1").where(of_offset(2)))
     one = await asked(client, {"inference_ids": ["i1"]})
     await serve()
     assert (await followed(client, one))["state"] == "deleted"
@@ -187,7 +207,7 @@ async def test_a_hold_of_an_erased_id_keeps_what_tells_of_it(
     client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve
 ) -> None:
     async with engine.begin() as connection:
-        await connection.execute(dead_letter.update().values(inference_id="i1").where(_at(2)))
+        await connection.execute(dead_letter.update().values(inference_id="i1").where(of_offset(2)))
     one = await asked(client, {"inference_ids": ["i1"]})
     placed = await place(engine, await _model(engine), "person = 'nobody'")
     await serve()
@@ -264,6 +284,7 @@ async def test_what_the_audit_says_of_a_subject_goes_with_it(
         {"filter": "person = 'ann'"},
         {"filter": "person = 'bob'"},
         {"reason": "annual"},
+        {"reason": "ann asked for it"},
     ]
     async with engine.begin() as connection:
         for each in said:
@@ -271,10 +292,10 @@ async def test_what_the_audit_says_of_a_subject_goes_with_it(
     one = await asked(client, SUBJECT)
     await serve()
     one = await followed(client, one)
-    assert (one["state"], one["rows"]["audit"]) == ("deleted", 1), one
+    assert (one["state"], one["rows"]["audit"]) == ("deleted", 2), one
     query = select(audit.c.detail).where(audit.c.action == "policy_set").order_by(audit.c.id)
     async with engine.connect() as connection:
-        assert list((await connection.execute(query)).scalars()) == [{}, *said[1:]]
+        assert list((await connection.execute(query)).scalars()) == [{}, *said[1:3], {}]
 
 
 async def test_a_look_through_the_audit_is_committed_by_pages_and_goes_on(
@@ -299,11 +320,11 @@ async def test_a_look_through_the_audit_is_committed_by_pages_and_goes_on(
 
     asides = Asides(engine, blobs, Interrupted())
     with pytest.raises(Stopped):
-        await asides.take_audited(found)
+        await asides.take_mentions(found)
     taken = select(func.count()).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")
     async with engine.connect() as connection:
         assert await connection.scalar(taken) == 2
-    await asides.take_audited(found)
+    await asides.take_mentions(found)
     async with engine.connect() as connection:
         assert await connection.scalar(taken) == 3
         again = await erasures.find(connection, found.id)
@@ -317,5 +338,5 @@ async def _model(engine: AsyncEngine) -> int:
         return int(await connection.scalar(query) or 0)
 
 
-def _at(offset: int) -> Any:
+def of_offset(offset: int) -> Any:
     return dead_letter.c.offset == offset

@@ -36,8 +36,13 @@ class NoPace(Pace):
 @pytest.fixture
 def serve(engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings]) -> Serve:
     """One turn of the retention service."""
+    return serving(engine, blobs, settings())
+
+
+def serving(engine: AsyncEngine, blobs: Blobs, settings: ApiSettings, **more: Any) -> Serve:
+    """One turn of a retention service with the api's settings, and some of its own."""
     known = RetentionSettings.model_fields.keys()
-    here = {name: value for name, value in settings() if name in known}
+    here = {name: value for name, value in settings if name in known} | more
 
     async def turn() -> None:
         to = RetentionSettings.model_validate(here)
@@ -84,11 +89,11 @@ async def followed(client: httpx.AsyncClient, one: dict[str, Any]) -> dict[str, 
 @pytest.mark.parametrize(
     ("body", "gone"),
     [
-        ({"filter": "person = 'ann' AND n > 0"}, {"i2", "i4"}),
-        ({"filter": {"op": ">=", "args": [{"property": "n"}, 4]}}, {"i4", "i5"}),
-        ({"subject": {"key": "person", "value": "ann"}}, {"i0", "i2", "i4"}),
-        ({"subject": {"key": "n", "type": "int", "value": "3"}}, {"i3"}),
-        ({"inference_ids": ["i1", "i5"]}, {"i1", "i5"}),
+        ({"filter": "person = 'ann' AND n > 0"}, ["i2", "i4"]),
+        ({"filter": {"op": ">=", "args": [{"property": "n"}, 4]}}, ["i4", "i5"]),
+        ({"subject": {"key": "person", "value": "ann"}}, ["i0", "i2", "i4"]),
+        ({"subject": {"key": "n", "type": "int", "value": "3"}}, ["i3"]),
+        ({"inference_ids": ["i1", "i5"]}, ["i1", "i5"]),
     ],
     ids=str,
 )
@@ -97,7 +102,7 @@ async def test_what_matches_goes_and_nothing_else(
     engine: AsyncEngine,
     serve: Serve,
     body: Any,
-    gone: set[str],
+    gone: list[str],
 ) -> None:
     everything = await left(engine)
     told = (await client.post(ERASURES, json={**body, "dry_run": True})).json()
@@ -109,7 +114,7 @@ async def test_what_matches_goes_and_nothing_else(
     assert one["state"] == "deleted", one
     assert (one["inferences"], one["objects"], one["progress"]["marked"]) == (len(gone),) * 3
     assert one["progress"]["left"] == 0
-    assert await left(engine) == everything - gone
+    assert await left(engine) == everything - set(gone)
 
 
 async def test_what_the_index_lacks_takes_nothing_with_it(
@@ -172,6 +177,21 @@ async def test_what_another_erasure_hides_is_there_to_be_erased(
     assert (await followed(client, other))["state"] == "cancelled"
     assert (await followed(client, one))["inferences"] == 1
     assert "i1" not in await left(engine)
+
+
+@pytest.mark.parametrize("id", ["i1", f"uid:{person(1, 'bob').uid}"])
+async def test_what_another_erasure_hides_is_erased_by_its_id(
+    client: httpx.AsyncClient, engine: AsyncEngine, serve: Serve, id: str
+) -> None:
+    """Asked twice: the first is cancelled, and what it had hidden goes by the second."""
+    first = (await client.delete("/v1/models/model/inferences/i1")).json()
+    again = await client.delete(f"/v1/models/model/inferences/{id}")
+    assert again.status_code == 202, again.text
+    assert (await client.post(f"/v1/erasures/{first['id']}/cancel")).status_code == 202
+    await serve()
+    assert (await followed(client, again.json()))["inferences"] == 1
+    assert "i1" not in await left(engine)
+    assert (await client.delete("/v1/models/model/inferences/i1")).status_code == 404
 
 
 @pytest.mark.parametrize("body", [{}, {"filter": "n > 1", "inference_ids": ["i1"]}], ids=str)

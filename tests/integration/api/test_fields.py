@@ -90,7 +90,7 @@ async def test_fields_of_a_link_and_a_cursor_of_other_fields(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
     await store(engine, Made("two", at(2)))
-    link = {"fields": ["inference_id", "ok"], "limit": 1}
+    link: dict[str, Any] = {"fields": ["inference_id", "ok"], "limit": 1}
     first = (await client.get("/v1/models/model/inferences", params=link)).json()
     assert first["items"] == [{"inference_id": "two", "ok": None}]
     rest = await client.post(_QUERY, json={"cursor": first["next"], "fields": ["inference_id"]})

@@ -51,9 +51,9 @@ async def test_every_spelling(client: httpx.AsyncClient, raw: str) -> None:
 
 
 async def test_links(client: httpx.AsyncClient) -> None:
-    text = {"filter": "frame_number > 4", "limit": 1}
+    text: dict[str, Any] = {"filter": "frame_number > 4", "limit": 1}
     tree = '{"op": ">", "args": [{"property": "frame_number"}, 4]}'
-    for link in (text, {"filter": tree, "filter-lang": "cql2-json", "limit": 1}):
+    for link in (text, text | {"filter": tree, "filter-lang": "cql2-json"}):
         answer = await client.get(_PATH, params=link)
         assert [item["inference_id"] for item in answer.json()["items"]] == ["big"]
     wrong = await client.get(_PATH, params={"filter": "frame_number >", "limit": 1})

@@ -1,5 +1,7 @@
 """Legal holds over HTTP: placed, read, changed, released, with their history."""
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -7,9 +9,13 @@ import httpx
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.store import model_numbers, registrations
 from inference_store.store.tables import erasing, hold
 from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
+from tests.polling import until
+
+from .test_erased_examples import waiting
 
 _BODY = {"name": "hallway", "reason": "file 47", "model_id": "model", "filter": "camera = 'a'"}
 
@@ -108,7 +114,6 @@ async def test_what_makes_no_sense_is_refused_by_name(
     await refused(422, "invalid-filter", filter="camera >")
     await refused(422, "types.lens", filter="lens = 'x'", types={"lens": "json"})
     await refused(422, "colour", colour="red")
-    await refused(404, "nobody", model_id="nobody")
     assert (await client.get("/v1/holds")).json()["items"] == []
     url = f"/v1/holds/{uuid4()}"
     for answer in (
@@ -166,3 +171,47 @@ async def test_what_a_hold_keeps_is_counted(client: httpx.AsyncClient, engine: A
     assert held["newest"] == "2026-11-01T00:00:02.000000Z"
     everywhere = (await client.get(f"/v1/holds/{every['id']}/held")).json()
     assert everywhere["inferences"] == 3
+
+
+async def test_a_hold_of_a_model_that_is_not_registered_yet_keeps_what_comes(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    placed = await _placed(client, model_id="to-come", types={"camera": "string"})
+    assert placed["model_id"] == "to-come"
+    assert "There is no model 'to-come' yet" in placed["warnings"][0]
+    assert "camera" in placed["warnings"][1]
+    # the model is not registered by it: its first event does that, with all that the event says
+    assert (await client.get("/v1/models/to-come")).status_code == 404
+    listed = (await client.get("/v1/holds", params={"model_id": "to-come"})).json()
+    assert [each["id"] for each in listed["items"]] == [placed["id"]]
+    cameras = [Made(name, at(n), [("camera", "string", name)]) for n, name in enumerate("ab")]
+    await store(engine, *(replace(each, model_id="to-come") for each in cameras))
+    kept = (await client.get(f"/v1/holds/{placed['id']}/held")).json()
+    assert kept["inferences"] == 1
+    dry = {"filter": "camera = 'a'", "dry_run": True}
+    told = (await client.post("/v1/models/to-come/erasures", json=dry)).json()
+    assert told["held"] == 1
+    read = (await client.get(f"/v1/holds/{placed['id']}")).json()
+    assert read["model_id"] == "to-come"
+
+
+async def test_a_model_that_is_registered_at_the_same_moment_has_the_holds_integer(
+    engine: AsyncEngine,
+) -> None:
+    """Who registers it waits for the reservation, and takes its integer; and the other way."""
+    async with engine.begin() as reserving:
+        number = await model_numbers.reserve(reserving, "first")
+        registering = asyncio.create_task(store(engine, Made("x", model_id="first")))
+        await until(lambda: waiting(engine), lambda count: count == 1)
+    assert await registering == number
+    async with engine.begin() as connection:
+        details = registrations.Details()
+        registered, _ = await registrations.put(connection, "second", details)
+        holding = asyncio.create_task(_reserved(engine, "second"))
+        await until(lambda: waiting(engine), lambda count: count == 1)
+    assert await holding == registered.model
+
+
+async def _reserved(engine: AsyncEngine, model_id: str) -> int:
+    async with engine.begin() as connection:
+        return await model_numbers.reserve(connection, model_id)

@@ -45,7 +45,7 @@ async def test_properties_keys_and_columns_of_predictions(
     )
     schema = await _read(client)
     found = schema["properties"]
-    assert schema["$id"] == f"http://api{_PATH}"
+    assert schema["$id"] == f"http://127.0.0.1{_PATH}"
     assert set(PROPERTIES) - set(found) == {"height"}
     assert found["inference.height"]["type"] == "integer"
     assert found["metadata.height"]["examples"] == [3]

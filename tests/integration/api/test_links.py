@@ -9,6 +9,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey
 from tests.integration.stored import Made, store
 from tests.polling import until
+from tests.settings import TOKEN
 
 from .conftest import MakeApp, client_of
 
@@ -53,8 +54,8 @@ async def test_without_links_blobs_are_read_through_the_api(
     make_app: MakeApp, engine: AsyncEngine, blobs: Blobs, bucket: str
 ) -> None:
     await _store(engine, blobs, bucket)
-    async with client_of(make_app(presigned_urls="off", auth="on", api_token="sesame")) as client:
-        right = {"Authorization": "Bearer sesame"}
+    async with client_of(make_app(presigned_urls="off", auth="on", api_token=TOKEN)) as client:
+        right = {"Authorization": f"Bearer {TOKEN}"}
         one = (await client.get(PATH, headers=right)).json()
         page = await client.post(
             "/v1/models/model/inferences/query", json={"include": ["urls"]}, headers=right

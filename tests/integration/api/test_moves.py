@@ -13,6 +13,7 @@ from inference_store.store.retention import policies
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.integration.stored import Made, store
+from tests.settings import TOKEN
 
 __all__ = ["backup", "restore"]
 _MODEL = "/v1/models/hall"
@@ -120,10 +121,9 @@ async def test_a_minimum_age_is_left_behind_with_the_right_and_a_reason(
     await ask(client, "PUT", "/v1/projects/kept/retention-policy", {"minimum_age": "P30D"})
     refused = await client.put(_MODEL, json={"project_id": "free"})
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "reason")
-    token = "administrator-token-of-the-test"
     body = {"project_id": "free", "reason": "the study is over"}
-    async with client_of(make_app(auth="on", api_token=token)) as guarded:
-        headers = {"Authorization": f"Bearer {token}"}
+    async with client_of(make_app(auth="on", api_token=TOKEN)) as guarded:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         grants = [{"rights": ["read", "admin"]}]
         made = await guarded.post("/v1/keys", json={"name": "x", "grants": grants}, headers=headers)
         key = {"Authorization": f"Bearer {made.json()['key']}"}

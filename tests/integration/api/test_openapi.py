@@ -26,6 +26,7 @@ from inference_store.store.settings import ApiSettings
 from tests.integration.api.access.named import PLACE, Ids, ids_of
 from tests.integration.api.access.table import TABLE, filled
 from tests.integration.stored import Made, at, store
+from tests.openapi_operations import Case, Operation, read_operations
 from tests.properties import examples
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
@@ -117,7 +118,7 @@ _Reached = set[tuple[str, str]]
 def test_every_answer_is_documented(served: Served, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{served.address}/openapi.json")
     reached: _Reached = set()
-    for operation in sorted((found.ok() for found in schema.get_all_operations()), key=_place):
+    for operation in sorted(read_operations(schema), key=_place):
         try:
             _check(operation, mode, served.ids, reached)
         except Unsatisfiable:  # nothing can be wrong in a request without parameters
@@ -128,13 +129,11 @@ def test_every_answer_is_documented(served: Served, mode: GenerationMode) -> Non
         assert wanted - reached == set()
 
 
-def _place(operation: schemathesis.APIOperation) -> int:
+def _place(operation: Operation) -> int:
     return _ORDER.index("pending" if operation.path.endswith("/pending") else operation.method)
 
 
-def _check(
-    operation: schemathesis.APIOperation, mode: GenerationMode, ids: Ids, reached: _Reached
-) -> None:
+def _check(operation: Operation, mode: GenerationMode, ids: Ids, reached: _Reached) -> None:
     place = (operation.method.upper(), operation.path)
     body = filled(TABLE[place].body, ids["model_id"])
 
@@ -145,7 +144,7 @@ def _check(
         suppress_health_check=list(HealthCheck),
     )
     @given(case=operation.as_strategy(generation_mode=mode), there=st.sampled_from(_THERE))
-    def check(case: schemathesis.Case, there: frozenset[str]) -> None:
+    def check(case: Case, there: frozenset[str]) -> None:
         """What is there, half the time: a made-up id comes no further than a 404."""
         if "path" in there and case.path_parameters:
             case.path_parameters.update({name: ids[name] for name in case.path_parameters})

@@ -6,12 +6,15 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.events.event import Extras
 from inference_store.store.retention import policies
+from inference_store.store.tables import inference
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, store
+from tests.settings import TOKEN
 
 _NOW = datetime.now(UTC).replace(microsecond=0)
 _PATHS = {
@@ -194,9 +197,8 @@ async def test_a_minimum_age_is_gone_against_with_the_right_and_a_reason(
         assert (await client.put(path, json=shorter)).status_code == 422
     assert (await client.delete(path)).status_code == 422
     await ask(client, "PUT", path, {"minimum_age": "P31D"})
-    token = "administrator-token-of-the-test"
-    async with client_of(make_app(auth="on", api_token=token)) as guarded:
-        headers = {"Authorization": f"Bearer {token}"}
+    async with client_of(make_app(auth="on", api_token=TOKEN)) as guarded:
+        headers = {"Authorization": f"Bearer {TOKEN}"}
         grants = [{"rights": ["read", "admin"]}]
         made = await guarded.post("/v1/keys", json={"name": "x", "grants": grants}, headers=headers)
         assert made.is_success, made.text
@@ -239,3 +241,31 @@ async def test_a_key_that_nothing_has_yet_is_told(client: httpx.AsyncClient) -> 
     assert "reviewed" in " ".join(answer["warnings"])
     wrong = {"rules": [{**rule, "types": {"reviewed": "boat"}}]}
     assert "boat" in (await client.put(_PATHS["model"], json=wrong)).text
+
+
+async def test_a_limit_by_bytes_over_unknown_sizes_waits(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    """A size that is not known counts nothing: what would go can only be said once all are."""
+    path, limit = _PATHS["model"], {"max_bytes": 1000}
+    previewed = await ask(client, "POST", f"{path}/preview", limit)
+    lost = previewed["would_delete"]
+    assert (lost["inferences"]["count"], lost["inferences"]["unknown_sizes"]) == (0, 45)
+    assert (lost["partial"], previewed["grace_seconds"]) == (True, 3600)
+    at_once = {**limit, "effective": "now", "token": previewed["token"]}
+    refused = await client.put(path, json=at_once)
+    assert refused.status_code == 422
+    [fault] = refused.json()["errors"]
+    assert fault["path"] == "effective"
+    assert "the sizes of 45 inferences are not known yet" in fault["message"]
+    assert (await ask(client, "PUT", path, limit))["state"] == "pending"
+    async with engine.begin() as connection:
+        await connection.execute(update(inference).values(stored_bytes=100))
+    again = await ask(client, "POST", f"{path}/preview", limit)
+    assert again["would_delete"]["inferences"] | {"oldest": None, "newest": None} == {
+        **{"count": 35, "bytes": 3500, "unknown_sizes": 0, "held": 0},
+        **{"oldest": None, "newest": None},
+    }
+    assert not again["would_delete"]["partial"]
+    at_once["token"] = again["token"]
+    assert (await ask(client, "PUT", path, at_once))["state"] == "in_force"

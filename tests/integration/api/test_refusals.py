@@ -13,6 +13,7 @@ from inference_store.api.app import create_app
 from inference_store.store.blobs import Blobs
 from inference_store.store.metrics import SHOWN
 from tests.integration.stored import Made, store
+from tests.settings import TOKEN
 
 from .conftest import MakeApp, client_of
 
@@ -20,12 +21,20 @@ _QUERY = "/v1/models/model/inferences/query"
 _JSON = {"Content-Type": "application/json"}
 _FILTER = '{"metadata_filter": [{"key": "k", "operator": "%s", "value": %s}]}'
 
-REFUSED = {
+REFUSED: dict[str, tuple[str | bytes, int, str, str]] = {
     "no JSON": (b"{", 400, "not-json", ""),
     "no UTF-8": (b'{"a": "\xff"}', 400, "not-json", ""),
     "NaN": (b'{"limit": NaN}', 400, "not-json", ""),
-    "deep": (b"[" * 100_000, 400, "not-json", ""),
+    "deep": (b"[" * 20_000, 400, "not-json", ""),
     "too large": (b" " * 3_000_000, 413, "too-large", ""),
+    "too many items": (b"[" + b"1," * 20_000 + b"1]", 413, "too-large", ""),
+    "too many fields": (
+        json.dumps({f"a{number}": 1 for number in range(101)}).encode(),
+        422,
+        "invalid-request",
+        "body",
+    ),
+    "a name without end": (b'{"%s": 1}' % (b"l" * 1_000_000), 422, "invalid-request", "l" * 256),
     "unknown field": (b'{"limt": 3}', 422, "invalid-request", "limt"),
     "limit": (b'{"limit": 1001}', 422, "invalid-request", "limit"),
     "text for a number": (b'{"limit": "5"}', 422, "invalid-request", "limit"),
@@ -143,12 +152,12 @@ async def test_names_that_cannot_be_stored(
 
 
 async def test_the_token(make_app: MakeApp) -> None:
-    async with client_of(make_app(auth="on", api_token="sesame")) as client:
+    async with client_of(make_app(auth="on", api_token=TOKEN)) as client:
         refused = await client.get("/v1/models")
         assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Bearer")
-        wrong = {"Authorization": "Bearer sesam"}
+        wrong = {"Authorization": f"Bearer {TOKEN[:-1]}"}
         assert (await client.get("/v1/models", headers=wrong)).status_code == 401
-        right = {"Authorization": "Bearer sesame"}
+        right = {"Authorization": f"Bearer {TOKEN}"}
         assert (await client.get("/v1/models", headers=right)).status_code == 200
         assert (await client.get("/openapi.json")).status_code == 200
         assert "unknown-metadata-key" in (await client.get("/docs/errors")).text

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import event
+from sqlalchemy import QueuePool, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import streams
@@ -16,6 +16,7 @@ from inference_store.store.tables import metadata_number
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store
 from tests.polling import until
+from tests.settings import TOKEN
 
 from .conftest import MakeApp, client_of
 from .served import served
@@ -140,7 +141,13 @@ async def test_a_client_that_goes_away_stops_it(make_app: MakeApp, engine: Async
         assert len(statements) == seen
         event.remove(engine.sync_engine, "before_cursor_execute", note)
     assert 0 < sum("FROM prediction" in text for text in statements) < 60
-    assert engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert _checked_out(engine) == 0
+
+
+def _checked_out(engine: AsyncEngine) -> int:
+    """How many connections are in use."""
+    assert isinstance(engine.pool, QueuePool)
+    return engine.pool.checkedout()
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -153,7 +160,7 @@ async def test_who_reads_slowly_holds_no_connection_and_no_turn(
     body, before = {"include": ["metadata", "predictions"]}, _sent()
 
     async def idle() -> int:
-        return int(engine.pool.checkedout())  # type: ignore[attr-defined]
+        return _checked_out(engine)
 
     async with served(app) as client:
         opened = [client.build_request("POST", _QUERY, json=body, headers=_LINES) for _ in range(5)]
@@ -201,9 +208,9 @@ async def test_its_pages_are_one_request_of_the_callers_rate(
     make_app: MakeApp, engine: AsyncEngine
 ) -> None:
     await store(engine, *_made(95))
-    app = make_app(auth="on", api_token="sesame", api_rate_limit_per_minute=3)
+    app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=3)
     async with client_of(app) as client:
-        client.headers["Authorization"] = "Bearer sesame"
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
         lines = await _read(client)
     assert lines[-1] == {"count": 95, "next": None, "warnings": [], "problem": None}
 
@@ -213,9 +220,9 @@ async def test_one_too_many_is_refused_before_anything_is_done(
     make_app: MakeApp, engine: AsyncEngine
 ) -> None:
     await store(engine, *_made(25))
-    app = make_app(auth="on", api_token="sesame", streams_at_once=1)
+    app = make_app(auth="on", api_token=TOKEN, streams_at_once=1)
     async with client_of(app) as client:
-        client.headers["Authorization"] = "Bearer sesame"
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
         async with app.state.streams.turn("token"):
             body = {"include": ["urls"]}
             answer = await client.post(_QUERY, json=body, headers=_LINES)
@@ -234,8 +241,8 @@ async def test_a_key_that_is_revoked_ends_its_streams(
     make_app: MakeApp, engine: AsyncEngine
 ) -> None:
     await store(engine, *_LARGE)
-    owner = {"Authorization": "Bearer sesame"}
-    app = make_app(auth="on", api_token="sesame", api_rate_limit_per_minute=0)
+    owner = {"Authorization": f"Bearer {TOKEN}"}
+    app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=0)
     async with served(app) as client:
         body = {"name": "x", "grants": [{"role": "reader"}]}
         key = (await client.post("/v1/keys", json=body, headers=owner)).json()
@@ -256,9 +263,9 @@ async def test_a_key_that_is_revoked_ends_its_streams(
 @pytest.mark.usefixtures("small_pages")
 async def test_links_of_a_stream_are_in_the_audit(make_app: MakeApp, engine: AsyncEngine) -> None:
     await store(engine, *_made(25))
-    app = make_app(auth="on", api_token="sesame")
+    app = make_app(auth="on", api_token=TOKEN)
     async with client_of(app) as client:
-        client.headers["Authorization"] = "Bearer sesame"
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
         await _read(client, fields=["urls.data"])
         entries = (await client.get("/v1/audit")).json()["items"]
     made = [each for each in entries if each["action"] == "links_made"]

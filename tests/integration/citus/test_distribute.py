@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from datetime import UTC, datetime
 
 import pytest
@@ -19,20 +18,15 @@ from inference_store.store.tables import metadata_key, partition_count, registra
 from tests.integration.citus.stand_in import stand_in
 from tests.integration.stored import START, Made, store
 from tests.servers.environment import TEST_CITUS
+from tests.warm.process import run_command
 
 ON_CITUS = bool(os.environ.get(TEST_CITUS))
 plain = pytest.mark.skipif(ON_CITUS, reason="it is about a Postgres without Citus")
 
 
 def command(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "inference_store.cli.main", "distribute", *arguments],
-        env={"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = {"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""}
+    return run_command("distribute", *arguments, environment=environment)
 
 
 @plain

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -20,6 +21,8 @@ from tests.servers.minio import MinioServer
 from tests.servers.ports import free_port
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
+from tests.settings import TOKEN
+from tests.warm.process import run_command
 
 
 def _port(log: Path, action: str) -> int | None:
@@ -54,6 +57,20 @@ def test_start_and_stop(service_environment: MakeEnvironment, tmp_path: Path) ->
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(180) == 0
+
+
+@pytest.mark.parametrize("port", ["API", "API_ADMIN"])
+def test_a_port_that_is_taken_ends_it_with_a_sentence(
+    service_environment: MakeEnvironment, tmp_path: Path, port: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = {"API_PORT": "0", "API_ADMIN_PORT": "0", f"{port}_PORT": taken.getsockname()[1]}
+        environment = service_environment(**{name: str(each) for name, each in ports.items()})
+        done = run_command("api", environment=environment, folder=tmp_path)
+    settings = f"INFERENCE_STORE_{port}_HOST and INFERENCE_STORE_{port}_PORT"
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].endswith(f"Address already in use. Change {settings}.")
 
 
 def _listening(api: Service) -> None:
@@ -148,13 +165,13 @@ async def test_questions_that_hold_every_connection_leave_it_ready(
 def test_behind_a_proxy(service_environment: MakeEnvironment, tmp_path: Path) -> None:
     """The client that a trusted proxy names is the one in the audit; a large head is a 431."""
     environment = service_environment(
-        AUTH="on", API_TOKEN="sesame", API_PORT="0", API_TRUSTED_PROXIES="127.0.0.1"
+        AUTH="on", API_TOKEN=TOKEN, API_PORT="0", API_TRUSTED_PROXIES="127.0.0.1"
     )
     api = Service("api", environment, tmp_path).wait_ready()
     try:
         wait_until(lambda: _port(api.log, "api_listening") is not None, seconds=180, what="the api")
         address = f"http://127.0.0.1:{_port(api.log, 'api_listening')}"
-        key = {"Authorization": "Bearer sesame"}
+        key = {"Authorization": f"Bearer {TOKEN}"}
         through = key | {"X-Forwarded-For": "evil, 203.0.113.9"}
         body = {"name": "x", "grants": [{"role": "reader"}]}
         made = httpx.post(f"{address}/v1/keys", json=body, headers=through, timeout=120)

@@ -1,7 +1,6 @@
 """`inference-store audit verify`: says what is wrong, and its exit code too."""
 
 import subprocess
-import sys
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.ledger import Ledger
 from inference_store.store.settings import BlobSettings, PostgresSettings
 from tests.servers.fixtures import MakeEnvironment
+from tests.warm.process import run_command
 
 
 class _Everything(PostgresSettings, BlobSettings):
@@ -26,16 +26,7 @@ _TABLES = ("audit", "audit_link", "audit_checkpoint")
 def _verify(
     environment: dict[str, str], folder: Path, *more: str
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "inference_store.cli.main", "audit", "verify", *more]
-    return subprocess.run(
-        command,
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    return run_command("audit", "verify", *more, environment=environment, folder=folder)
 
 
 async def test_verify_from_the_command_line(

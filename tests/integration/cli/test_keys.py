@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -15,6 +14,7 @@ from inference_store.store.tables import audit
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
+from tests.warm.process import run_command
 
 _TOKEN = "a-token-that-must-not-be-logged"
 _JWT = "eyJhbGciOiJSUzI1NiIsImtpZCI6IngifQ.eyJzdWIiOiJhZGEifQ.c2lnbmF0dXJl"
@@ -28,16 +28,7 @@ class Shell:
         self._folder = folder
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "inference_store.cli.main", "keys", *arguments]
-        return subprocess.run(
-            command,
-            env=self._environment,
-            cwd=self._folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        return run_command("keys", *arguments, environment=self._environment, folder=self._folder)
 
 
 def _status(address: str, key: str, path: str = "/v1/models") -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,19 +19,14 @@ from tests.servers.postgres import Postgres
 from tests.servers.waiting import wait_until
 from tests.service_process import Service
 from tests.synthetic_migration import NEXT, migrations_with_one_more
+from tests.warm.process import run_command
 
 LOCK = 7_302_001
 
 
 def command(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "inference_store.cli.main", "migrate", *arguments],
-        env={"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = {"INFERENCE_STORE_POSTGRES_DSN": dsn, "PATH": ""}
+    return run_command("migrate", *arguments, environment=environment)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """The smoke test against real services: it succeeds where they run, and says what does not."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,13 +10,12 @@ from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.settings import TOKEN
+from tests.warm.process import run_command
 
 
 def smoke(environment: dict[str, str], *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "inference_store.cli.main", "smoke", *arguments]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
+    return run_command("smoke", *arguments, environment=environment)
 
 
 @pytest.fixture
@@ -25,7 +23,7 @@ def api(
     service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
 ) -> Iterator[dict[str, str]]:
     environment = service_environment(
-        KAFKA_TOPIC=topic(), API_PORT=str(free_port()), AUTH="on", API_TOKEN="open-sesame"
+        KAFKA_TOPIC=topic(), API_PORT=str(free_port()), AUTH="on", API_TOKEN=TOKEN
     )
     service = Service("api", environment, tmp_path).wait_ready()
     yield environment
@@ -45,7 +43,7 @@ def test_an_inference_goes_the_whole_way(api: dict[str, str], tmp_path: Path) ->
         ingester.stop()
     assert done.returncode == 0, done
     assert "The line works" in done.stdout
-    assert "open-sesame" not in done.stdout + done.stderr
+    assert TOKEN not in done.stdout + done.stderr
 
 
 def test_it_says_that_no_ingester_came(api: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.producer import Producer
+from tests.servers.fixtures import unique
 from tests.service_process import Service
 
 Line = tuple[Service, Producer]
@@ -29,6 +30,8 @@ async def start_line(
                 "INGESTER_RETRY_SECONDS": "0.2",
                 "INGESTER_POLL_SECONDS": "0.1",
             }
+            # killed and started again it has its partitions at once
+            quick["INGESTER_INSTANCE"] = unique("ingester")
             environment = service_environment(KAFKA_TOPIC=name, **(quick | changes))
             service = Service("ingester", environment, tmp_path)
             opened.callback(service.stop)

@@ -1,6 +1,7 @@
 """One ingester process, real servers: what is published is stored, once."""
 
 import asyncio
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,16 @@ from inference_store.store.books import Outcome
 from inference_store.store.tables import inference, metadata_number, prediction
 from tests.polling import until
 from tests.producer import Producer, capture
+from tests.servers.fixtures import MakeEnvironment
 from tests.service_process import Service
+
+Line = tuple[Service, Producer]
 
 
 @pytest.fixture
-async def line(service_environment, topic, tmp_path: Path):  # type: ignore[no-untyped-def]
+async def line(
+    service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
+) -> AsyncIterator[Line]:
     """A running ingester and a producer on its topic."""
     name = topic(3)
     environment = service_environment(KAFKA_TOPIC=name, INGESTER_PARKED_FIRST_SECONDS="0.2")
@@ -35,7 +41,7 @@ async def counted(engine: AsyncEngine) -> dict[Outcome, int]:
     return {o: sum(a.counts[o] for a in accounts) for o in Outcome}
 
 
-async def test_events_become_typed_rows_once(line, engine: AsyncEngine) -> None:  # type: ignore[no-untyped-def]
+async def test_events_become_typed_rows_once(line: Line, engine: AsyncEngine) -> None:
     _, producer = line
     captures = [capture(number) for number in range(50)]
     await producer.produce(*captures)
@@ -52,8 +58,7 @@ async def test_events_become_typed_rows_once(line, engine: AsyncEngine) -> None:
 
 
 async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
-    line,
-    engine: AsyncEngine,  # type: ignore[no-untyped-def]
+    line: Line, engine: AsyncEngine
 ) -> None:
     _, producer = line
     await producer.publish_all([b"not json", b"{}", b""])
@@ -64,8 +69,7 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
 
 
 async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
-    line,
-    engine: AsyncEngine,  # type: ignore[no-untyped-def]
+    line: Line, engine: AsyncEngine
 ) -> None:
     _, producer = line
     late = capture(7)
@@ -77,7 +81,7 @@ async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
     assert (await counted(engine))[Outcome.PARKED] == 0
 
 
-async def test_an_error_nobody_foresaw_ends_the_process(line, engine: AsyncEngine) -> None:  # type: ignore[no-untyped-def]
+async def test_an_error_nobody_foresaw_ends_the_process(line: Line, engine: AsyncEngine) -> None:
     service, producer = line
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE inference CASCADE"))

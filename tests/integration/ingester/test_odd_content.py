@@ -11,6 +11,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.books import Outcome
+from inference_store.store.layout import Kind
 from inference_store.store.tables import (
     inference,
     metadata_key,
@@ -32,6 +33,7 @@ class Odd(Capture):
     """A capture whose blobs are what the test says."""
 
     __slots__ = ("odd",)
+    odd: dict[Kind, bytes]
 
     @property
     def blobs(self) -> dict[str, bytes]:
@@ -121,6 +123,23 @@ async def test_odd_blobs_are_stored(running: Line, engine: AsyncEngine) -> None:
     wanted = {"metadata over its cap": "metadata_too_large", "not JSON": "metadata_unreadable"}
     for name, flag in wanted.items():
         assert flag in flags[f"inference-{list(BLOBS).index(name)}"], flags
+
+
+async def test_what_the_engine_copied_is_indexed_whatever_became_of_the_request(
+    running: Line, engine: AsyncEngine
+) -> None:
+    """As our own proxy writes it: a blob without metadata, an empty list; and one over its cap."""
+    _, producer = running
+    copied = {"metadata": listed("987", type="int").decode()}
+    answer = json.dumps({"outputs": [{"name": "p", "data": [], "parameters": copied}]}).encode()
+    bare = b'{"standard_metadata": {}, "metadata": [], "event": {}, "request": {}, "capture": {}}'
+    blobs = (b"[]", bare, b"[" + b" " * (1024 * 1024) + b"]", listed("1", type="int"))
+    made = [odd(n, metadata=blob, response=answer) for n, blob in enumerate(blobs)]
+    await producer.produce(*made)
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == len(blobs))
+    async with engine.connect() as connection:
+        values = Counter((await connection.execute(select(metadata_number.c.value))).scalars())
+    assert values == {Decimal(987): 3, Decimal(1): 1}
 
 
 async def test_long_and_repeated_values(running: Line, engine: AsyncEngine) -> None:

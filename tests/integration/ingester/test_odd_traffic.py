@@ -184,20 +184,6 @@ async def test_every_codec_is_read(
     await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 20)
 
 
-async def test_many_bad_messages_halt_the_line(start_line: StartLine, engine: AsyncEngine) -> None:
-    service, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="5")
-    await producer.publish_all([b"bad"] * 20)
-    limit = await until(lambda: part(service, "dead letter limit"), lambda said: said != "ready")
-    assert "20 of the last 20 events" in limit
-    assert service.metrics("ingester_halted") == 1
-    assert (await counted(engine)).total() == 0
-    service.stop()
-    service.restart(INGESTER_DEAD_LETTER_LIMIT="50")
-    await producer.produce(*MANY)
-    await until(lambda: counted(engine), lambda found: found.total() == 40)
-    assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.DEAD: 20})
-
-
 async def part(service: Service, name: str) -> str:
     """What /health/ready says of a part."""
     return str((await asyncio.to_thread(service.health))["parts"][name])

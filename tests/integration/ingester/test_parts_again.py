@@ -12,7 +12,7 @@ from inference_store.retention.eraser import Eraser
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import Outcome
 from inference_store.store.events import StorageKey
-from inference_store.store.layout import key_of
+from inference_store.store.layout import Kind, key_of
 from inference_store.store.retention import erasures
 from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import erasing, erasure, inference
@@ -57,7 +57,7 @@ async def test_what_was_erased_and_is_written_again_is_deleted_again(
     with Blobs(RetentionSettings.model_validate(environment)) as blobs:
         for one in queued:
             assert await Eraser(engine, blobs, NoPace(), batch=10).finish(one) == "deleted"
-        kinds = ("data", "response", "metadata")
+        kinds: list[Kind] = ["data", "response", "metadata"]
         left = blobs.still_there([StorageKey(bucket, c.key(k)) for c in everything for k in kinds])
     gone = {without_input.key("data"), without_response.key("response")}
     assert {key.key for key in left} == {c.key(k) for c in everything for k in kinds} - gone
@@ -71,9 +71,9 @@ class Own(Capture):
 
     id: UUID = field(default_factory=uuid4)
 
-    def key(self, kind: str) -> str:
+    def key(self, kind: Kind) -> str:
         at = START + timedelta(milliseconds=self.number)
-        return key_of("captures", self.model_id, at, self.id, kind)  # type: ignore[arg-type]
+        return key_of("captures", self.model_id, at, self.id, kind)
 
 
 def own(number: int) -> Own:

@@ -18,6 +18,7 @@ from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.kafka import Kafka, KafkaServer
+from tests.settings import make_settings
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 Found = dict[str, dict[str, Any]]
@@ -135,7 +136,7 @@ def _settings(environment: dict[str, str]) -> IngesterSettings:
     wanted: dict[str, Any] = {
         key: fields[key] for key in fields.keys() & IngesterSettings.model_fields.keys()
     }
-    return IngesterSettings(_env_file=None, **wanted)  # type: ignore[call-arg]
+    return make_settings(IngesterSettings, **wanted)
 
 
 @pytest.mark.real_kafka
@@ -148,9 +149,9 @@ async def test_who_is_not_heard_any_more_is_dead_and_its_tail_unknown(
     name, stop = topic(1), asyncio.Event()
     environment = service_environment(KAFKA_REPORTS_TOPIC=name)
     ingester = _settings(environment)
-    short = {"silent_after": timedelta(seconds=1), "look_seconds": 0.2}
+    short: dict[str, Any] = {"silent_after": timedelta(seconds=1), "look_seconds": 0.2}
     async with Producer(environment, name) as reporter, asyncio.TaskGroup() as tasks:
-        tasks.create_task(Reports(ingester, engine, stop, **short).run())  # type: ignore[arg-type]
+        tasks.create_task(Reports(ingester, engine, stop, **short).run())
         await reporter.publish(said("dies", 1, seen=9, queued=4, published=5, highest_sequence=9))
         await reporter.publish(said("ends", 1, seen=1, published=1, highest_sequence=1, final=True))
         found = await until(
@@ -187,8 +188,8 @@ async def test_a_kafka_that_was_away_is_read_on_and_holds_up_no_end(
         KAFKA_BOOTSTRAP_SERVERS=own_kafka.bootstrap_servers,
         INGESTER_RETRY_SECONDS="0.2",
     )
-    short = {"silent_after": timedelta(seconds=2), "look_seconds": 0.2}
-    reports = Reports(_settings(environment), engine, stop, **short)  # type: ignore[arg-type]
+    short: dict[str, Any] = {"silent_after": timedelta(seconds=2), "look_seconds": 0.2}
+    reports = Reports(_settings(environment), engine, stop, **short)
     running = asyncio.create_task(reports.run())
     async with Producer(environment, name) as reporter:
         await reporter.publish(said("p", 1))

@@ -47,7 +47,7 @@ class Prepared(Reader):
         self._registration = registration
         self.missing = False
 
-    async def read(self, records: Sequence[Record]) -> list[Read]:
+    async def read(self, records: Sequence[Record], _: object = None) -> list[Read]:
         return [Read(record, self._found(str(record.offset))) for record in records]
 
     def _found(self, id: str) -> Indexable | MissingBlob:

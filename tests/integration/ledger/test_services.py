@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from signal import SIGKILL
@@ -19,6 +18,7 @@ from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.ports import free_port
 from tests.service_process import Service
+from tests.warm.process import run_command
 
 __all__ = ["backup", "restore"]
 PLACES = [name for name in FAILPOINTS if name.startswith("ledger.")]
@@ -27,10 +27,7 @@ POLICY = "/v1/models/m/retention-policy"
 
 
 def ledger(environment: Mapping[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "inference_store.cli.main", "ledger", *arguments]
-    return subprocess.run(
-        command, env=dict(environment), capture_output=True, text=True, timeout=120, check=False
-    )
+    return run_command("ledger", *arguments, environment=environment)
 
 
 def api_of(environment: Mapping[str, str], folder: Path) -> tuple[Service, str]:
@@ -102,6 +99,7 @@ async def test_services_wait_until_a_restored_backup_was_given_what_came_since(
     assert policy["rules"][0]["keep_inference"] == "P2D"
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_kill_in_a_write_is_harmless(
     service_environment: MakeEnvironment, engine: AsyncEngine, tmp_path: Path, place: str

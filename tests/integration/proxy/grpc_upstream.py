@@ -1,11 +1,11 @@
 """A model server over gRPC that knows bytes only, and what a caller sees of a call to it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
@@ -19,6 +19,8 @@ V2 = "/inference.GRPCInferenceService/"
 INFER, STREAM = V2 + "ModelInfer", V2 + "ModelStreamInfer"
 UNLIMITED = (("grpc.max_receive_message_length", -1),)
 Behaviour = Callable[[Any], Any]
+Pair = tuple[str, str | bytes]
+Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
 
 
 class Upstream(grpc.GenericRpcHandler):
@@ -26,11 +28,11 @@ class Upstream(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.behaviours: dict[str, Behaviour] = {}
-        self.metadata: list[tuple[tuple[str, str | bytes], ...]] = []
+        self.metadata: list[tuple[Pair, ...]] = []
         self.cancelled = asyncio.Event()
         self.left: float | None = None
 
-    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> "Handler | None":
         behaviour = self.behaviours.get(details.method)
         if behaviour is None:
             return None
@@ -53,14 +55,30 @@ class Seen:
     messages: list[bytes] = field(default_factory=list)
     code: grpc.StatusCode | None = None
     details: str | None = None
-    initial: tuple[tuple[str, str | bytes], ...] = ()
-    trailing: tuple[tuple[str, str | bytes], ...] = ()
+    initial: tuple[Pair, ...] = ()
+    trailing: tuple[Pair, ...] = ()
     """Without the proxy's own: the id."""
     id: Any = field(default=None, compare=False)
 
 
+def ask(
+    on: grpc.aio.Channel, path: str, message: bytes, **options: Any
+) -> "grpc.aio.UnaryUnaryCall[bytes, bytes]":
+    """A call of one message, begun."""
+    method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = on.unary_unary(path)
+    return method(message, **options)
+
+
+def open_stream(
+    on: grpc.aio.Channel, path: str, **options: Any
+) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
+    """A call whose messages are yet to be written."""
+    method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = on.stream_stream(path)
+    return method(**options)
+
+
 async def unary(on: grpc.aio.Channel, path: str, message: bytes, **options: Any) -> Seen:
-    call = on.unary_unary(path)(message, **options)
+    call = ask(on, path, message, **options)
     seen = Seen()
     with suppress(grpc.aio.AioRpcError):
         seen.messages.append(await call)
@@ -75,13 +93,18 @@ async def stream(to: str, path: str, messages: Sequence[bytes], **options: Any) 
 def _stream(to: str, path: str, messages: Sequence[bytes], options: dict[str, Any]) -> Seen:
     seen = Seen()
     with grpc.insecure_channel(to, options=UNLIMITED) as on:
-        call = on.stream_stream(path)(iter(messages), **options)
+        method: grpc.StreamStreamMultiCallable[bytes, bytes] = on.stream_stream(path)
+        call = method(iter(messages), **options)
         with suppress(grpc.RpcError):
             seen.messages.extend(call)
         seen.code, seen.details = call.code(), call.details()
-        seen.initial = tuple(map(tuple, call.initial_metadata()))
-        seen.trailing = tuple(map(tuple, call.trailing_metadata() or ()))
+        seen.initial = _pairs(call.initial_metadata())
+        seen.trailing = _pairs(call.trailing_metadata())
     return _without_id(seen)
+
+
+def _pairs(metadata: Iterable[Pair] | None) -> tuple[Pair, ...]:
+    return tuple((name, value) for name, value in metadata or ())
 
 
 async def _ended(call: Any, seen: Seen) -> Seen:
@@ -180,7 +203,8 @@ async def line(*, by_model: bool = False, **limits: Any) -> AsyncIterator[Line]:
         asked.append((path, model, version))
         if model == "nobodys":
             return None
-        return Onward(channel=to_upstream, call=captured(path), model=model or "default", **options)
+        said = {"call": captured(path), "model": model or "default"} | options
+        return Onward(channel=to_upstream, **said)
 
     before = server(route, captures, by_model=by_model, **limits)
     port = before.add_insecure_port("127.0.0.1:0")

@@ -11,14 +11,17 @@ from aiohttp import web
 
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.paths import PathPrefixes
 from inference_store.proxy.protocols import Call
 from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, server_of
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.rules import Rules
+from inference_store.store.serving import Connections, Limits
 from tests.servers.certificates import Pair
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 DEADLINE = 60.0
+_LIMITS = Limits()
 
 
 @dataclass
@@ -79,6 +82,7 @@ async def proxy(
     model: ModelEntry | None = None,
     own: Pair | None = None,
     strip_bytes: int = 1 << 26,
+    limits: Limits = _LIMITS,
     **upstream: Any,
 ) -> AsyncIterator[int]:
     """The port of a proxy before the model server at `port`; over TLS, if it has a certificate of
@@ -90,13 +94,16 @@ async def proxy(
     }
     entry = UpstreamEntry(name="one", protocols=("v2",), **described)
     upstreams = Upstreams([entry])
-    routing = Routing(Configuration([entry], [model] if model else []))
+    prefixes = PathPrefixes(["/api/serve/serve-model-*-pred"])
+    routing = Routing(Configuration([entry], [model] if model else []), prefixes)
     app = Forwarding(routing, upstreams, kept.begin, stripping := Stripping(strip_bytes))
     server = server_of(
         app,
         host="127.0.0.1",
         port=0,
         grace_seconds=1,
+        connections=Connections("proxy", 1000, 1000),
+        limits=limits,
         certificate=None if own is None else own.certificate,
         key=None if own is None else own.key,
     )

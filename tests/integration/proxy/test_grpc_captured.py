@@ -12,11 +12,20 @@ import pytest
 from inference_store.grpc_messages import message
 from inference_store.proxy.capture import ID_HEADER
 from inference_store.proxy.exchange import header
-from tests.integration.proxy.grpc_upstream import INFER, STREAM, V2, line, stream, unary
+from inference_store.proxy.protocols import PROTOCOLS, Call
+from tests.integration.proxy.grpc_upstream import (
+    INFER,
+    STREAM,
+    V2,
+    line,
+    open_stream,
+    stream,
+    unary,
+)
 
 REQUEST = message("inference.ModelInferRequest")(model_name="digits", model_version="3")
 WRITTEN = REQUEST.SerializeToString()
-SHUTDOWN = "/ModzyModel/Shutdown"
+SHUTDOWN, STATUS, RUN = (f"/ModzyModel/{name}" for name in ("Shutdown", "Status", "Run"))
 
 
 async def answer(context: Any) -> None:
@@ -46,7 +55,7 @@ async def test_an_exchange_is_whole() -> None:
     assert header(exchange.response_headers, "x-first") == "1"
     assert header(exchange.response_trailers, "x-last-bin") == "AP8"
     assert (exchange.grpc_code, exchange.error, exchange.http_status) == (0, None, None)
-    times = [exchange.received_at, exchange.forwarded_at, exchange.responded_at]
+    times: list[Any] = [exchange.received_at, exchange.forwarded_at, exchange.responded_at]
     times = [before, *times, exchange.finished_at, datetime.now(UTC)]
     assert times == sorted(times)
 
@@ -145,7 +154,7 @@ async def test_calls_are_routed_by_the_model_that_they_name() -> None:
 async def test_a_stream_is_about_the_model_of_its_first_message_however_late() -> None:
     async with line() as started:
         started.upstream.behaviours[STREAM] = answer
-        call = started.proxied.stream_stream(STREAM)()
+        call = open_stream(started.proxied, STREAM)
         await asyncio.sleep(0.1)
         assert started.captures.begun == 0
         await call.write(WRITTEN)
@@ -212,6 +221,25 @@ async def test_a_shutdown_of_what_is_not_there_is_no_success() -> None:
         await started.upstream_server.stop(None)
         seen = await unary(started.proxied, SHUTDOWN, b"")
         assert seen.code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_run_has_the_version_that_the_status_before_it_said() -> None:
+    protocol = PROTOCOLS["omi"]
+    info = {"model_name": "Counter", "model_version": "1.2.0"}
+    status = message("StatusResponse")(status_code=200, model_info=info).SerializeToString()
+
+    async def told(context: Any) -> None:
+        await context.read()
+        await context.write(status)
+
+    async with line() as started:
+        started.onward["call"] = Call(protocol, "infer")
+        started.upstream.behaviours |= {RUN: answer, STATUS: told}
+        for path in (RUN, STATUS, RUN):
+            await unary(started.proxied, path, b"")
+            await started.captures.exchange()
+    versions = [call.version for _, call, _, _ in started.captures.finished]
+    assert versions == [None, None, "1.2.0"]
 
 
 async def test_an_upstream_that_comes_back_is_found_soon() -> None:

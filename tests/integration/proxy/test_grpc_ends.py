@@ -11,7 +11,16 @@ import grpc
 import pytest
 
 from inference_store.store.metrics import SHOWN
-from tests.integration.proxy.grpc_upstream import INFER, STREAM, Line, line, stream, unary
+from tests.integration.proxy.grpc_upstream import (
+    INFER,
+    STREAM,
+    Line,
+    ask,
+    line,
+    open_stream,
+    stream,
+    unary,
+)
 
 SECONDS = 120
 
@@ -26,12 +35,14 @@ async def slow_echo(context: Any) -> None:
 
 async def leave(on: grpc.aio.Channel, number: int) -> None:
     """A call that is left at some moment, or finished, or out of time."""
-    options = {"timeout": random.random() / 20} if number % 3 == 0 else {}
+    timeout = random.random() / 20 if number % 3 == 0 else None
     if number % 2:
-        call: Any = on.unary_unary(INFER)(b"x" * 1000, **options)
-        asking = asyncio.ensure_future(asyncio.wait([asyncio.ensure_future(call.code())]))
+        call: grpc.aio.Call = ask(on, INFER, b"x" * 1000, timeout=timeout)
+        asking: asyncio.Future[Any] = asyncio.ensure_future(
+            asyncio.wait([asyncio.ensure_future(call.code())])
+        )
     else:
-        call = on.stream_stream(STREAM)(**options)
+        call = open_stream(on, STREAM, timeout=timeout)
         asking = asyncio.ensure_future(_ask(call))
     if number % 5 == 0:
         await asyncio.sleep(random.random() / 20)
@@ -89,7 +100,7 @@ async def test_an_upstream_that_dies_midway_ends_every_call() -> None:
             await asyncio.sleep(SECONDS)
 
         started.upstream.behaviours |= {STREAM: hang}
-        calls = [started.proxied.stream_stream(STREAM)() for _ in range(3)]
+        calls = [open_stream(started.proxied, STREAM) for _ in range(3)]
         async with asyncio.timeout(SECONDS):
             for call in calls:
                 await call.write(b"x")
@@ -149,11 +160,11 @@ async def test_calls_beyond_the_most_are_refused_and_counted(path: str) -> None:
 
     async with line(most_calls=1) as started, asyncio.timeout(SECONDS):
         started.upstream.behaviours |= {INFER: echo, STREAM: echo}
-        waiting: Any = started.proxied.stream_stream(path)()
+        waiting = open_stream(started.proxied, path)
         before, refused = _refused(), await unary(started.proxied, INFER, b"x")
         while waiting.done() or refused.code is grpc.StatusCode.OK:
             # the other has not come in yet, or too late
-            waiting = started.proxied.stream_stream(path)() if waiting.done() else waiting
+            waiting = open_stream(started.proxied, path) if waiting.done() else waiting
             before, refused = _refused(), await unary(started.proxied, INFER, b"x")
         assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "as many calls" in (refused.details or "")

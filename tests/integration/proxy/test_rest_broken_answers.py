@@ -4,7 +4,7 @@ import asyncio
 import gc
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from socket import SO_LINGER, SOL_SOCKET
 
 import orjson
@@ -110,14 +110,14 @@ async def test_an_answer_whose_framing_breaks_in_its_middle_breaks_off(
     broken: bytes, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:
     go_on, kept = asyncio.Event(), Kept()
-    first = CHUNKED + b"3\r\nabc\r\n"
+    first = CHUNKED + b"3\r\nxyz\r\n"
     async with answering(first, broken, go_on=go_on) as port, proxy(port, kept) as before:
         reader, writer = await asyncio.open_connection("127.0.0.1", before)
-        writer.write(REQUEST)
-        await asyncio.wait_for(reader.readuntil(b"abc"), DEADLINE)
-        go_on.set()
-        rest = await asyncio.wait_for(reader.read(), DEADLINE)
-        writer.close()
+        with closing(writer):
+            writer.write(REQUEST)
+            await asyncio.wait_for(reader.readuntil(b"xyz"), DEADLINE)
+            go_on.set()
+            rest = await asyncio.wait_for(reader.read(), DEADLINE)
         await writer.wait_closed()
         exchange = await kept.first()
     assert not rest.endswith(b"0\r\n\r\n")
@@ -134,7 +134,7 @@ async def test_a_connection_that_rests_may_be_lost(caplog: pytest.LogCaptureFixt
         connections.append(writer)
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while await reader.readuntil(b"{}"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabc")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nxyz")
                 await asyncio.wait_for(go_on.wait(), DEADLINE)
                 writer.write(b"def")
         writer.close()
@@ -142,11 +142,11 @@ async def test_a_connection_that_rests_may_be_lost(caplog: pytest.LogCaptureFixt
     async def call(port: int) -> None:
         go_on.clear()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(REQUEST)
-        await asyncio.wait_for(reader.readuntil(b"abc"), DEADLINE)
-        go_on.set()
-        assert await asyncio.wait_for(reader.read(), DEADLINE) == b"def"
-        writer.close()
+        with closing(writer):
+            writer.write(REQUEST)
+            await asyncio.wait_for(reader.readuntil(b"xyz"), DEADLINE)
+            go_on.set()
+            assert await asyncio.wait_for(reader.read(), DEADLINE) == b"def"
         await writer.wait_closed()
 
     go_on = asyncio.Event()

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from aiohttp import ClientPayloadError, ClientSession, web
@@ -208,8 +209,8 @@ async def test_what_is_handed_over() -> None:
     assert ("x-request-id", "7") in exchange.request_headers
     assert ("x-mine", "\u00e9") in exchange.request_headers
     assert (call.protocol.name, model, exchange.http_status) == ("v2", "m", 201)
-    times = [exchange.received_at, exchange.forwarded_at, exchange.responded_at]
-    assert [*times, exchange.finished_at] == sorted([*times, exchange.finished_at])  # type: ignore[type-var]
+    times: list[Any] = [exchange.received_at, exchange.forwarded_at, exchange.responded_at]
+    assert [*times, exchange.finished_at] == sorted([*times, exchange.finished_at])
 
 
 async def test_what_has_no_room_passes_all_the_same() -> None:
@@ -316,6 +317,44 @@ async def test_a_caller_that_leaves_lets_the_upstream_go() -> None:
         await asyncio.wait_for(left.wait(), DEADLINE)
     assert exchange.error == CALLER_GONE
     assert exchange.request.bytes == b"{}"
+
+
+async def test_a_caller_that_only_reads_on_has_its_answer() -> None:
+    """It closes its half of the connection after the request (`shutdown(SHUT_WR)`)."""
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: web.Request) -> web.StreamResponse:
+        asked.set()
+        await asyncio.wait_for(may_answer.wait(), DEADLINE)
+        return web.Response(body=await request.read())
+
+    async with upstream(slow) as port, proxy(port, kept := Kept()) as before:
+        reader, writer = await asyncio.open_connection("127.0.0.1", before)
+        writer.write(_request("POST", INFER, b'{"inputs": []}'))
+        writer.write_eof()
+        await asyncio.wait_for(asked.wait(), DEADLINE)
+        interim = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), DEADLINE)
+        may_answer.set()
+        answer = await asyncio.wait_for(reader.read(), DEADLINE)
+        exchange = await kept.first()
+        writer.close()
+    assert interim == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert answer.replace(interim, b"").startswith(b"HTTP/1.1 200 OK\r\n")
+    assert answer.endswith(b'\r\n\r\n{"inputs": []}')
+    assert (exchange.error, exchange.http_status) == (None, 200)
+
+
+@pytest.mark.parametrize("hosts", ["", "Host: a\r\nHost: a\r\n"])
+async def test_a_request_without_one_host_is_refused(hosts: str) -> None:
+    async def never(_: web.Request) -> web.StreamResponse:
+        raise AssertionError("it was forwarded")
+
+    async with upstream(never) as port, proxy(port, Kept()) as before:
+        reader, writer = await asyncio.open_connection("127.0.0.1", before)
+        writer.write(f"GET /v2/health/live HTTP/1.1\r\n{hosts}\r\n".encode())
+        answer = await asyncio.wait_for(reader.read(), DEADLINE)
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
 
 
 async def test_a_request_that_breaks_off_is_not_whole() -> None:

@@ -17,7 +17,7 @@ from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as entry
 from tests.servers.ports import free_port
 
-from .grpc_upstream import INFER, STREAM, V2, Line, line, stream, unary
+from .grpc_upstream import INFER, STREAM, V2, Line, ask, line, stream, unary
 from .rest_server import DEADLINE, Kept, proxy, raw, upstream
 
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -139,7 +139,7 @@ async def test_a_caller_over_grpc_that_leaves_is_gone() -> None:
     async with line() as started:
         started.onward["upstream"] = "two"
         started.upstream.behaviours[INFER] = hang
-        call = started.proxied.unary_unary(INFER)(REQUEST)
+        call = ask(started.proxied, INFER, REQUEST)
         await asyncio.wait_for(reached.wait(), DEADLINE)
         call.cancel()
         await started.captures.exchange()

@@ -1,8 +1,8 @@
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.integration.retention.stored import Storing
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.warm.process import run_command
 
 Command = Callable[..., Awaitable[tuple[int, dict[str, Any]]]]
 Reconcile = Callable[..., Awaitable[tuple[Reconciliation, list[Finding]]]]
@@ -85,19 +86,12 @@ def command(service_environment: MakeEnvironment) -> Command:
 
     async def run(*arguments: str, **settings: str) -> tuple[int, dict[str, Any]]:
         environment = service_environment(**settings)
-        called = [sys.executable, "-m", "inference_store.cli.main", "reconcile", "--json"]
-        process = await asyncio.create_subprocess_exec(
-            *called,
-            *arguments,
-            env=environment | {"INFERENCE_STORE_FAILPOINT": settings.get("FAILPOINT", "")},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, error = await process.communicate()
-        code = process.returncode or 0
-        if code < 0:
-            return code, {}
-        assert out, error.decode()
-        return code, dict(json.loads(out))
+        environment["INFERENCE_STORE_FAILPOINT"] = settings.get("FAILPOINT", "")
+        called = partial(run_command, "reconcile", "--json", *arguments, environment=environment)
+        ended = await asyncio.to_thread(called)
+        if ended.returncode < 0:
+            return ended.returncode, {}
+        assert ended.stdout, ended.stderr
+        return ended.returncode, dict(json.loads(ended.stdout))
 
     return run

@@ -1,6 +1,7 @@
 """An object whose event is still to come is no orphan, however late the event is."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -83,12 +84,14 @@ async def test_a_topic_made_anew_or_another_one_leaves_nothing_judged(
     assert (found, one.count("unjudged"), "another" in (one.because or "")) == ([], 1, True)
 
 
-def _said(producer: str, reporter: str, booted: float, told: float, **more: int) -> ProducerReport:
+def _said(producer: str, reporter: str, booted: float, told: float, **more: Any) -> ProducerReport:
     """Hours ago; `final` where it is said."""
     final = bool(more.pop("final", 0))
     booted_at, reported_at = NOW - timedelta(hours=booted), NOW - timedelta(hours=told)
-    named = {"producer": producer, "reporter": reporter, "number": 1, "final": final}
-    return ProducerReport(**named, booted_at=booted_at, reported_at=reported_at, **more)  # type: ignore[arg-type]
+    told_by: dict[str, Any] = {"producer": producer, "reporter": reporter, "number": 1}
+    return ProducerReport(
+        **told_by, booted_at=booted_at, reported_at=reported_at, final=final, **more
+    )
 
 
 async def test_spools_are_waited_for_whoever_found_them(

@@ -257,6 +257,7 @@ async def test_a_cancelled_one_leaves_everything(
     assert await orphans.request(ledger, report.id, WHO) != one
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("kill", PLACES)
 async def test_a_kill_leaves_one_true_certificate(
     storing: Storing,

@@ -145,6 +145,7 @@ async def test_an_emptied_postgres_is_as_it_was(
         postgres_server.drop_database(name)
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("place", [*PLACES, "rebuild.commit.before:2"])
 async def test_a_rebuild_that_is_killed_goes_on(
     place: str,

@@ -1,5 +1,6 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -16,6 +17,7 @@ from inference_store.store.settings import RetentionSettings
 from tests.servers.minio import S3
 
 from .stored import Storing, environment_of
+from .stranger import Stranger
 
 
 @pytest.fixture
@@ -47,6 +49,11 @@ def blobs(settings: RetentionSettings) -> Iterator[Blobs]:
 @pytest.fixture
 def storing(engine: AsyncEngine, blobs: Blobs, bucket: str) -> Storing:
     return Storing(engine, blobs, bucket)
+
+
+@pytest.fixture
+def stranger(engine: AsyncEngine, settings: RetentionSettings, tmp_path: Path) -> Stranger:
+    return Stranger(engine, settings, tmp_path)
 
 
 class NoPace(Pace):

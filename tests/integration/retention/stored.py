@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import partitions, sidecars
 from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey, uid_of
-from inference_store.store.layout import key_of
+from inference_store.store.layout import Kind, key_of
 from inference_store.store.retention import erasures, policies, runs
 from inference_store.store.retention.erasures import Erasure
 from inference_store.store.retention.policies import RetentionPolicy
@@ -37,7 +37,7 @@ NOW = datetime.now(UTC).replace(microsecond=0)
 METADATA_BLOB = (
     b'{"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "p"}}'
 )
-KINDS = ("data", "response", "metadata")
+KINDS: tuple[Kind, ...] = ("data", "response", "metadata")
 
 
 def ago(**units: float) -> datetime:
@@ -110,11 +110,12 @@ class Storing:
         for number in range(count):
             received = at + timedelta(seconds=step * number)
             capture = uuid4()
-            keys = [
-                StorageKey(self.bucket, key_of("p", "model", received + clock, capture, kind))  # type: ignore[arg-type]
+            data, response, metadata = (
+                StorageKey(self.bucket, key_of("p", "model", received + clock, capture, kind))
                 for kind in KINDS
-            ]
-            made.append((received, capture, Stored(model, self.uid(received), tuple(keys))))  # type: ignore[arg-type]
+            )
+            one = Stored(model, self.uid(received), (data, response, metadata))
+            made.append((received, capture, one))
         await self._write(made, objects=objects)
         return [one for _, _, one in made]
 
@@ -134,8 +135,10 @@ class Storing:
         self, model: int, at: datetime, *names: str | None, capture: UUID | None = None
     ) -> Stored:
         """One whose objects have keys of the producer's own choice."""
-        keys = tuple(None if name is None else StorageKey(self.bucket, name) for name in names)
-        one = Stored(model, self.uid(at), keys)  # type: ignore[arg-type]
+        data, response, metadata = (
+            None if name is None else StorageKey(self.bucket, name) for name in names
+        )
+        one = Stored(model, self.uid(at), (data, response, metadata))
         await self._write([(at, capture, one)], objects=True)
         rows = [
             {"storage_key": str(key), "model": model, "uid": one.uid}

@@ -1,7 +1,7 @@
 """A hold wins over every erasure, from the moment it is placed: nothing held is gone."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from uuid import UUID
 
@@ -105,7 +105,7 @@ class Watched(Blobs):
         self.tell("claimed")
         return super().delete_objects(keys)
 
-    def still_there(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
+    def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
         self.tell("deleted")
         return super().still_there(keys)
 

@@ -23,6 +23,7 @@ KILLS = [
 ]
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("kill", KILLS)
 async def test_nothing_held_is_gone_but_what_the_answer_lists(
     storing: Storing, engine: AsyncEngine, environment: dict[str, str], tmp_path: Path, kill: str

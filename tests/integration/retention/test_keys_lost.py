@@ -13,11 +13,12 @@ from inference_store.store.certificates.verifying import Verification
 
 from .conftest import NoPace
 from .stored import NOW, Storing
+from .stranger import Stranger
 from .test_erasures import request
 
 
 async def test_a_backup_from_before_two_lost_keys_follows_the_bucket(
-    storing: Storing, engine: AsyncEngine, blobs: Blobs
+    storing: Storing, engine: AsyncEngine, blobs: Blobs, stranger: Stranger
 ) -> None:
     archive, model = Archive(blobs), await storing.model()
     first, second, third = new_key(), new_key(), new_key()
@@ -53,6 +54,8 @@ async def test_a_backup_from_before_two_lost_keys_follows_the_bucket(
     assert await anew(third) == 5  # also where its answer was lost
     assert await erase(third) == "certified"
     assert await verify() == ([], [3, 5])
+    assert await stranger.faults(first, second, third, heads=False) == []
+    assert await stranger.faults(first, third, heads=False)
     # from now on the third stands for what was before it
     await restore()
     assert await erase(third) == "certified"

@@ -46,6 +46,7 @@ async def stored(storing: Storing) -> tuple[list[Stored], list[Stored]]:
     return kept, inputs
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("kill", KILLS)
 async def test_a_kill_loses_nothing_and_leaves_nothing(
     storing: Storing, environment: dict[str, str], tmp_path: Path, kill: str

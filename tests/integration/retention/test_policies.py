@@ -143,6 +143,25 @@ async def test_bytes_are_asked_of_the_bucket_and_the_oldest_go(
     assert await storing.stored() == uids(*made[6:])
 
 
+async def test_sizes_are_asked_for_while_a_limit_waits_to_begin(
+    storing: Storing, retain: Retain
+) -> None:
+    """What it takes can be previewed before it takes it."""
+    model = await storing.model()
+    await storing.inferences(model, 3, ago(days=3))
+    policy = RetentionPolicy.model_validate({"max_bytes": 1})
+    async with storing.engine.begin() as connection:
+        body = await policies.setting(connection, policies.DEFAULT, policy, grace_seconds=3600)
+        await policies.apply_set(connection, body, await policies.now(connection), "me")
+    assert (await retain()).inferences_deleted == 0
+    async with storing.engine.connect() as connection:
+
+        async def sizes() -> list[int | None]:
+            return list((await connection.execute(select(inference.c.stored_bytes))).scalars())
+
+        assert len(await until_known(sizes)) == 3
+
+
 async def until_known(sizes: Callable[[], Awaitable[list[int | None]]]) -> list[int]:
     found = await until(sizes, lambda each: None not in each)
     return [size for size in found if size is not None]

@@ -25,9 +25,12 @@ from inference_store.store.tables import inference
 
 from .conftest import NoPace
 from .stored import NOW, Stored, Storing, ago
+from .stranger import Stranger
 from .test_erasures import request
 
 KEY = new_key()
+# Of what is not signed, but stands beside it in Postgres for queries.
+UNSIGNED = ": in Postgres: its "
 Wrongs = Callable[[], Awaitable[list[str]]]
 
 
@@ -48,7 +51,11 @@ async def erased(
 
 
 @pytest.fixture
-def wrongs(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Wrongs:
+def wrongs(
+    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, stranger: Stranger
+) -> Wrongs:
+    """What the store finds; a stranger finds faults exactly where it does."""
+
     async def all_of_them() -> list[str]:
         verification = Verification(engine, Archive(blobs), trusted={KEY.id})
         found = [str(wrong) async for wrong in verification.wrongs()]
@@ -57,6 +64,8 @@ def wrongs(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Wr
         again = LookingAgain(engine, [KEY])
         async for there in again.there(inventory(settings)):
             found.append(f"certificate {there.certificate}: {there.what}")
+        strange = [*await stranger.faults(KEY), *await stranger.there_again(KEY)]
+        assert bool(strange) == any(UNSIGNED not in each for each in found), (strange, found)
         return found
 
     return all_of_them
@@ -101,7 +110,11 @@ async def test_nothing_is_wrong_before(wrongs: Wrongs) -> None:
 
 @pytest.mark.usefixtures("erased")
 async def test_each_part_of_a_certificate_in_both_places(
-    engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings, wrongs: Wrongs
+    engine: AsyncEngine,
+    blobs: Blobs,
+    settings: RetentionSettings,
+    wrongs: Wrongs,
+    stranger: Stranger,
 ) -> None:
     place = StorageKey(settings.s3_bucket, "certificates/0000000003.json")
     before = await document(engine, 3)
@@ -115,6 +128,7 @@ async def test_each_part_of_a_certificate_in_both_places(
         verification = Verification(engine, Archive(blobs), trusted={KEY.id})
         found = [wrong.number async for wrong in verification.wrongs()]
         assert 3 in found, part
+        assert any("certificate 3: " in each for each in await stranger.faults(KEY)), part
     blobs.put(place, before.encode(), content_type="application/json")
     await execute(engine, statement, signed=before)
     assert await wrongs() == []

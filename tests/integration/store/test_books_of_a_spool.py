@@ -18,6 +18,7 @@ from inference_store.store import books
 from inference_store.store.books import Place, ReadReport
 from inference_store.store.producer_reports import ProducerReport
 from inference_store.store.settings import ProxySettings
+from tests.settings import make_settings
 
 DEAD, HEIR = str(uuid7()), str(uuid7())
 BOOTED = datetime.now(UTC)
@@ -41,8 +42,8 @@ class Child:
     """A capture process of the one that found the spool."""
 
     def __init__(self, root: Path, lock: int) -> None:
-        settings = ProxySettings(
-            _env_file=None,  # type: ignore[call-arg]
+        settings = make_settings(
+            ProxySettings,
             proxy_upstream="http://up",
             proxy_spool="all",
             proxy_spool_directory=root,

@@ -118,7 +118,7 @@ async def test_the_figures_are_those_of_the_accounts(engine: AsyncEngine) -> Non
         )
         found = await figures.of_producers(connection)
         accounts = await books.producers(connection)
-    counted = [each.state for each in accounts]
+    counted: list[str] = [each.state for each in accounts]
     assert found.states == {state: counted.count(state) for state in found.states}
     assert found.states == {"running": 1, "ended": 1, "dead": 2}
     assert found.open == sum(not each.told.closes for each in accounts) == 1

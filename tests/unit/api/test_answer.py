@@ -8,13 +8,14 @@ from inference_store.api.answer import Answer, text
 
 
 def test_times_numbers_and_odd_text() -> None:
-    body = Answer(
+    answer = Answer(
         {
             "at": datetime(2026, 11, 1, tzinfo=UTC),
             "number": Decimal("1E+400"),
             "text": text("\ud800\0"),
         }
-    ).body
+    )
+    body = bytes(answer.body)
     assert b'"at":"2026-11-01T00:00:00.000000Z"' in body
     assert b'"number":1E+400' in body
     assert json.loads(body)["text"] == "\ud800\0"

@@ -1,14 +1,19 @@
 """Bodies are read exactly, ids in paths decoded once."""
 
+import asyncio
 import json
+import threading
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.api.paths import decoded, escaped
-from inference_store.api.requests import exact_json
+from inference_store.api.reading import read_aside
+from inference_store.api.requests import MOST_ITEMS, ExactRequest, exact_json
+from inference_store.store.errors import TooLarge
 
 
 def test_numbers_are_exact() -> None:
@@ -28,6 +33,58 @@ def test_numbers_are_exact() -> None:
 def test_what_is_not_json_is_refused(wrong: bytes) -> None:
     with pytest.raises(json.JSONDecodeError):
         exact_json(wrong)
+
+
+def _request(pieces: list[bytes]) -> ExactRequest:
+    """One whose body comes in these pieces, each taken from the list as it is read."""
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    return ExactRequest({"type": "http", "headers": []}, receive)
+
+
+@pytest.mark.parametrize("sign", [b",", b"[", b"{"])
+async def test_a_body_of_too_many_items_is_not_parsed(sign: bytes) -> None:
+    most = _request([sign * 10_000, sign * (MOST_ITEMS - 10_000)])
+    await most.load(1_000_000)
+    over = _request([sign * 10_000, sign * (MOST_ITEMS - 9_999)])
+    with pytest.raises(TooLarge, match="20,000 items"):
+        await over.load(1_000_000)
+
+
+async def test_a_body_over_its_bytes_is_not_read_to_its_end() -> None:
+    pieces = [b" " * 10] * 5
+    with pytest.raises(TooLarge, match="API_MAX_BODY_BYTES"):
+        await _request(pieces).load(25)
+    assert len(pieces) == 2
+
+
+async def test_a_large_body_is_parsed_beside_the_loop() -> None:
+    let_go = threading.Event()
+    busy = asyncio.create_task(read_aside(let_go.wait, 60))
+    small, large = (json.dumps(" " * size).encode() for size in (60_000, 70_000))
+    parsing = [asyncio.create_task(_parsed(body)) for body in (small, large)]
+    await parsing[0]
+    assert not parsing[1].done(), "it waits for the thread that reads"
+    let_go.set()
+    assert await busy
+    assert await parsing[1] == " " * 70_000
+
+
+async def _parsed(body: bytes) -> Any:
+    request = _request([body])
+    await request.load(1_000_000)
+    return await request.json()
+
+
+async def test_one_thread_reads_what_is_large() -> None:
+    def name(_: int) -> str:
+        return threading.current_thread().name
+
+    names = {await read_aside(name, number) for number in range(5)}
+    assert len(names) == 1
+    assert names != {threading.current_thread().name}
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=256))

@@ -11,7 +11,7 @@ from inference_store.ingester.bucket import listed
 from inference_store.store import sidecars
 from inference_store.store.blobs import Found
 from inference_store.store.events import StorageKey
-from inference_store.store.layout import key_of
+from inference_store.store.layout import Kind, key_of
 from inference_store.store.reconciling.places import Place
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
@@ -33,11 +33,11 @@ class Bucket:
 
 
 def _capture(
-    number: int, *, kinds: str = "data metadata response", **more: Any
+    number: int, *, kinds: tuple[Kind, ...] = ("data", "metadata", "response"), **more: Any
 ) -> dict[str, bytes]:
     event = {"model_id": "m", "inference_id": str(number)}
     document = orjson.dumps({"metadata": [], "event": event, "request": {}} | more)
-    keys = {kind: key_of("captures", "m", AT, UUID(int=number), kind) for kind in kinds.split()}  # type: ignore[arg-type]
+    keys = {kind: key_of("captures", "m", AT, UUID(int=number), kind) for kind in kinds}
     return {key: document if kind == "metadata" else b"x" for kind, key in keys.items()}
 
 
@@ -66,8 +66,8 @@ def test_no_capture_is_cut_by_the_end_of_a_page() -> None:
 
 
 def test_an_input_is_gone_where_neither_request_nor_datum_is_left() -> None:
-    kept = _capture(1, kinds="metadata response")  # never had a datum, or it was lost
-    erased = _capture(2, kinds="metadata response", request=None)
+    kept = _capture(1, kinds=("metadata", "response"))  # never had a datum, or it was lost
+    erased = _capture(2, kinds=("metadata", "response"), request=None)
     document = orjson.loads(next(v for k, v in erased.items() if k.endswith("metadata")))
     del document["request"]
     erased = {k: orjson.dumps(document) if k.endswith("metadata") else v for k, v in erased.items()}
@@ -76,8 +76,8 @@ def test_an_input_is_gone_where_neither_request_nor_datum_is_left() -> None:
 
 
 def test_what_carries_no_event_is_named() -> None:
-    broken = dict.fromkeys(_capture(1, kinds="metadata"), b"no json")
-    bare = dict.fromkeys(_capture(2, kinds="metadata"), b"[]")
+    broken = dict.fromkeys(_capture(1, kinds=("metadata",)), b"no json")
+    bare = dict.fromkeys(_capture(2, kinds=("metadata",)), b"[]")
     stray = {"sidecars/m/2026/11/01/12/no-uid": b"{}"}
     (page,) = _walk(broken | bare, 100)
     assert (page.carried, [place.key for place, _ in page.unreadable]) == ([], [*broken, *bare])

@@ -1,6 +1,8 @@
 """One broker that is away keeps no partition of the others from being read."""
 
 import asyncio
+import re
+import socket
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,12 @@ from aiokafka.errors import KafkaError, NodeNotReadyError
 
 from inference_store.ingester import positions, topic_ids
 from inference_store.ingester.batch import Assigned
-from inference_store.ingester.consumer import Topic
+from inference_store.ingester.consumer import Topic, instance_of
+from inference_store.ingester.leaving import leave
 from inference_store.ingester.positions import Positions
 from inference_store.store.books import Place
 from inference_store.store.settings import IngesterSettings
+from tests.settings import make_settings
 
 ID, ANOTHER = UUID(int=7), UUID(int=8)
 NEAR, FAR = TopicPartition("events", 0), TopicPartition("events", 1)
@@ -33,7 +37,7 @@ class Brokers:
         self.asked: list[int] = []
 
     def leader_for_partition(self, tp: TopicPartition) -> int:
-        return tp.partition
+        return int(tp.partition)
 
     async def send(self, node: int, *_: object, **__: object) -> object:
         await self.answer(node)
@@ -75,7 +79,7 @@ class Placing(Positions):
 
 
 def topic_of(brokers: Brokers) -> Topic:
-    settings = IngesterSettings(_env_file=None, kafka_topic="events")  # type: ignore[call-arg]
+    settings = make_settings(IngesterSettings, kafka_topic="events")
     engine: Any = None
     topic = Topic(settings, engine)
     kafka: Any = brokers
@@ -163,6 +167,7 @@ class Fetching(Brokers):
 
     def __init__(self) -> None:
         super().__init__()
+        self._coordinator = None
         self.closed = False
 
     async def stop(self) -> None:
@@ -193,3 +198,28 @@ async def test_who_is_cancelled_while_it_stops_is_cancelled() -> None:
     with pytest.raises(asyncio.CancelledError):
         await asyncio.create_task(ended())
     assert not topic.assigned
+
+
+def test_an_ingester_has_the_same_name_after_a_restart() -> None:
+    def name(**changes: Any) -> str | None:
+        return instance_of(make_settings(IngesterSettings, **changes))
+
+    host = socket.gethostname()
+    assert name(ingester_instance="pod-1", ingester_admin_port=0) == "pod-1"
+    assert name(ingester_admin_port=9101) == f"{re.sub('[^A-Za-z0-9._-]', '-', host)}-9101"
+    assert name(ingester_admin_port=0) is None, "nothing tells two of a host apart"
+
+
+async def test_who_leaves_is_not_waited_for() -> None:
+    """Kafka waits for a member with a name of its own; aiokafka says nothing for it."""
+    left = []
+
+    class Leaving:
+        _coordinator = SimpleNamespace(_group_instance_id="pod-1")
+
+        async def stop(self) -> None:
+            left.append(self._coordinator._group_instance_id)
+
+    consumer: Any = Leaving()
+    await leave(consumer)
+    assert left == [None]

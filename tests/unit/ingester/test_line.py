@@ -22,6 +22,7 @@ from inference_store.store.settings import IngesterSettings
 from inference_store.store.sidecars import Sidecar
 from inference_store.store.task_types import Predictions
 from tests.builders import make_event
+from tests.settings import make_settings
 
 PLACE = Place("default", "events", 0, 0)
 NOTHING: Any = None
@@ -44,11 +45,12 @@ def record(offset: int) -> Record:
     return Record(PLACE, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", ())
 
 
-async def sizes(sidecars: str, events: int) -> list[int]:
-    """How many events each batch has, of one share; none is left out."""
+async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list[int]:
+    """How many events each batch has, of one share, if each is written before the next is read;
+    none is left out."""
     stop: Any = asyncio.Event()
     reader: Any = Reading(sidecars == "on")
-    settings = IngesterSettings(_env_file=None, ingester_sidecars=sidecars)  # type: ignore[arg-type]
+    settings = make_settings(IngesterSettings, ingester_sidecars=sidecars)
     line = Line(
         settings,
         NOTHING,
@@ -61,7 +63,12 @@ async def sizes(sidecars: str, events: int) -> list[int]:
     )
     records = [record(offset) for offset in range(events)]
     share = share_of(Assigned(0), PLACE, lo=0, lost=0, records=records)
-    batches = [batch async for batch in line._batches([share])]
+    for _ in range(written_before):
+        line._pace.grow()
+    batches = []
+    async for batch in line._batches([share]):
+        batches.append(batch)
+        line._pace.grow()
     parts = [part for batch in batches for part in batch.shares]
     assert (parts[0].lo, parts[-1].hi) == (0, events)
     assert all(one.hi == other.lo for one, other in pairwise(parts))
@@ -76,3 +83,8 @@ async def test_a_batch_has_so_many_sidecars_and_no_more(events: int) -> None:
 
 async def test_without_sidecars_a_batch_is_as_large_as_its_poll() -> None:
     assert await sizes("off", 1000) == [1000]
+
+
+async def test_the_first_batches_after_a_start_are_small() -> None:
+    found = await sizes("off", 1000, written_before=0)
+    assert found == [8, 16, 32, 64, 128, 256, 496]

@@ -8,12 +8,16 @@ from aiokafka.consumer import fetcher
 from aiokafka.errors import CorruptRecordException
 from aiokafka.record import default_records
 from aiokafka.record._crecords import default_records as fast_default_records
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from inference_store.ingester.decompression import MemoryShort
 from inference_store.ingester.headers import headers_of
 from inference_store.ingester.record_batches import Unreadable, fault_of, read_whatever_comes
-from tests.odd_batch import CODECS, OddBatch, odd_name, with_checksum, with_junk
+from tests.odd_batch import CODECS, OddBatch, odd_name, with_checksum, with_junk, with_length
 
+# Behind the head of a batch.
+RECORDS = 61
 ODD = (odd_name(b"a\xff\xfe"), b"1")
 READ_COMMITTED = 1
 
@@ -32,9 +36,10 @@ def records_of(
     records = fetcher.MemoryRecords(data)
     assert records.size_in_bytes() == len(data)
     tp = TopicPartition("events", 0)
-    return fetcher.PartitionRecords(  # type: ignore[no-any-return]
+    found: Iterator[ConsumerRecord] = fetcher.PartitionRecords(
         tp, records, aborted or [], begin, None, None, True, READ_COMMITTED
     )
+    return found
 
 
 def batch(codec: str = "none", *, transactional: bool = False, producer_id: int = -1) -> OddBatch:
@@ -105,6 +110,31 @@ def test_records_before_the_one_that_cannot_be_read_are_kept() -> None:
     raw[second] = 0xFF
     found = list(records_of(with_checksum(raw)))
     assert [type(record.value) for record in found] == [bytes, Unreadable, Unreadable]
+
+
+def test_a_length_far_beyond_the_batch_is_not_followed() -> None:
+    """The compiled reader of aiokafka would read there, and the process die by SIGSEGV."""
+    made = OddBatch()
+    made.add(b"first" * 20)
+    raw = made.built()
+    length = raw.index(b"first") - 2  # a varint of two bytes: 100
+    beyond = b"\xfe\xff\xff\xff\xff\xff\x0f"
+    [record] = records_of(with_length(raw[:length] + beyond + raw[length + 2 :]))
+    assert isinstance(record.value, Unreadable)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.sampled_from(sorted(CODECS)),
+    st.lists(st.tuples(st.integers(0, 400), st.binary(max_size=9)), max_size=3),
+)
+def test_no_content_of_a_batch_stops_the_line(codec: str, changes: list[tuple[int, bytes]]) -> None:
+    raw = bytearray(batch(codec).built(5))
+    for at, change in changes:
+        place = RECORDS + at % (len(raw) - RECORDS)
+        raw[place : place + len(change)] = change
+    offsets = [record.offset for record in records_of(with_length(bytes(raw)))]
+    assert offsets == sorted(set(offsets))
 
 
 def short_of_memory(_: bytes) -> bytes:

@@ -5,9 +5,13 @@ import io
 import json
 import shlex
 import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from inference_store.local.demo.queries import QUERIES, short
+from inference_store.local.demo.models import FACES
+from inference_store.local.demo.queries import QUERIES, short, told_incomplete
 from inference_store.local.demo.rest import Rest
 from inference_store.local.demo.screen import Screen
 from inference_store.local.demo.story import own_picture
@@ -52,3 +56,21 @@ def test_progress_into_a_file_is_a_line_now_and_then() -> None:
         screen.progress(f"{number} of 100")
     screen.say("done")
     assert out.getvalue().count("\n") <= 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Counting(Rest):
+    """Says how many captures of the face detector are not whole."""
+
+    incomplete: int = 0
+
+    def count(self, model_id: str, body: Mapping[str, Any]) -> int:
+        assert "request_problem IS NOT NULL" in body["filter"]
+        return self.incomplete if model_id == FACES.model_id else 0
+
+
+def test_captures_that_are_not_whole_are_told_and_none_are_not() -> None:
+    assert told_incomplete(_Counting(REST.address)) == ""
+    told = told_incomplete(_Counting(REST.address, 3))
+    assert told.startswith("# 3 captures of face-detector are not whole")
+    assert told.count("\n# ") == 0

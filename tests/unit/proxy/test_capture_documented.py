@@ -14,6 +14,7 @@ from inference_store.proxy.configuration.entries import (
     UpstreamEntry,
 )
 from inference_store.proxy.protocols import PROTOCOLS
+from inference_store.store.documented import field_docs
 
 CAPTURE = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
 FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)
@@ -28,8 +29,9 @@ def test_every_file_can_be_used(text: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("entry", [UpstreamEntry, ModelEntry, SamplingEntry, RedactionEntry])
 def test_every_name_says_what_it_does(entry: type[BaseModel]) -> None:
-    for name, field in entry.model_fields.items():
-        assert f"| `{name}` | {' '.join((field.description or '').split())} |" in CAPTURE
+    told = field_docs(entry)
+    for name in entry.model_fields:
+        assert f"| `{name}` | {' '.join(told.get(name, '').split())} |" in CAPTURE
 
 
 def test_every_protocol_says_what_is_captured() -> None:

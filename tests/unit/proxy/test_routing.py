@@ -2,6 +2,8 @@ import pytest
 
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
 from inference_store.proxy.configuration.entries import RedactionEntry
+from inference_store.proxy.exchange import Transport
+from inference_store.proxy.paths import PathPrefixes
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.rules import rules_of
 
@@ -14,7 +16,8 @@ MODELS = [
     ModelEntry(model="m-ab", model_id="ab"),
     ModelEntry(upstream="chat", project_id="talk"),
 ]
-ROUTING = Routing(Configuration([DETECTORS, RAW, CHAT], MODELS))
+PREFIXES = PathPrefixes(["/api/serve/serve-model-*-pred"])
+ROUTING = Routing(Configuration([DETECTORS, RAW, CHAT], MODELS), PREFIXES)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +27,11 @@ ROUTING = Routing(Configuration([DETECTORS, RAW, CHAT], MODELS))
         ("POST", "/v2/models/yolo/versions/2/infer", "detectors", "yolo", "two"),
         ("POST", "/v2/models/yolo/versions/3/infer", "detectors", "yolo", None),
         ("POST", "/v2/models/m-aB/infer/", "detectors", "m-aB", "ab"),
+        ("POST", "/v2/%6dodels/yolo/%69nfer", "detectors", "yolo", None),
+        ("POST", "/v2%2Fmodels%2Fyolo%2Finfer", "detectors", "yolo", None),
+        ("POST", "//v2/models/x/../yolo/infer", "detectors", "yolo", None),
+        ("POST", "/v2/models/yolo%2Fa/infer", "detectors", "yolo/a", None),
+        ("POST", "/api/serve/serve-model-1-pred/v2/models/m-AB/infer/", "detectors", "m-AB", "ab"),
     ],
 )
 def test_a_captured_call(
@@ -49,6 +57,28 @@ def test_a_captured_call(
 def test_a_call_that_passes_through(method: str, path: str, upstream: str) -> None:
     route = ROUTING.route("rest", method, path)
     assert (route.upstream.name, route.call) == (upstream, None)
+
+
+@pytest.mark.parametrize(
+    ("transport", "method", "path", "is_unrecognised"),
+    [
+        ("rest", "POST", "/v2/models/llama/infer", True),
+        ("rest", "POST", "/v2/models/yolo/predict", True),
+        ("rest", "POST", "/v3/models/yolo/infer", True),
+        ("rest", "GET", "/v2/models/yolo/ready", False),
+        ("rest", "POST", "/v2/models/yolo-quiet/infer", False),
+        ("rest", "POST", "/v2/%72epository/models/yolo/load", False),
+        ("rest", "POST", "/v2/models/yolo/versions/1/trace/setting", False),
+        ("grpc", "POST", "/inference.GRPCInferenceService/ModelReady", False),
+        ("grpc", "POST", "/grpc.health.v1.Health/Check", False),
+        ("grpc", "POST", "/inference.GRPCInferenceService/ModelInferAll", True),
+    ],
+)
+def test_what_may_be_an_inference_and_is_not_recognised_is_marked(
+    transport: Transport, method: str, path: str, is_unrecognised: bool
+) -> None:
+    route = ROUTING.route(transport, method, path)
+    assert (route.call, route.is_unrecognised) == (None, is_unrecognised)
 
 
 def test_a_model_is_captured_by_what_its_upstream_speaks() -> None:

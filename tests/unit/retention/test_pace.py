@@ -1,6 +1,7 @@
 """Work that is given up when the service is asked to end."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,8 @@ class Leader:
 
 
 def pace(stop: asyncio.Event) -> Pace:
-    return Pace(Leader(), Heartbeat(60), stop)  # type: ignore[arg-type]
+    leader: Any = Leader()
+    return Pace(leader, Heartbeat(60), stop)
 
 
 async def test_what_ends_in_time_is_answered() -> None:

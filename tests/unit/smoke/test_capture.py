@@ -1,5 +1,7 @@
 """What the smoke test publishes is an event like any other."""
 
+from typing import Any
+
 import orjson
 
 from inference_store.smoke.capture import Capture
@@ -18,13 +20,12 @@ def test_the_event_has_the_nine_fields_and_names_its_blobs() -> None:
 
 def test_the_question_asks_for_what_is_in_the_blobs() -> None:
     capture = Capture()
-    condition = capture.question["metadata_filter"]
+    condition: Any = capture.question["metadata_filter"]
     (metadata,) = (
         orjson.loads(data) for key, data in capture.blobs.items() if key.endswith("metadata")
     )
     assert [(one["key"], one["value"]) for one in metadata] == [
-        (one["key"], one["value"])
-        for one in condition  # type: ignore[attr-defined]
+        (one["key"], one["value"]) for one in condition
     ]
 
 

@@ -7,12 +7,13 @@ from pydantic import ValidationError
 
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
+from tests.settings import make_settings
 
 _ISSUER = "https://login.example"
 
 
 def _settings(**changes: Any) -> ApiSettings:
-    return ApiSettings(_env_file=None, **changes)  # type: ignore[call-arg]
+    return make_settings(ApiSettings, **changes)
 
 
 def test_access_control_is_on_by_default() -> None:
@@ -33,11 +34,20 @@ def test_access_control_is_on_by_default() -> None:
         ({"oidc_roles": {"ops": [{"role": "king"}]}}, "owner"),
         ({"oidc_roles": {"ops": [{}]}}, "gives nothing"),
         ({"auth": "of"}, "off"),
+        ({"api_token": "a"}, "fewer than 16 bytes"),
+        ({"api_token": "fifteen bytes.."}, "fewer than 16 bytes"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         _settings(**changes)
+
+
+@pytest.mark.parametrize("token", ["", "sixteen bytes...", "ünf Zeichen, €€"])
+def test_tokens_that_are_long_enough_or_none(token: str) -> None:
+    made = _settings(api_token=token)
+    assert made.api_token is not None
+    assert made.api_token.get_secret_value() == token
 
 
 @pytest.mark.parametrize(
@@ -52,4 +62,4 @@ def test_roles_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) ->
     roles = '{"ops": [{"role": "reader", "project_id": "p"}]}'
     monkeypatch.setenv("INFERENCE_STORE_OIDC_ROLES", roles)
     [grant] = _settings().oidc_roles["ops"]
-    assert (grant.held, grant.project_id) == ({Right.READ}, "p")
+    assert (grant.held, grant.project_id) == (frozenset({Right.READ}), "p")

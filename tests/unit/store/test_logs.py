@@ -10,6 +10,7 @@ import structlog
 
 from inference_store.store import logs
 from inference_store.store.settings import LogSettings
+from tests.settings import make_settings
 
 # A new line, an escape sequence, its eight-bit form, a line separator, a carriage return.
 HOSTILE = "a\n2026-01-01 [error] forged \x1b[31mred \x9b31m \u2028 \r end"
@@ -29,7 +30,7 @@ def as_it_was() -> Iterator[None]:
 def logged(log_format: str) -> str:
     """What is logged of hostile text, wherever it stands."""
     stream = io.StringIO()
-    logs.configure(LogSettings(_env_file=None, log_format=log_format), service="t", stream=stream)
+    logs.configure(make_settings(LogSettings, log_format=log_format), service="t", stream=stream)
     log = structlog.get_logger()
     log.warning("a value", key=HOSTILE, inner={"deep": [HOSTILE]}, **{HOSTILE: 1})
     log.warning(HOSTILE)
@@ -40,7 +41,7 @@ def logged(log_format: str) -> str:
 def excepted(log_format: str) -> str:
     """What is logged of an error that quotes hostile text."""
     stream = io.StringIO()
-    logs.configure(LogSettings(_env_file=None, log_format=log_format), service="t", stream=stream)
+    logs.configure(make_settings(LogSettings, log_format=log_format), service="t", stream=stream)
     try:
         raise ValueError(HOSTILE)
     except ValueError:

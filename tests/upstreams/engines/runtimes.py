@@ -41,7 +41,7 @@ class Faces(MLModel):
     def _output(self, asked: RequestInput) -> Output:
         try:
             images = [_image(element) for element in asked.data.root]
-            found = [one for image in images for one in self._detector.detect(image)]
+            found: list[Any] = [one for image in images for one in self._detector.detect(image)]
         except NoImage as exc:
             raise InferenceError(f"input {asked.name}: {exc}") from exc
         if self._extra["elements"] == "strings":

@@ -141,8 +141,11 @@ def _call(question: _Question) -> Any:
         ("grpc.max_send_message_length", _LARGEST_MESSAGE),
     ]
     with grpc.insecure_channel(question["address"], options=options) as channel:
-        metadata = [(name, value) for name, value in question.get("metadata", ())]
-        call = channel.stream_stream(question["method"])(
+        metadata = tuple((name, value) for name, value in question.get("metadata", ()))
+        ask: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            question["method"]
+        )
+        call = ask(
             (base64.b64decode(one) for one in question["requests"]),
             metadata=metadata,
             timeout=question.get("timeout", _SECONDS),

@@ -1,5 +1,6 @@
 {{- /* A server for trying out: a Service and the frame of a StatefulSet.
-       Takes {root, component, port, mountPath}; the container's own lines come from the caller. */ -}}
+       Takes {root, component, port, mountPath, writable}: what it writes beside its data, which goes
+       with its pod; the container's own lines come from the caller. */ -}}
 {{- define "inference-store.devService" -}}
 apiVersion: v1
 kind: Service
@@ -51,15 +52,12 @@ spec:
             - {name: {{ .component }}, containerPort: {{ .port }}}
           {{- .container | nindent 10 }}
           resources: {{- toYaml $own.resources | nindent 12 }}
-          # Official images write beside their data: their root file system stays writable.
-          securityContext:
-            allowPrivilegeEscalation: false
-            capabilities: {drop: [ALL]}
+          securityContext: {{- include "inference-store.containerSecurity" .root | nindent 12 }}
           volumeMounts:
             - {name: data, mountPath: {{ .mountPath }}}
             - {name: tmp, mountPath: /tmp}
-            {{- with .runPath }}
-            - {name: tmp, mountPath: {{ . }}, subPath: run}
+            {{- range .writable }}
+            - {name: tmp, mountPath: {{ . }}, subPath: {{ base . }}}
             {{- end }}
       volumes:
         - {name: tmp, emptyDir: {}}

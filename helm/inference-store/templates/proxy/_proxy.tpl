@@ -24,6 +24,11 @@
 {{- $_ := set $own "PROXY_TLS_CERTIFICATE_FILE" "/etc/inference-store/proxy-tls/tls.crt" -}}
 {{- $_ := set $own "PROXY_TLS_KEY_FILE" "/etc/inference-store/proxy-tls/tls.key" -}}
 {{- end -}}
+{{- with $p.registry.url -}}
+{{- $_ := set $own "PROXY_REGISTRY_URL" . -}}
+{{- /* Outlives the container, not the pod. */ -}}
+{{- $_ := set $own "PROXY_REGISTRY_FILE" "/tmp/registrations.json" -}}
+{{- end -}}
 {{- if include "inference-store.spools" .root -}}
 {{- $_ := set $own "PROXY_SPOOL" $p.spool.mode -}}
 {{- $_ := set $own "PROXY_SPOOL_DIRECTORY" "/var/spool/inference-store" -}}

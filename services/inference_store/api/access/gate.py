@@ -1,6 +1,7 @@
 """Whose request it is: by the token of the settings, by an API key, or by an issuer's token."""
 
 import hmac
+from typing import TYPE_CHECKING, Final
 
 from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -11,12 +12,15 @@ from inference_store.store.errors import Unauthorized
 from inference_store.store.settings import AccessSettings
 
 from .asking import Access
-from .issuer import Issuer
 from .keys import KeyRing
 from .needs import Needs
-from .rate import Buckets, refuse
-from .tokens import Tokens
+from .rate import Buckets, FailedTokens, refuse
 
+if TYPE_CHECKING:
+    from .tokens import Tokens
+
+BYTES_OF_A_REQUEST: Final = 4096
+"""A larger body counts as so many more requests as it has more of these."""
 _SEND = "Send `Authorization: Bearer` and an API key"
 
 
@@ -27,40 +31,89 @@ class Gate:
         self._off = settings.auth == "off"
         self._token = _token(settings)
         self._buckets = Buckets(settings.api_rate_limit_per_minute)
-        self.keys = KeyRing(engine, Buckets(settings.api_rate_limit_per_minute))
-        self.tokens = None
-        if settings.oidc_issuer is not None:
-            issuer = Issuer(settings.oidc_issuer, settings.oidc_jwks_url)
-            self.tokens = Tokens(settings, issuer)
+        self._failed = FailedTokens(settings.api_failed_tokens_per_minute)
+        self.keys = KeyRing(engine)
+        self.tokens = _tokens(settings)
 
     async def admit(self, request: Request, needed: Needs, *, counted: bool = True) -> Access:
-        """The request's access; `counted`: it is one of those that the caller's rate allows.
+        """The request's access; `counted`: it is one of those that the rates allow, and not a
+        request that was let in before.
 
         Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
         """
         if self._off:
             return Access(ANYONE, _client(request), needed)
-        caller = await self._caller(request)
-        refuse(
-            self._buckets.take(caller.name) if counted else 0,
-            "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows.",
-        )
+        caller = await self._caller(request, counted=counted)
+        if counted:
+            self._charge(caller, 1 + _more_requests(_declared_size(request)))
         access = Access(caller, _client(request), needed)
         access.check()
         return access
 
-    async def _caller(self, request: Request) -> Caller:
+    def charge_undeclared(self, request: Request, caller: Caller, size: int) -> None:
+        """Charge a body of `size` bytes that was read and had said no size. Raises
+        TooManyRequests."""
+        more = 0 if _declared_size(request) else _more_requests(size)
+        if more and not self._off:
+            self._charge(caller, more)
+
+    def _charge(self, caller: Caller, requests: int) -> None:
+        detail = "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows"
+        if requests > 1:
+            detail += f"; a body counts as one for each {BYTES_OF_A_REQUEST} bytes"
+        refuse(self._buckets.take(caller.name, requests), f"{detail}.")
+
+    async def _caller(self, request: Request, *, counted: bool) -> Caller:
+        text = self._text(request)
+        if not counted or self._is_in_use(text):
+            return await self._checked(text)
+        # Before anything is compared: who is over the ration learns nothing from the answer.
+        with self._failed.rationed(_client(request)):
+            return await self._checked(text)
+
+    def _text(self, request: Request) -> str:
         scheme, _, text = request.headers.get("Authorization", "").partition(" ")
         text = text.strip()
         if scheme.lower() != "bearer" or not text:
             raise Unauthorized(f"{_SEND}{', or a token of the issuer' if self.tokens else ''}.")
+        return text
+
+    def _is_in_use(self, text: str) -> bool:
+        """Whether it worked of late, and nobody can have guessed it: API_TOKEN is never in use."""
+        of_issuer = self.tokens is not None and self.tokens.is_in_use(text)
+        return of_issuer or self.keys.is_in_use(text)
+
+    async def _checked(self, text: str) -> Caller:
+        """Whose text it is. Raises Unauthorized, Unavailable."""
         if self._token and hmac.compare_digest(text.encode("utf-8", "replace"), self._token):
             return TOKEN
-        if (caller := await self.keys.caller(text, _client(request))) is not None:
+        if (caller := await self.keys.caller(text)) is not None:
             return caller
         if self.tokens is not None and text.count(".") == 2:
             return await self.tokens.caller(text)
         raise Unauthorized("The key is unknown, expired or revoked.")
+
+
+def _declared_size(request: Request) -> int:
+    """What the request says of its body's size, before any of it is read; 0: nothing."""
+    text = request.headers.get("Content-Length", "")
+    return int(text) if text.isdecimal() and len(text) < 16 else 0
+
+
+def _more_requests(size: int) -> int:
+    """How many requests a body counts as, beside its own."""
+    return max(0, size - 1) // BYTES_OF_A_REQUEST
+
+
+def _tokens(settings: AccessSettings) -> "Tokens | None":
+    """Those of the settings' issuer; None: there is none."""
+    if settings.oidc_issuer is None:
+        return None
+    # With an issuer alone: they import PyJWT, cryptography and an HTTP client.
+    from .issuer import Issuer  # noqa: PLC0415
+    from .tokens import Tokens  # noqa: PLC0415
+
+    return Tokens(settings, Issuer(settings.oidc_issuer, settings.oidc_jwks_url))
 
 
 def _token(settings: AccessSettings) -> bytes | None:

@@ -1,8 +1,6 @@
 """API keys as Postgres has them, looked at again when what is known is two seconds old.
 
-So a key that was revoked through another replica works here for so long, and no longer. A look
-for an id that is no key's, as far as we know, is rationed by the client's address: else anybody
-could keep Postgres busy with made-up ids.
+So a key that was revoked through another replica works here for so long, and no longer.
 """
 
 import time
@@ -17,34 +15,29 @@ from inference_store.store.access import Caller, keys
 from inference_store.store.access.keys import TOUCH_SECONDS, Held
 from inference_store.store.access.secrets import id_of
 
-from .rate import Buckets, network_of, refuse
-
 FRESH_SECONDS = 2.0
 _MOST = 10_000
-_STRANGER = (
-    "More keys that are not known here came from this address than"
-    " INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows requests."
-)
 _log = structlog.get_logger()
 
 
 class KeyRing:
     """The keys that were used of late, which strangers' made-up ids do not push out."""
 
-    def __init__(self, engine: AsyncEngine, strangers: Buckets) -> None:
+    def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
-        self._strangers = strangers
         self._known: OrderedDict[str, tuple[float, Held]] = OrderedDict()
 
-    async def caller(self, text: str, client: str | None) -> Caller | None:
-        """Whose key it is; None where it is none, or works no more. `client`: its address.
+    def is_in_use(self, text: str) -> bool:
+        """Whether it is a key that was used of late, and worked then."""
+        known = self._known.get(id_of(text) or "")
+        return known is not None and known[1].opens(text, datetime.now(UTC))
 
-        Raises TooManyRequests.
-        """
+    async def caller(self, text: str) -> Caller | None:
+        """Whose key it is; None where it is none, or works no more."""
         id = id_of(text)
         if id is None:
             return None
-        held = await self._held(id, client)
+        held = await self._held(id)
         now = datetime.now(UTC)
         if held is None or not held.opens(text, now):
             return None
@@ -56,12 +49,10 @@ class KeyRing:
         if id in self._known:
             self._known[id] = (float("-inf"), self._known[id][1])
 
-    async def _held(self, id: str, client: str | None) -> Held | None:
+    async def _held(self, id: str) -> Held | None:
         known = self._known.get(id)
         if known is not None and time.monotonic() - known[0] < FRESH_SECONDS:
             return known[1]
-        if known is None:
-            refuse(self._strangers.take(network_of(client)), _STRANGER)
         async with self._engine.connect() as connection:
             held = await keys.held(connection, id)
         self._known.pop(id, None)

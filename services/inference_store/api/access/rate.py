@@ -3,11 +3,17 @@
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 
-from inference_store.store.errors import TooManyRequests
+from inference_store.store.errors import TooManyRequests, Unauthorized
+
+_TOO_MANY_FAILED = (
+    "More keys and tokens from this address failed than"
+    " INFERENCE_STORE_API_FAILED_TOKENS_PER_MINUTE allows."
+)
 
 
 @dataclass(slots=True)
@@ -27,8 +33,9 @@ class Buckets:
         self._clock = clock
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
-    def take(self, name: str) -> int:
-        """Take one request; 0, or after how many whole seconds there will be one."""
+    def take(self, name: str, requests: int = 1) -> int:
+        """Take so many requests, at most a minute's; 0, or after how many whole seconds there will
+        be as many."""
         if not self._size:
             return 0
         now = self._clock()
@@ -38,10 +45,42 @@ class Buckets:
             self._buckets.popitem(last=False)
         bucket.left = min(self._size, bucket.left + (now - bucket.at) * self._size / 60)
         bucket.at = now
-        if bucket.left < 1:
-            return max(1, math.ceil((1 - bucket.left) * 60 / self._size))
-        bucket.left -= 1
+        wanted = min(float(requests), self._size)
+        if bucket.left < wanted:
+            return max(1, math.ceil((wanted - bucket.left) * 60 / self._size))
+        bucket.left -= wanted
         return 0
+
+    def give_back(self, name: str) -> None:
+        """Undo a `take` of one request."""
+        if (bucket := self._buckets.get(name)) is not None:
+            bucket.left = min(self._size, bucket.left + 1)
+
+
+class FailedTokens:
+    """How many tokens of one address may fail; then no more of them are looked at."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._buckets = Buckets(per_minute)
+
+    @contextmanager
+    def rationed(self, client: str | None) -> Iterator[None]:
+        """Around the check of a token. Raises TooManyRequests.
+
+        Charged before it, so that those that come at once are counted, and given back unless the
+        check raises Unauthorized.
+        """
+        network = network_of(client)
+        refuse(self._buckets.take(network), _TOO_MANY_FAILED)
+        has_failed = False
+        try:
+            yield
+        except Unauthorized:
+            has_failed = True
+            raise
+        finally:
+            if not has_failed:
+                self._buckets.give_back(network)
 
 
 def refuse(wait: int, detail: str) -> None:

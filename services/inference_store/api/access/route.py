@@ -23,3 +23,7 @@ class GuardedRoute(ExactRoute):
             return await handler(request)
 
         return handle
+
+    def charge(self, request: Request, size: int) -> None:
+        """See ExactRoute."""
+        request.app.state.gate.charge_undeclared(request, request.state.access.caller, size)

@@ -1,6 +1,14 @@
-"""Tokens of an OIDC issuer: verified, and their claims made into rights."""
+"""Tokens of an OIDC issuer: verified, and their claims made into rights.
 
+A signature is verified once: while the issuer has the key that made it, and the token has not
+expired, what was verified stands.
+"""
+
+import time
+from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Final
 
 import jwt
@@ -27,6 +35,16 @@ ALGORITHMS: Final = (
 )
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _SUBJECT_CHARACTERS = 200
+_MOST = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """What a token was when its signature was verified."""
+
+    caller: Caller
+    key: SigningKey
+    expires_at: float
 
 
 class Tokens:
@@ -39,9 +57,27 @@ class Tokens:
         self._skew = settings.oidc_clock_skew_seconds
         self._claim = settings.oidc_roles_claim
         self._roles = settings.oidc_roles
+        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+
+    def is_in_use(self, token: str) -> bool:
+        """Whether it was verified of late."""
+        return _digest(token) in self._verified
 
     async def caller(self, token: str) -> Caller:
         """Whose token it is. Raises Unauthorized, Unavailable where the issuer is away."""
+        digest = _digest(token)
+        try:
+            verified = await self._check(token, digest)
+        except Unauthorized:
+            self._verified.pop(digest, None)
+            raise
+        self._verified[digest] = verified
+        self._verified.move_to_end(digest)
+        if len(self._verified) > _MOST:
+            self._verified.popitem(last=False)
+        return verified.caller
+
+    async def _check(self, token: str, digest: bytes) -> _Verified:
         try:
             header = jwt.get_unverified_header(token)
         except jwt.PyJWTError:
@@ -50,10 +86,14 @@ class Tokens:
         if algorithm not in ALGORITHMS:
             raise Unauthorized(f"The token is not signed by one of {', '.join(ALGORITHMS)}.")
         key = await self._issuer.key(kid if isinstance(kid, str) else None, algorithm)
-        claims = self._verified(token, key, algorithm)
-        return Caller(f"oidc:{_subject(claims)}", self.grants(claims))
+        known = self._verified.get(digest)
+        if known and known.key == key and known.expires_at > time.time() - self._skew:
+            return known
+        claims = self._claims(token, key, algorithm)
+        caller = Caller(f"oidc:{_subject(claims)}", self.grants(claims))
+        return _Verified(caller, key, float(claims["exp"]))
 
-    def _verified(self, token: str, key: SigningKey, algorithm: str) -> Mapping[str, Any]:
+    def _claims(self, token: str, key: SigningKey, algorithm: str) -> Mapping[str, Any]:
         try:
             claims: Mapping[str, Any] = jwt.decode(
                 token,
@@ -76,6 +116,10 @@ class Tokens:
             return ()
         held = dict.fromkeys(word for word in words if isinstance(word, str))
         return tuple(grant for role in held for grant in self._roles.get(role, ()))
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode("utf-8", "replace")).digest()
 
 
 def _subject(claims: Mapping[str, Any]) -> str:

@@ -1,10 +1,10 @@
 """Which inferences of several models, and how many."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
 from inference_store.api.chosen_models import chosen_models
@@ -13,6 +13,7 @@ from inference_store.api.explaining import explaining
 from inference_store.api.filters import read_filter
 from inference_store.api.inference_pages import Asked, ShownPage, deadline, fingerprint, page_of
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryAcross
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
@@ -23,7 +24,7 @@ from inference_store.store.queries.ask import prepare
 from inference_store.store.queries.sort import resolve
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
+router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, ask fewer models, or add a condition."
 
 

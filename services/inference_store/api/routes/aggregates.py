@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
 from inference_store.api.chosen_models import chosen_models
@@ -15,6 +14,7 @@ from inference_store.api.filters import read_filter
 from inference_store.api.inference_pages import deadline
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.aggregates import (
     AggregateAcross,
     InferenceAggregate,
@@ -25,7 +25,7 @@ from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
-router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
+router = make_router("inferences")
 _NARROW = (
     "The aggregate took too long: narrow received_at, add a condition that fewer match, or ask"
     " for fewer measures at once. Counts by one metadata key or by time are the fastest."

@@ -2,18 +2,19 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 
 from inference_store.api import cursors
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.audit import AuditPage, AuditParameters
 from inference_store.store.access import audit
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["keys and audit"])
+router = make_router("keys and audit")
 
 
 @router.get(

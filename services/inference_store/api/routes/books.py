@@ -3,17 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import APIRouter
-
-from inference_store.api.access import GuardedRoute, Over, needs
+from inference_store.api.access import Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.books import Accounting
 from inference_store.store import books
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["dead letters and books"])
+router = make_router("dead letters and books")
 # Sums of what anyone may have reported: JSON's integers end here.
 _LARGEST = 2**63 - 1
 

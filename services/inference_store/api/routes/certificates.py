@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
 from inference_store.api import cursors
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.certificates import (
     CertificateKeys,
     CertificatePage,
@@ -23,7 +24,7 @@ from inference_store.store.certificates.signed import Signed, read_signed
 from inference_store.store.errors import NotFound
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+router = make_router("retention")
 Number = Annotated[int, Path(ge=1, lt=2**63)]
 _LEAVES: dict[int | str, dict[str, Any]] = {
     200: {

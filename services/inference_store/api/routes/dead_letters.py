@@ -4,14 +4,15 @@ import base64
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import Path, Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import cursors
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, named, text
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.dead_letters import (
     Chosen,
     DeadLetterPage,
@@ -26,7 +27,7 @@ from inference_store.store.dead_letters import DeadLetter
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["dead letters and books"])
+router = make_router("dead letters and books")
 LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 
 

@@ -1,21 +1,22 @@
 """Erasures: every deletion is one."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict
 from typing import Annotated, Any, TypeAlias
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.api import moments
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
 from inference_store.api.filters import read_filter
+from inference_store.api.foretold import foretold
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import (
     Deletion,
     ErasurePage,
@@ -33,11 +34,11 @@ from inference_store.store.ledger import Ledger, Note
 from inference_store.store.queries import lookup
 from inference_store.store.registrations import Registration
 from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import chosen, entries, foretelling
+from inference_store.store.retention.erasures import chosen, entries
 from inference_store.store.rights import Right
 
 _Models: TypeAlias = Callable[[AsyncConnection], Awaitable[Sequence[Registration]]]
-router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+router = make_router("retention")
 _FORETOLD: dict[int | str, dict[str, Any]] = {
     200: {"model": Foretold, "description": "What would go, of a `dry_run`: nothing was marked."}
 }
@@ -178,7 +179,10 @@ async def _answered(
         numbers = [each.model for each in models]
         asked = await _asked(connection, numbers, body)
         if body.dry_run:
-            return await _foretold(request, connection, models, asked, body)
+            not_found = await _not_found(connection, numbers, body.inference_ids or ())
+            names = {each.model: each.model_id for each in models}
+            told = await foretold(request.app.state, connection, names, asked, body)
+            return Answer(told | {"not_found": not_found})
     return await _requested(request, ledger, access, models, asked, body)
 
 
@@ -230,30 +234,3 @@ async def _not_found(
     if left and len(left) == len(set(inference_ids)):
         raise NotFound(f"There is no inference {left[0]!r}, nor any other of these ids.")
     return left
-
-
-# of a model that is named in a dry run
-_SAID = ("inferences", "undecided", "partial")
-
-
-async def _foretold(
-    request: Request,
-    connection: AsyncConnection,
-    models: Sequence[Registration],
-    asked: dict[str, Any],
-    body: ErasureRequest,
-) -> Answer:
-    numbers, names = [each.model for each in models], {each.model: each.model_id for each in models}
-    not_found = await _not_found(connection, numbers, body.inference_ids or ())
-    seconds = request.app.state.settings.query_timeout_seconds
-    found = await foretelling.foretell(connection, numbers, asked, seconds=seconds)
-    every = [{"model_id": names[model], **asdict(each)} for model, each in found.items()]
-    told = {
-        "model_id": models[0].model_id if len(models) == 1 else None,
-        **asdict(foretelling.total(found.values())),
-        "models": [
-            each for each in every if each["inferences"] or each["undecided"] or each["partial"]
-        ],
-        "not_found": not_found,
-    }
-    return Answer(told)

@@ -1,22 +1,21 @@
 """Legal holds: placed, read, changed, released."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import cursors, moments
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import IfMatch, LedgerOf, Querying, Reading, Settings
-from inference_store.api.filters import read_filter
 from inference_store.api.held import document, names, placed, shown
+from inference_store.api.hold_requests import HoldRequest, asked_of
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.holds import (
     HoldBody,
     HoldHistory,
@@ -28,23 +27,16 @@ from inference_store.api.schemas.holds import (
     ShownHold,
 )
 from inference_store.api.schemas.links import PageParameters
-from inference_store.store import holds
+from inference_store.store import holds, model_numbers
 from inference_store.store.access import Action
-from inference_store.store.errors import (
-    Conflict,
-    Fault,
-    Forbidden,
-    Invalid,
-    NotFound,
-    PreconditionFailed,
-)
+from inference_store.store.errors import Conflict, NotFound, PreconditionFailed
 from inference_store.store.holds import Hold
 from inference_store.store.holds.counting import count
 from inference_store.store.holds.placing import Placed
 from inference_store.store.ledger import Body, Note
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["legal holds"])
+router = make_router("legal holds")
 _NEEDED = needs(Right.HOLD, Over.SOME)
 _ONE = "/holds/{hold_id}"
 
@@ -60,7 +52,7 @@ _ONE = "/holds/{hold_id}"
 async def place_hold(body: HoldBody, ledger: LedgerOf, access: Asking, request: Request) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
-    saying = _Saying(access, body, await _asked(body))
+    saying = HoldRequest(access, body, await asked_of(body))
 
     async def said(connection: AsyncConnection) -> Body:
         return await saying.entry(connection, uuid4(), revision=1)
@@ -86,7 +78,7 @@ async def list_holds(
     whoever has the right over everything."""
     model = None
     if page.model_id is not None:
-        model = (await access.model(connection, page.model_id)).model
+        model = await _listed_model(connection, access, page.model_id)
     found = await holds.listed(
         connection,
         state=page.state,
@@ -128,7 +120,7 @@ async def change_hold(  # noqa: PLR0917  (FastAPI calls it by name)
     request: Request,
 ) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
-    saying = _Saying(access, body, await _asked(body))
+    saying = HoldRequest(access, body, await asked_of(body))
 
     async def said(connection: AsyncConnection) -> Body:
         before = await _unreleased(connection, access, hold_id, if_match)
@@ -203,7 +195,17 @@ async def get_held(hold_id: UUID, connection: Querying, to: Settings, access: As
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
     one = await _the_one(connection, access, hold_id)
+    if one.is_erased:
+        raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
     return Answer(named(await count(connection, one, seconds=to.query_timeout_seconds)))
+
+
+async def _listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
+    """A model's integer. Callers who may hold everything can also list an unregistered model's."""
+    expected = await model_numbers.number_of(connection, model_id)
+    if expected is not None and access.reach.is_everything:
+        return expected
+    return (await access.model(connection, model_id)).model
 
 
 async def _the_one(connection: AsyncConnection, access: Access, hold_id: UUID) -> Hold:
@@ -227,55 +229,13 @@ async def _unreleased(
     return found
 
 
-async def _asked(body: HoldBody) -> holds.Asked:
-    """What is kept, as the store takes it. Raises InvalidFilter; Invalid where it would keep
-    nothing."""
-    if body.until is not None and body.until <= datetime.now(UTC):
-        fault = Fault("until", "it has passed: leave it out, or say a time to come")
-        raise Invalid("The hold would keep nothing.", faults=[fault])
-    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
-    return holds.Asked(
-        filter=await read_filter(body.filter, body.filter_lang),
-        filter_text=body.filter if is_text else None,
-        inference_ids=body.inference_ids,
-        types=body.types,
-    )
-
-
-@dataclass(slots=True)
-class _Saying:
-    """What is written of a hold, once its model and its keys are looked up."""
-
-    access: Access
-    body: HoldBody
-    asked: holds.Asked
-    warnings: Sequence[str] = ()
-
-    async def entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
-        """Raises what `holds.make` does; Forbidden, NotFound as the model does."""
-        body = self.body
-        made = await holds.make(connection, await self._model(connection), self.asked)
-        self.warnings = made.warnings
-        until = None if body.until is None else body.until.astimezone(UTC).isoformat()
-        values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
-        return values | {"id": str(id), "filter": made.text, "until": until, "revision": revision}
-
-    async def _model(self, connection: AsyncConnection) -> int | None:
-        if self.body.model_id is not None:
-            return (await self.access.model(connection, self.body.model_id, lock=True)).model
-        if not self.access.reach.is_everything:
-            detail = "A hold of every model needs the rights `read` and `hold` over everything."
-            raise Forbidden(detail)
-        return None
-
-
 def _note_of(action: Action, model_id: str | None, found: Placed) -> Note:
     return _note(action, model_id, found.hold)
 
 
 def _note(action: Action, model_id: str | None, found: Hold, **detail: Any) -> Note:
-    noted = {"hold": str(found.id), "name": found.name, "revision": found.revision, **detail}
-    return Note(action, model_id, noted)
+    # not its name: a subject that was erased since may be named in it
+    return Note(action, model_id, {"hold": str(found.id), "revision": found.revision, **detail})
 
 
 async def _placed(request: Request, found: Placed, warnings: Sequence[str]) -> dict[str, Any]:

@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from typing import Annotated
 from uuid import uuid4
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
-from inference_store.api.access import Access, Asking, GuardedRoute, needs
+from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, LedgerOf, Reading, Settings
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include
@@ -30,7 +31,7 @@ from inference_store.store.retention import erasures
 from inference_store.store.retention.erasures import marking
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
+router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
 # What a stranger stored is never run as a page of ours.
@@ -87,14 +88,16 @@ async def erase_inference(
     ledger: LedgerOf,
     access: Asking,
 ) -> Answer:
-    """Erase every inference of that id, with its blobs. Queries stop showing it at once; the
-    retention service does the rest, and GET /v1/erasures/{id} follows it."""
+    """Erase every inference of that id, with its blobs, also what another erasure hides. Queries
+    stop showing it at once; the retention service does the rest, and GET /v1/erasures/{id} follows
+    it."""
     one = erasures.Begun(uuid4(), "request", "inference", requested_by=access.who.actor)
 
     async def said(connection: AsyncConnection) -> Body:
         registration = await access.model(connection, model_id)
         model = registration.model
-        same = await lookup.by_id(connection, model, inference_id, most=_MOST_ERASED + 1)
+        most = _MOST_ERASED + 1
+        same = await lookup.by_id(connection, model, inference_id, most=most, hidden=True)
         if len(same.uids) > _MOST_ERASED:
             raise Conflict(
                 f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"

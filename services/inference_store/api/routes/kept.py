@@ -1,19 +1,18 @@
 """Why an inference is kept, and until when."""
 
-from fastapi import APIRouter
-
-from inference_store.api.access import Asking, GuardedRoute, needs
+from inference_store.api.access import Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.policy_changes import decider
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.kept import ShownKept
 from inference_store.store.queries import lookup
 from inference_store.store.retention import explained
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+router = make_router("retention")
 
 
 @router.get(

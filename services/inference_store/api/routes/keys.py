@@ -3,13 +3,14 @@
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 
 from inference_store.api import cursors, moments
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, instant, named
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownKey
 from inference_store.api.schemas.links import PageParameters
 from inference_store.store.access import Action, keys
@@ -17,7 +18,7 @@ from inference_store.store.access.keys import Key
 from inference_store.store.errors import Forbidden
 from inference_store.store.rights import Grant, Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["keys and audit"])
+router = make_router("keys and audit")
 KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"])]
 _NEEDED = needs(Right.ADMIN, Over.EVERYTHING)
 

@@ -2,20 +2,21 @@
 
 from typing import Any
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.queryables import queryables
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.language import ShownConformance
 from inference_store.store import key_registry
 from inference_store.store.cql2 import CONFORMANCE
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["filters"])
+router = make_router("filters")
 SCHEMA = "application/schema+json"
 _QUERYABLES: dict[int | str, dict[str, Any]] = {
     200: {"description": "A JSON Schema.", "content": {SCHEMA: {"schema": {"type": "object"}}}}

@@ -3,14 +3,15 @@
 from typing import Any
 from uuid import UUID
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.api.access import Asking, GuardedRoute, needs
+from inference_store.api.access import Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, Settings
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.inferences import ShownInference
 from inference_store.api.schemas.metadata import MetadataChange, MetadataItem
 from inference_store.api.shown import shown
@@ -24,7 +25,7 @@ from inference_store.store.queries.read import read
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
-router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
+router = make_router("inferences")
 
 
 @router.post(

@@ -5,17 +5,18 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
 from inference_store.api import cursors, moves
-from inference_store.api.access import Access, Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.paths import ModelId
 from inference_store.api.policy_changes import shown as shown_lost
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.metadata import KeyPage
 from inference_store.api.schemas.registrations import (
@@ -34,7 +35,7 @@ from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
-router = APIRouter(route_class=GuardedRoute, tags=["models"])
+router = make_router("models")
 _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
@@ -79,6 +80,7 @@ class _Putting:
             body=body,
             expected=self.expected,
             grace_seconds=0.0 if lost.harmless else self.to.policy_grace_seconds,
+            unmeasured=lost.unmeasured if lost.tightened else 0,
         )
         await self.ledger.write("model_moved", said, actor=self.access.who, note=moves.noted)
         told: dict[str, Any] = {"would_delete": shown_lost(lost)}

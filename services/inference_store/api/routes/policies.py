@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
 from inference_store.api import cursors
-from inference_store.api.access import Access, Asking, GuardedRoute, needs
+from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.policies import allowed, answer, shown, version
@@ -18,6 +18,7 @@ from inference_store.api.policy_changes import asked_of, decided, looked_at, tre
 from inference_store.api.policy_changes import shown as shown_lost
 from inference_store.api.policy_places import PLACES, Place
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.policies import (
     PolicyBody,
@@ -35,7 +36,7 @@ from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
 Route = TypeVar("Route", bound=Callable[..., Any])
-router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+router = make_router("retention")
 
 _SAVED: Any = {"rules": {"__all__": {"saved"}}}
 
@@ -100,6 +101,7 @@ class _Change(_Look):
             expected=self.expected,
             grace_seconds=self.grace(lost),
             reason=reason,
+            unmeasured=lost.unmeasured if lost.tightened else 0,
         )
         await self.ledger.write(kind, said, actor=self.access.who, note=_noted)
 

@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
-from inference_store.api.access import Access, Asking, GuardedRoute, needs
+from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
 from inference_store.api.dependencies import BlobStore, Querying, Settings
@@ -15,6 +15,7 @@ from inference_store.api.filters import read_filter
 from inference_store.api.inference_pages import Asked, ShownPage, deadline, fingerprint, page_of
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import Conditions, InferenceQuery
@@ -27,7 +28,7 @@ from inference_store.store.queries.sort import resolve
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
-router = APIRouter(route_class=GuardedRoute, tags=["inferences"])
+router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."
 
 

@@ -4,14 +4,15 @@ from dataclasses import asdict
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Request
+from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import cursors, moments
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named, text
 from inference_store.api.dependencies import LedgerOf, Reading, Writing
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.reconciliations import (
@@ -30,7 +31,7 @@ from inference_store.store.reconciling import orphans, reconciliations
 from inference_store.store.reconciling.reconciliations import Finding, Reconciliation
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["reconciliation"])
+router = make_router("reconciliation")
 _PATH = "/reconciliations"
 _FORETOLD: dict[int | str, dict[str, Any]] = {
     200: {"model": ForetoldOrphans, "description": "What would go, of a `dry_run`."}

@@ -3,15 +3,16 @@
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import Depends, Query
 
 from inference_store.api import moments
-from inference_store.api.access import Asking, GuardedRoute, Over, needs
+from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.policies import allowed
 from inference_store.api.policy_places import PLACES, Place
 from inference_store.api.problems import refusals
+from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.runs import RunPage, ShownRun
 from inference_store.store.access import Action
@@ -20,7 +21,7 @@ from inference_store.store.retention import runs
 from inference_store.store.retention.policies import Of
 from inference_store.store.rights import Right
 
-router = APIRouter(route_class=GuardedRoute, tags=["retention"])
+router = make_router("retention")
 
 
 @router.get(

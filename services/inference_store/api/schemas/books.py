@@ -119,9 +119,7 @@ class ProducerAccount(Shown):
     `given = arrived + all holes`.
     """
 
-    model_config = ConfigDict(
-        use_attribute_docstrings=True, json_schema_extra={"examples": [_DEAD]}
-    )
+    model_config = ConfigDict(json_schema_extra={"examples": [_DEAD]})
 
     producer: str
     state: State

@@ -52,6 +52,20 @@ class ErasureRequest(Body):
     """Everything of one subject, dead letters and parked events too."""
     dry_run: Flag = False
     """Whether it is only counted what would go."""
+    uids: Flag = False
+    """Whether a dry run lists the uids that would go as well, page by page."""
+    limit: Annotated[int, Field(strict=True, ge=1, le=10_000)] = 1000
+    """Of a list of uids: at most so many in one answer."""
+    cursor: Annotated[str, Field(max_length=1024)] | None = None
+    """Of a list of uids: the `next` of the answer before."""
+
+    @model_validator(mode="after")
+    def _lists_of_dry_runs(self) -> "ErasureRequest":
+        if self.uids and not self.dry_run:
+            raise ValueError("`uids` lists what would go: give `dry_run` as well")
+        if not self.uids and self.model_fields_set & {"limit", "cursor"}:
+            raise ValueError("`limit` and `cursor` are of a list of uids: give `uids` as well")
+        return self
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "ErasureRequest":
@@ -74,17 +88,19 @@ class ErasureRequestAcross(Models, ErasureRequest):
 
 
 class ForetoldOfModel(Shown):
-    """What would go of one model."""
+    """What would go of one model. What legal holds keep is counted in `held` alone."""
 
     model_id: str
     inferences: int
     objects: int
     bytes: int
-    """Of the data whose sizes are known."""
+    """Of the objects whose sizes are known."""
     unknown_sizes: int
-    """Inferences whose datum has no known size."""
+    """Inferences whose objects have no known size."""
+    dead_letters: int
+    parked_events: int
     held: int
-    """Inferences that match and that a legal hold keeps."""
+    """More of them, inferences, dead letters and parked events, which legal holds keep."""
     undecided: int
     """Inferences that a query by this filter shows and that stay: not all of their metadata or
     predictions is indexed, and what is missing may say otherwise."""
@@ -94,15 +110,26 @@ class ForetoldOfModel(Shown):
     """Time was over before all was looked at: there may be more."""
 
 
+class GoingUid(Shown):
+    """An inference that would go."""
+
+    model_id: str
+    uid: UUID
+
+
 class Foretold(ForetoldOfModel):
     """What an erasure would erase; nothing was marked."""
 
     model_id: str | None  # type: ignore[assignment]
     """Null: several."""
     models: list[ForetoldOfModel]
-    """Of each model of which anything would go, or is undecided."""
+    """Of each model of which anything would go, is held, or is undecided."""
     not_found: list[str]
     """Those of `inference_ids` that no inference has."""
+    uids: list[GoingUid] | None
+    """Where they are asked for: a page of what would go, of each model in order of time."""
+    next: str | None
+    """The `cursor` of the next page; null: there is none."""
 
 
 class Progress(Shown):

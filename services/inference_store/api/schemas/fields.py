@@ -6,29 +6,38 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
     Strict,
     WithJsonSchema,
+    model_validator,
 )
 
+from inference_store.store.documented import Documented
 from inference_store.store.json_text import storable
 from inference_store.store.metadata import MetadataCaps
 from inference_store.store.metadata.values import read_timestamp
 
+_MOST_FIELDS = 100
 
-class Body(BaseModel):
+
+class Body(Documented):
     """A body of a request: unknown fields are refused by name."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few_fields(cls, value: Any) -> Any:
+        # Each unknown one would be a fault of its own, and costs more than reading it.
+        if isinstance(value, dict) and len(value) > _MOST_FIELDS:
+            raise ValueError(f"an object here has at most {_MOST_FIELDS} fields")
+        return value
 
 
-class Shown(BaseModel):
+class Shown(Documented):
     """A body of an answer."""
-
-    model_config = ConfigDict(use_attribute_docstrings=True)
 
 
 def _whole(value: Any) -> Any:

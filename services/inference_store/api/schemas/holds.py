@@ -86,7 +86,7 @@ class ReleaseParameters(Parameters):
 
 
 class ShownHold(Shown):
-    """A legal hold."""
+    """A legal hold; `erased:…` stands for each value that an erasure took."""
 
     id: UUID
     name: str

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_store.api.filters import FilterLang
+from inference_store.store.documented import field_docs
 from inference_store.store.queries.sort import NEWEST_FIRST
 
 from .fields import Instant, ShortText
@@ -14,7 +15,13 @@ from .questions import Cursor, Fields, Include, InferenceQuery, Sort, Window
 class Parameters(BaseModel):
     """Query parameters: text that is read as what it should be."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid")
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: object) -> None:
+        """FastAPI documents parameters by their fields, never by the model's JSON schema."""
+        for name, told in field_docs(cls).items():
+            cls.model_fields[name].description = told
 
 
 class PageParameters(Parameters):

@@ -11,7 +11,8 @@ from inference_store.store.cql2.tree import Node
 from inference_store.store.retention.policies import MOST_RULES, Ages, AskedRule, Bounds
 from inference_store.store.retention.policies.rules import check_rules, check_says_something
 
-from .fields import Body, ShortText, Shown
+from .fields import ShortText, Shown
+from .links import Parameters
 
 
 def _filter_schema(schema: dict[str, Any]) -> None:
@@ -60,7 +61,7 @@ class PolicyBody(Bounds):
             yield AskedRule(rule, tree, source, rule.types)
 
 
-class Reason(Body):
+class Reason(Parameters):
     """Why."""
 
     reason: ShortText | None = None
@@ -106,6 +107,7 @@ class Losing(Shown):
     bytes: int
     """Of those whose size is known: all objects of an inference, the datum of an input."""
     unknown_sizes: int
+    """Under a limit by bytes, of all inferences: the answer is `partial` then."""
     held: int
     """More of them, which legal holds keep."""
     oldest: datetime | None

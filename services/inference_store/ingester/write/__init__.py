@@ -1,6 +1,6 @@
 """Writing a batch: rows, books, dead letters, parked events and references, all or nothing."""
 
 from .guards import ErasedMeanwhile, RegistrationGone
-from .writer import Outcomes, Writer
+from .writer import Settled, Writer
 
-__all__ = ["ErasedMeanwhile", "Outcomes", "RegistrationGone", "Writer"]
+__all__ = ["ErasedMeanwhile", "RegistrationGone", "Settled", "Writer"]

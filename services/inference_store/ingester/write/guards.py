@@ -9,15 +9,20 @@ from inference_store.ingester.arrivals import Arrivals
 from inference_store.ingester.batch import MissingBlob, Read
 from inference_store.store import inferences, registrations
 from inference_store.store.books import Outcome
+from inference_store.store.dictionary import Dictionary
 from inference_store.store.indexing import Indexable
 from inference_store.store.inferences import Part
 from inference_store.store.retention import erasures, tombstones
 
-from .results import item_of
+from .results import item_of, labels_of
 
 
 class RegistrationGone(Exception):
     """A model was removed while its events were being read: read them again."""
+
+
+class LabelsGone(RegistrationGone):
+    """A label was removed, for nothing had it: read the events again, which makes it anew."""
 
 
 class ErasedMeanwhile(Exception):
@@ -29,6 +34,21 @@ async def keep_registrations(connection: AsyncConnection, reads: Sequence[Read])
     models = {r.result.registration.model for r in reads if isinstance(r.result, Indexable)}
     if models and not await registrations.keep(connection, models):
         raise RegistrationGone
+
+
+async def keep_labels(
+    connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[Read]
+) -> None:
+    """See that the batch's labels are there. After `keep_registrations`, without whose lock none is
+    removed. Raises LabelsGone."""
+    used = {
+        (item.registration.model, number)
+        for item in (read.result for read in reads if isinstance(read.result, Indexable))
+        for label in labels_of(item)
+        if (number := dictionary.labels.number(item.registration.model, label)) is not None
+    }
+    if used and not await dictionary.has_labels(connection, used):
+        raise LabelsGone
 
 
 async def refuse_erased(

@@ -33,6 +33,12 @@ def item_of(read: Read) -> Indexable:
     return read.result
 
 
+def labels_of(item: Indexable) -> set[str]:
+    """The labels of its predictions."""
+    found = (prediction.label for prediction in item.predictions.items or ())
+    return {label for label in found if label is not None}
+
+
 def waits(missing: MissingBlob) -> Trouble:
     """Why an event is parked."""
     detail = missing.detail or f"{missing.storage_key} is not there yet"

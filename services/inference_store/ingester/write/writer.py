@@ -4,7 +4,7 @@ Order of the effects: names for new keys and labels, and missing spans, in trans
 own (a crash leaves a name or a span that nothing uses yet); then one transaction:
 
 1. lock the partitions' rows in the books (Fenced, if another consumer was here);
-2. keep the registrations from being removed;
+2. keep the registrations and the labels from being removed;
 3. sort out what may not be stored; parents, children, references;
 4. dead letters and parked events;
 5. the books move from lo to hi;
@@ -18,7 +18,7 @@ written again by whoever repeats the batch, and is deleted where the event may n
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -44,13 +44,15 @@ from .guards import (
     ErasedMeanwhile,
     erase_parts_again,
     expire_parts,
+    keep_labels,
     keep_registrations,
     refuse_erased,
 )
-from .results import item_of, settled_of, sidecars_of, unindexable, waits
+from .results import item_of, labels_of, settled_of, sidecars_of, unindexable, waits
 
-Outcomes = Mapping[Place, Counter[Outcome]]
-Check = Callable[[AsyncConnection, Outcomes], Awaitable[None]]
+Settled = Sequence[tuple[Read, Outcome]]
+"""What became of each event that was read."""
+Check = Callable[[AsyncConnection, Settled], Awaitable[None]]
 T = TypeVar("T")
 _MOST_LOOKS = 5
 # How many objects are written between two signs of life.
@@ -97,15 +99,14 @@ class Writer:
             names = keys.setdefault(model, set())
             names.update(leaf.name for leaf in item.metadata.leaves)
             names.update(presence.name for presence in item.metadata.presences)
-            found = (prediction.label for prediction in item.predictions.items or ())
-            labels.setdefault(model, set()).update(label for label in found if label is not None)
+            labels.setdefault(model, set()).update(labels_of(item))
         await self._dictionary.resolve(keys, labels)
         instants = [item.event.received_at for item in items]
         missing = self._spans.missing(instants)
         if missing:
             self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
 
-    async def write(self, batch: Batch, within_limit: Check) -> Outcomes:
+    async def write(self, batch: Batch, within_limit: Check) -> Settled:
         """Write a batch. Raises Fenced; RegistrationGone; BlobsAway; the database's trouble.
 
         `within_limit` sees the outcomes before the commit; what it raises rolls back.
@@ -114,9 +115,9 @@ class Writer:
             await self.prepare(batch.reads)
         failpoint("ingester.write.before")
         with stage(STAGE_SECONDS, "transaction"):
-            outcomes = await self.attempt(partial(self._commit, batch, within_limit))
+            settled = await self.attempt(partial(self._commit, batch, within_limit))
         failpoint("ingester.commit.after")
-        return outcomes
+        return settled
 
     async def attempt(self, work: Callable[[bool], Awaitable[T]]) -> T:
         """Run a transaction; again one event by one where Postgres refuses a value of some."""
@@ -134,22 +135,23 @@ class Writer:
                 one_by_one = True
         raise ErasedMeanwhile
 
-    async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Outcomes:
+    async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Settled:
         sidecars: list[Sidecar] = []
         async with self._engine.begin() as connection:
             for share in sorted(batch.shares, key=lambda share: share.place):
                 await books.hold(connection, share.place, share.lo)
-            outcomes = await self.index(
+            settled = await self.index(
                 connection, batch.reads, sidecars=sidecars, one_by_one=one_by_one
             )
-            await within_limit(connection, outcomes)
+            await within_limit(connection, settled)
+            outcomes = _by_place(settled)
             with stage(STAGE_SECONDS, "books"):
                 for share in sorted(batch.shares, key=lambda share: share.place):
                     await _move(connection, share, outcomes.setdefault(share.place, Counter()))
             failpoint("ingester.write.books")
             await self.put(sidecars)
             failpoint("ingester.commit.before")
-        return outcomes
+        return settled
 
     async def put(self, sidecars: Sequence[Sidecar]) -> None:
         """Write the sidecars of what the caller's transaction inserts. Raises BlobsAway."""
@@ -170,7 +172,7 @@ class Writer:
         *,
         sidecars: list[Sidecar],
         one_by_one: bool = False,
-    ) -> dict[Place, Counter[Outcome]]:
+    ) -> Settled:
         """Write what was read, in the caller's transaction; answers what became of each.
 
         Adds to `sidecars` those that the caller has to `put` before it commits.
@@ -182,16 +184,14 @@ class Writer:
             await dead_letters.add(connection, [(r.record, t) for r, t in arrivals.dead])
             missing = [(r.record, waits(m), m.storage_key) for r, m in arrivals.missing]
             await parked.add(connection, missing, self._schedule)
-        outcomes: dict[Place, Counter[Outcome]] = {}
-        for read, outcome in (*stored, *settled_of(arrivals)):
-            outcomes.setdefault(read.record.place, Counter())[outcome] += 1
-        return outcomes
+        return [*stored, *settled_of(arrivals)]
 
     async def store(
         self, connection: AsyncConnection, reads: Sequence[Read], *, one_by_one: bool = False
     ) -> tuple[Arrivals, list[tuple[Read, Outcome]]]:
         """Write what may be stored, in the caller's transaction; what may not is the caller's."""
         await keep_registrations(connection, reads)
+        await keep_labels(connection, self._dictionary, reads)
         with stage(STAGE_SECONDS, "sort_out"):
             arrivals = await sort_out(connection, reads)
         if arrivals.spans_gone:
@@ -242,6 +242,14 @@ class Writer:
                     raise
                 arrivals.dead.append((read, unindexable(read, error)))
         return frozenset(written)
+
+
+def _by_place(settled: Settled) -> dict[Place, Counter[Outcome]]:
+    """How often each outcome was had, by partition."""
+    outcomes: dict[Place, Counter[Outcome]] = {}
+    for read, outcome in settled:
+        outcomes.setdefault(read.record.place, Counter())[outcome] += 1
+    return outcomes
 
 
 async def _move(connection: AsyncConnection, share: Share, counts: Counter[Outcome]) -> None:

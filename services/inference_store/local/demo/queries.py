@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .models import DIGITS, FACES, FRAMES, PEOPLE
+from .models import DEMO_MODELS, DIGITS, FACES, FRAMES, PEOPLE
 from .rest import Rest
 
 _SHOWN = 3
@@ -55,12 +55,28 @@ QUERIES = (
 )
 
 FIRST = QUERIES[0]
+INCOMPLETE: Mapping[str, Any] = {
+    "filter": "request_problem IS NOT NULL OR response_problem IS NOT NULL"
+}
+"""Captures of which a part was lost, or cannot be read."""
 
 
 def asked(rest: Rest, query: DemoQuery) -> str:
     """The question, its `curl`, and what the store answers now. Raises LocalStackError."""
     answer = rest.ask("POST", query.path, query.body)
     return f"# {query.words}\n{rest.curl(query.path, query.body)}\n{short(answer)}\n"
+
+
+def told_incomplete(rest: Rest) -> str:
+    """How many captures are not whole, and how to see them; nothing where all are. Raises
+    LocalStackError."""
+    counts = {model.model_id: rest.count(model.model_id, INCOMPLETE) for model in DEMO_MODELS}
+    return "".join(
+        f"# {count} captures of {model_id} are not whole; their flags say why:\n"
+        f"{rest.curl(f'/v1/models/{model_id}/inferences/query', INCOMPLETE)}\n"
+        for model_id, count in counts.items()
+        if count
+    )
 
 
 def short(answer: Mapping[str, Any]) -> str:

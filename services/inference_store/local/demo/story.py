@@ -9,7 +9,7 @@ from inference_store.local.postgres_home import OPEN_FOLDER
 from inference_store.local.stack import Stack, running_stack
 
 from .models import DEMO_MODELS, FACES
-from .queries import FIRST, QUERIES, asked
+from .queries import FIRST, QUERIES, asked, told_incomplete
 from .rest import Rest
 from .screen import Screen
 
@@ -33,6 +33,8 @@ def tell(
             _feed(stack, rest, screen)
             for query in QUERIES:
                 screen.step(asked(rest, query))
+            if incomplete := told_incomplete(rest):
+                screen.say(incomplete)
             screen.say(_open_image(rest))
             screen.say(own_picture(stack.proxy, rest))
             screen.say(certificate(rest))

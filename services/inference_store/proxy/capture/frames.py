@@ -59,6 +59,7 @@ class Writer:
                 "kind": call.kind,
                 "named": call.model,
                 "version": call.version,
+                "operation": call.operation,
                 "transport": exchange.transport,
                 "method": exchange.method,
                 "path": exchange.path,
@@ -133,8 +134,17 @@ class Sent:
             responded_at=_time(head["responded_at"]),
             finished_at=_time(head["finished_at"]),
         )
-        call = Call(protocol, head["kind"], head["named"], head["version"])
+        operation = _operation(head, protocol)
+        call = Call(protocol, head["kind"], head["named"], head["version"], operation)
         return Work(exchange, call, self.rules, head["model"])
+
+
+def _operation(head: Mapping[str, Any], protocol: Protocol) -> str:
+    """Frames in a spool may be of a version that did not tell it."""
+    if "operation" in head:
+        return str(head["operation"])
+    call = protocol.recognise(protocol, head["method"], head["path"])
+    return "" if call is None else call.operation
 
 
 class Source(Shape):

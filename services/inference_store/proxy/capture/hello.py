@@ -39,7 +39,7 @@ def hello_from(reader: Reader) -> Hello:
     """The first frame. Raises EOFError where none came."""
     told = reader.hello()
     return Hello(
-        settings=ProxySettings(_env_file=None, **told["settings"]),  # type: ignore[call-arg]
+        settings=ProxySettings(**{"_env_file": None, **told["settings"]}),
         producer=told["producer"],
         booted_at=datetime.fromisoformat(told["booted_at"]),
         handed=told["handed"],

@@ -1,7 +1,9 @@
 """What an inference is called: the caller's own name for it where there is one."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from inference_store.proxy.exchange import Headers, header
 from inference_store.store.json_text import storable
@@ -15,6 +17,10 @@ _LONGEST = 256
 # Room for `-<index>`: a longer name is not taken.
 _LONGEST_BASE = _LONGEST - 8
 _MOST_ALIASES = 8
+
+
+Own: TypeAlias = tuple[str | None, str | None]
+"""What an inference alone is called in the request and in the answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +48,15 @@ def ids_of(
     response_id: str | None,
     request_headers: Headers,
     response_headers: Headers,
-    count: int,
+    own: Sequence[Own],
     clean: Callable[[str | None], str | None] = lambda name: name,
 ) -> Sequence[Ids]:
     """The ids of an exchange's inferences, in order: the request's, else the base id's header,
     else the answer's, else the request id's header, else the one made here.
 
-    Several are told apart by `-<index>`, and all of them are found by the name they share.
-    `clean`: what is left of one where values are redacted; None: nothing.
+    Several are found by the name they share, and told apart by the names that each has for itself
+    (`own`), else by `-<index>`. `clean`: what is left of one where values are redacted; None:
+    nothing.
     """
     made = header(response_headers, ID_HEADER)
     given = (
@@ -60,9 +67,22 @@ def ids_of(
         made,
     )
     names = _distinct(map(clean, given)) or (str(uuid7()),)
-    if count == 1:
+    if len(own) == 1:
         return (Ids(names[0], names[1:_MOST_ALIASES]),)
-    return [Ids(f"{names[0]}-{index}", names[:_MOST_ALIASES]) for index in range(count)]
+    each_own = [_distinct(map(clean, each)) for each in own]
+    times = Counter(name for each in each_own for name in each)
+    taken = {name for name, count in times.items() if count == 1}
+    return [_one_of(index, each, names, taken) for index, each in enumerate(each_own)]
+
+
+def _one_of(index: int, own: Sequence[str], shared: Sequence[str], taken: set[str]) -> Ids:
+    """The ids of one of several inferences. `taken`: names that one of them alone has."""
+    alone = [name for name in own if name in taken]
+    others = [name for name in (*own, *shared) if name not in taken]
+    if alone:
+        return Ids(alone[0], (*alone[1:], *others)[:_MOST_ALIASES])
+    made = f"{others[0]}-{index}" if others else str(uuid7())
+    return Ids(str(uuid7()) if made in taken else made, tuple(others[:_MOST_ALIASES]))
 
 
 def storable_name(text: str | None, otherwise: str) -> str:

@@ -44,6 +44,8 @@ class Prepared:
     sequence: int
     blobs: tuple[Blob, ...]
     messages: tuple[Message, ...]
+    problems: tuple[str, ...] = ()
+    """What is wrong with the capture. Counted when it is prepared, so not in the file."""
 
     @property
     def size(self) -> int:

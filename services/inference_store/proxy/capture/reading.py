@@ -5,6 +5,7 @@ from typing import Any
 
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.metadata_header import from_header
+from inference_store.proxy.protocols.problems import Reason, lacks
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
 from inference_store.proxy.rules import Rules, rules_of
 
@@ -15,7 +16,11 @@ from .work import Work
 def read_by_protocol(work: Work, exchange: Exchange) -> Reading:
     """What the protocol reads in an exchange, redacted or not; at least one inference."""
     rules = work.rules
-    model = Model(task_type=rules.task_type, batched=rules.batched, dialect=rules.dialect)
+    model = Model(
+        task_type=rules.task_type or work.registered.task_type,
+        batched=rules.batched or work.registered.batched,
+        dialect=rules.dialect,
+    )
     reading = work.call.protocol.read(exchange, work.call, model)
     # A header's metadata are about every inference; what the body says of one wins.
     given = from_header(exchange.request_headers)
@@ -52,6 +57,12 @@ def standard_of(reading: Reading, exchange: Exchange, rules: Rules) -> dict[str,
     found = dict(reading.standard)
     found |= header_metadata(exchange.request_headers, rules.metadata_headers)
     return found if trace is None else found | {"traceparent": trace[0]}
+
+
+def reasons_of(reading: Reading, exchange: Exchange) -> list[Reason]:
+    """What is wrong with a capture: what is missing of its bodies, and what was not read."""
+    found = [] if reading.problem is None else list(reading.problem.reasons)
+    return [*lacks(exchange.request, "request"), *lacks(exchange.response, "response"), *found]
 
 
 def is_ok(exchange: Exchange, reading: Reading, inference: Inference) -> bool:

@@ -16,20 +16,13 @@ import structlog
 
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 from inference_store.store.blobs import Blobs
-from inference_store.store.metrics import (
-    CAPTURE_SECONDS,
-    CAPTURE_TROUBLE,
-    CAPTURES,
-    CAPTURES_DROPPED,
-    CUT_BODIES,
-    from_zero,
-)
+from inference_store.store.metrics import CAPTURE_SECONDS, INCOMPLETE_CAPTURES
 from inference_store.store.metrics_of_two import samples_of
-from inference_store.store.producer_reports import DROP_REASONS
 from inference_store.store.stages import stage
 
 from .arrivals import Arrivals
 from .budget import Budget
+from .counting import begin_metrics
 from .counts import Counts
 from .deliveries import Deliveries, Held, Spooled, Store, Topic, release
 from .frames import Reader, Sent
@@ -40,9 +33,9 @@ from .patience import SERVERS
 from .prepare import Preparation
 from .prepared import Prepared
 from .publisher import Publisher
+from .registrations import Registrations
 from .reporting import Reporting
 from .spools import Spools
-from .work import Work
 
 # Exchanges on their way for each thread that writes blobs: the others wait for Kafka.
 _ON_THEIR_WAY: Final = 4
@@ -81,7 +74,8 @@ class Recorder:
         )
         self._handed_before = hello.handed
         self._budget = Budget(page.cells, settings.proxy_capture_bytes)
-        self._preparation = Preparation(settings)
+        self._registrations = Registrations(settings)
+        self._preparation = Preparation(settings, self._registrations.of)
         self._blobs = None if store is not None else Blobs(settings, threads=1)
         self._topic = topic or Publisher(settings)
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="capture-read")
@@ -103,19 +97,21 @@ class Recorder:
         self._spooled = asyncio.Event()
         # one is counted in the decoding thread, the other in the loop's
         self._queued, self._gone = 0, 0
-        _begin_metrics()
+        begin_metrics()
 
     async def run(self) -> None:
         """Publish what comes until the socket ends, then what is left, as long as there is time."""
         self._loop = asyncio.get_running_loop()
         await asyncio.to_thread(self._spools.open)
+        await asyncio.to_thread(self._registrations.open)
         self._counts.go_on(self._handed_before, self._spools.own_waiting)
         senders = _ON_THEIR_WAY * self._settings.proxy_upload_threads
         drainers = senders if self._settings.proxy_spool == "all" else _DRAINING
         work = [self._send_queued() for _ in range(senders)]
         if self._spools.is_on:
             work += [self._drain() for _ in range(drainers)]
-        tasks = [asyncio.create_task(each) for each in (*work, self._report(), self._tell())]
+        work += [self._report(), self._tell(), self._registrations.keep_current()]
+        tasks = [asyncio.create_task(each) for each in work]
         _log.info("capturing", action="capture_started", producer=self._counts.producer)
         reading = self._loop.run_in_executor(self._reading, self._arrivals.read)
         await self._loop.run_in_executor(self._decoding, self._decode)
@@ -164,7 +160,6 @@ class Recorder:
         try:
             with stage(CAPTURE_SECONDS, "prepare"):
                 work = sent.work(self._protocols)
-                _count_cuts(work)
                 chosen = self._preparation.choose(work)
                 if chosen is None:
                     self._counts.sample_out()
@@ -184,6 +179,8 @@ class Recorder:
             self._budget.free(sent.reserved)
             self._counts.drop("unreadable")
         else:
+            for reason in prepared.problems:
+                INCOMPLETE_CAPTURES.labels(reason).inc()
             self._pass_on(prepared, sent.reserved)
 
     def _pass_on(self, prepared: Prepared, reserved: int) -> None:
@@ -283,16 +280,3 @@ class Recorder:
             spooled=spooled,
             lost=report.dropped.get("left", 0),
         )
-
-
-def _count_cuts(work: Work) -> None:
-    for body in (work.exchange.request, work.exchange.response):
-        if not body.whole:
-            CUT_BODIES.labels("request" if body is work.exchange.request else "response").inc()
-
-
-def _begin_metrics() -> None:
-    from_zero(CAPTURES, ("sampled_out", "dropped", "published"))
-    from_zero(CAPTURES_DROPPED, DROP_REASONS)
-    from_zero(CUT_BODIES, ("request", "response"))
-    from_zero(CAPTURE_TROUBLE, SERVERS)

@@ -1,9 +1,8 @@
 """Taking out what must not be kept, before anything is written.
 
 The request is redacted before it is read, so that whatever is made of it has lost the same; then
-the answer, into which engines copy the caller's metadata, and in which the values that were taken
-out are looked for (`taken.py`). What cannot be read cannot be redacted: where a rule names a part
-of it, it is not kept at all.
+the answer, in which the values that were taken out are looked for (`taken.py`). What cannot be
+read cannot be redacted: where a rule names a part of it, it is not kept at all.
 """
 
 import hmac
@@ -18,6 +17,7 @@ from inference_store.proxy.base64_text import from_base64
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.metadata_header import BINARY_HEADER, utf8
 from inference_store.proxy.protocols.content_encoding import decoded
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Inference, Reading
 from inference_store.proxy.rules import Redaction
 from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
@@ -81,10 +81,8 @@ class Redactor:
         body = self._redacted_body(exchange)
         if body is None:
             # `size` tells that there was one, and that it is not kept
-            size, self._unread = exchange.request.size, True
-            return replace(
-                exchange, request_headers=headers, request=Body(size=size, whole=size == 0)
-            )
+            self._unread = True
+            return replace(exchange, request_headers=headers, request=exchange.request.dropped())
         return replace(
             exchange,
             request_headers=headers_of(body[0], body[1], headers),
@@ -93,6 +91,7 @@ class Redactor:
 
     def reading(self, reading: Reading, exchange: Exchange) -> Reading:
         """What was read of it, without what came by headers, gRPC or the answer."""
+        problem = reading.problem
         # No path leads into messages, so one takes the whole input.
         by_path = exchange.transport == "grpc" and bool(self._paths)
         drops = self.drops_input or by_path
@@ -114,7 +113,7 @@ class Redactor:
             inferences=[self._answered(each, exchange) for each in inferences],
             standard=standard,
             error=self._told(reading.error, exchange),
-            problem=self._told(reading.problem, exchange),
+            problem=problem and Problem(self._told(problem, exchange) or "", *problem.reasons),
         )
 
     def answered(self, exchange: Exchange) -> Exchange:
@@ -226,15 +225,16 @@ class Redactor:
 
     def _note_input(self, reading: Reading) -> None:
         """A datum that is a text may be repeated, too."""
-        for each in reading.inferences:
+        for data in (each.data or b"" for each in reading.inferences):
             with suppress(UnicodeDecodeError):
-                self._taken.note((each.data or b"").decode(), GONE)
+                self._taken.note(data.decode(), GONE)
 
     def _note_id(self, reading: Reading) -> None:
         """Where a path takes the id out: over gRPC it is no part of what is redacted."""
-        for steps, rule in self._paths:
-            if steps == _ID and reading.request_id:
-                self._changed(rule, reading.request_id)
+        names = (reading.request_id, *(each.request_id for each in reading.inferences))
+        for rule in (rule for steps, rule in self._paths if steps == _ID):
+            for name in filter(None, names):
+                self._changed(rule, name)
 
     def _inference(self, inference: Inference, exchange: Exchange) -> Inference:
         changes: dict[str, Any] = {}

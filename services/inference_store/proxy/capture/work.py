@@ -6,15 +6,19 @@ from inference_store.proxy.exchange import Body, Exchange, header
 from inference_store.proxy.protocols.protocol import Call
 from inference_store.proxy.rules import Rules
 
+from .registered import NOT_REGISTERED, Registered
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One exchange to capture. `model`: its name, which the rules may map to another id."""
+    """One exchange to capture. `model`: its name, which the rules may map to another id;
+    `registered`: what the api says of it."""
 
     exchange: Exchange
     call: Call
     rules: Rules
     model: str
+    registered: Registered = NOT_REGISTERED
 
 
 def without_cut_bodies(work: Work) -> Work:

@@ -3,9 +3,10 @@
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, FilePath, model_validator
 
 from inference_store.proxy.rules import Redaction, Rules, Sampling, matches
+from inference_store.store.documented import Documented
 from inference_store.store.task_types import TASK_TYPES, task_type_of
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -35,8 +36,8 @@ def _target(text: str) -> str:
     return text
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+class _Entry(Documented):
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class UpstreamEntry(_Entry):

@@ -14,6 +14,7 @@ from . import shutdown
 from .ending import Context, UpstreamCall, cut_off, end, fail, number, refused
 from .metadata import passed
 from .methods import SHUTDOWN, Method, names
+from .omi_versions import OmiVersions
 from .onward import Onward, Route
 from .seen import Captures, Seen
 from .streams import exchanged
@@ -27,6 +28,7 @@ class Forwarding:
         self._route = route
         self._captures = captures
         self._by_model = by_model
+        self._omi_versions = OmiVersions()
 
     async def unary(self, path: str, method: Method, request: bytes, context: Context) -> bytes:
         """One message each way."""
@@ -52,6 +54,7 @@ class Forwarding:
             cut_off(context, seen)
             raise
         await _finish(call, context, seen, answer)
+        self._omi_versions.note(onward, path, answer)
         await fail(context)
         return answer
 
@@ -79,7 +82,8 @@ class Forwarding:
     def _onward(self, path: str, method: Method, first: Any) -> Onward | None:
         """By the first message, where there is one."""
         named = names(method, first) if isinstance(first, bytes) else (None, None)
-        return self._route(path, *named)
+        onward = self._route(path, *named)
+        return onward and self._omi_versions.added(onward, path)
 
 
 async def _finish(call: UpstreamCall, context: Context, seen: Seen, answer: bytes) -> None:

@@ -47,6 +47,8 @@ METHODS: Final[Mapping[str, Method]] = {
     **{_OMI + name: _OF_A_SERVER for name in ("Status", "Run", "Shutdown")},
 }
 UNKNOWN: Final = Method(unary=False)
+STATUS: Final = _OMI + "Status"
+RUN: Final = _OMI + "Run"
 SHUTDOWN: Final = _OMI + "Shutdown"
 
 

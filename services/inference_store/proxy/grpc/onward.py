@@ -19,6 +19,8 @@ class Onward:
     channel: grpc.aio.Channel
     call: Call | None = None
     """None: it only passes through."""
+    is_unrecognised: bool = False
+    """It passes through, though it may be an inference."""
     upstream: str = ""
     """Its name in the configuration."""
     rules: Rules = _NO_RULES

@@ -22,6 +22,11 @@ _PINGS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
 )
+# A connection without a call ends in time, and one that does not even greet.
+_IDLE: Final = (
+    ("grpc.server_handshake_timeout_ms", 20_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+)
 # Two proxies on one port would share its calls without a word.
 _ALONE: Final = (("grpc.so_reuseport", 0),)
 
@@ -82,16 +87,24 @@ def server(
     by_model: bool,
     message_bytes: int = MESSAGE_BYTES,
     most_calls: int = MOST_CALLS,
+    most_connections: int = MOST_CALLS,
     compression: grpc.Compression | None = None,
 ) -> grpc.aio.Server:
     """A server without ports: add them, start it, and stop it with a grace. Inside the loop.
 
-    `by_model`: a stream's first message is waited for, as it says where the stream goes; not where
+    `most_connections` at once: others are closed. `by_model`: a stream's first message is waited
+    for, as it says where the stream goes; not where
     there is one upstream only. `most_calls` at once: more are refused with RESOURCE_EXHAUSTED.
     `compression` of answers: gRPC does not say what the upstream's was.
     """
     return grpc.aio.server(
         handlers=(_EveryMethod(Forwarding(route, captures, by_model=by_model), most_calls),),
-        options=(*options(message_bytes), *_PINGS, *_ALONE),
+        options=(
+            *options(message_bytes),
+            *_PINGS,
+            *_ALONE,
+            *_IDLE,
+            ("grpc.max_allowed_incoming_connections", most_connections),
+        ),
         compression=compression,
     )

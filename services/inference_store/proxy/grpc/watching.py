@@ -25,7 +25,13 @@ _FAILED: Final = frozenset(
 
 def watch(onward: Onward, path: str, context: Context, seen: Seen) -> None:
     """From now on; `seen` knows at its end how the call ended."""
-    watched = Watched("grpc", onward.call, onward.upstream, lambda: _said(path, context))
+    watched = Watched(
+        "grpc",
+        onward.call,
+        onward.upstream,
+        lambda: _said(path, context),
+        is_unrecognised=onward.is_unrecognised,
+    )
     add_done_callback: Any = context.add_done_callback  # the stubs want an instance of a class
     add_done_callback(lambda _: watched.end(_outcome_of(seen.code), seen.code))
 

@@ -9,6 +9,7 @@ import grpc
 from grpc import ChannelConnectivity, StatusCode
 
 from inference_store.grpc_messages import message
+from inference_store.proxy.protocols.v2.items import Run
 
 from .about import About, about_of
 
@@ -28,9 +29,11 @@ class ContainerFailed(Exception):
     `status`: as HTTP has it: 422 what was sent, 500 the model, 503 it is away, 504 too late.
     """
 
-    def __init__(self, status: int, sentence: str) -> None:
+    def __init__(self, status: int, sentence: str, *, run: Run | None = None) -> None:
+        """`run`: what the container said itself; None: it said nothing."""
         super().__init__(sentence)
         self.status = status
+        self.run = run
 
 
 class Container:
@@ -71,18 +74,20 @@ class Container:
 
     async def _ask(self) -> About:
         status = await self._call("Status", message("StatusRequest")(), self._status_seconds)
-        _expect_good(status)
-        return about_of(status)
+        about = about_of(status)
+        _expect_good(status, about)
+        return about
 
     async def run(
         self, items: Sequence[Mapping[str, bytes]], *, explain: bool, detect_drift: bool
-    ) -> list[Any]:
+    ) -> tuple[list[Any], Run]:
         """An OutputItem for each item, in Runs of the size that the container takes.
 
         Raises ContainerFailed: what one Run refuses fails the call.
         """
         about = await self.about()
         found: list[Any] = []
+        codes: list[int] = []
         for first in range(0, len(items), about.batch_size):
             batch = items[first : first + about.batch_size]
             inputs = [message("InputItem")(input=item) for item in batch]
@@ -90,8 +95,9 @@ class Container:
                 inputs=inputs, explain=explain, detect_drift=detect_drift
             )
             answer = await self._call("Run", request, about.run_seconds or self._run_seconds)
-            found.extend(_outputs(answer, len(batch)))
-        return found
+            found.extend(_outputs(answer, len(batch), about))
+            codes.append(answer.status_code)
+        return found, Run(max(codes, default=0), about.version or None)
 
     async def _call(self, name: str, request: Any, seconds: float) -> Any:
         ask: Any = self._channel.unary_unary(
@@ -120,18 +126,20 @@ def _failed(told: "asyncio.Task[About]") -> bool:
     return told.done() and (told.cancelled() or told.exception() is not None)
 
 
-def _outputs(answer: Any, count: int) -> Sequence[Any]:
+def _outputs(answer: Any, count: int, about: About) -> Sequence[Any]:
     """An output for each item; also of a Run that refuses all of its items, each for itself."""
     outputs: Sequence[Any] = answer.outputs
     if len(outputs) == count and not any(each.success for each in outputs):
         return outputs
-    _expect_good(answer)
+    _expect_good(answer, about)
     if len(outputs) == count:
         return outputs
-    raise ContainerFailed(500, f"the container answered {len(outputs)} items to {count}")
+    sentence = f"the container answered {len(outputs)} items to {count}"
+    raise ContainerFailed(500, sentence, run=Run(answer.status_code, about.version or None))
 
 
-def _expect_good(answer: Any) -> None:
+def _expect_good(answer: Any, about: About) -> None:
     if answer.status_code >= _LEAST_FAILED:
         sentence = answer.message or answer.status or f"status_code {answer.status_code}"
-        raise ContainerFailed(answer.status_code, sentence)
+        run = Run(answer.status_code, about.version or None)
+        raise ContainerFailed(answer.status_code, sentence, run=run)

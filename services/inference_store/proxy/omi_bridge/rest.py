@@ -1,7 +1,7 @@
 """V2 over REST in front of a container."""
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -32,7 +32,8 @@ def _guarded(container: Container) -> _Answer:
         try:
             return await _answer(container, request)
         except ContainerFailed as exc:
-            return _json({"error": str(exc)}, exc.status)
+            headers = answering.headers_of(exc.run)
+            return _json({"error": str(exc)}, exc.status, headers)
 
     return answer
 
@@ -71,12 +72,14 @@ async def _infer(container: Container, request: web.Request, name: str) -> web.R
     read = request_in(Body(parts=[raw], size=len(raw)), plain, flat=False)
     if read.request is None:
         raise ContainerFailed(400, read.problem or "the request is no V2")
-    answer = await answering.infer(container, read.request, name)
+    answer, run = await answering.infer(container, read.request, name)
     members = {"model_name": answer.model, "model_version": answer.version, "id": answer.id}
     written = envelope_json(members, answer.parameters, "outputs", answer.outputs)
-    return web.Response(body=written.text, content_type=_JSON)
+    added = answering.headers_of(run)
+    return web.Response(body=written.text, content_type=_JSON, headers=added)
 
 
-def _json(value: Any, status: int = 200) -> web.Response:
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     known = status if 400 <= status < 600 or status == 200 else 500
-    return web.Response(body=orjson.dumps(value), status=known, content_type=_JSON)
+    body = orjson.dumps(value)
+    return web.Response(body=body, status=known, content_type=_JSON, headers=headers)

@@ -1,10 +1,11 @@
 """Tensors ↔ files: element i of each input is a file of input item i, of the tensor's name."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from inference_store.proxy.base64_text import from_base64
 from inference_store.proxy.protocols.v2.elements import bytes_values
+from inference_store.proxy.protocols.v2.items import ERROR
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 from inference_store.proxy.protocols.v2.tensors import (
     BYTES,
@@ -15,8 +16,6 @@ from inference_store.proxy.protocols.v2.tensors import (
 from inference_store.store.json_text import UnreadableJson, read_json
 
 from .about import About, File
-
-ERROR: Final = "error"
 
 
 class NotFiles(ValueError):

@@ -7,6 +7,7 @@ from typing import Final
 from inference_store.proxy.exchange import Transport
 
 from .chariot_v2 import CHARIOT_V2
+from .control import may_infer
 from .kserve_v1 import KSERVE_V1
 from .omi import OMI
 from .openai import OPENAI
@@ -24,14 +25,16 @@ PROTOCOLS: Final = _table(V2_REST, V2_GRPC, CHARIOT_V2, KSERVE_V1, OPENAI, OMI, 
 """By name. Those that take every call come last."""
 
 
-def recognised(names: Collection[str], transport: Transport, method: str, path: str) -> Call | None:
+def recognised(
+    names: Collection[str], transport: Transport, method: str, *paths: str
+) -> Call | None:
     """The call to be captured, by the first protocol of these names that knows it; None: it passes
-    through. `method` and `path` as in `Exchange`."""
+    through. `paths`: one path, in each way in which a server may read it."""
     for name, protocol in PROTOCOLS.items():
         if name in names and protocol.transport == transport:
-            call = protocol.recognise(protocol, method, path)
-            if call is not None:
-                return call
+            for path in paths:
+                if (call := protocol.recognise(protocol, method, path)) is not None:
+                    return call
     return None
 
 
@@ -42,5 +45,6 @@ __all__ = [
     "Model",
     "Protocol",
     "Reading",
+    "may_infer",
     "recognised",
 ]

@@ -2,7 +2,7 @@
 
 An instance is a datum where there is a prediction to each, else the request is one datum. The
 datum is the bytes of an instance's base64 (`{"b64": …}`, alone or as its only member that is such;
-for images any string that is base64), its text, or its JSON.
+for images any string that is base64), its text, or its JSON as it was written.
 """
 
 import re
@@ -15,14 +15,14 @@ from inference_store.store.json_text import Json
 from inference_store.store.task_types import task_type_of
 
 from .answers import as_it_came, failure, in_v2, output
-from .documents import JSON, Document, data_of, read_document
+from .documents import JSON, Document, data_at, elements, member, read_document
+from .problems import Problem, joined
 from .protocol import Call, Inference, Model, Protocol, Reading
 from .v2.splitting import MOST_INFERENCES
 
 _PATH: Final = re.compile(
-    r"/v1/models/([^/]+?)(?:/versions/([^/:]+?))?(?::|%3[Aa])(?:predict|explain)/?"
+    r"/v1/models/([^/]+?)(?:/versions/([^/:]+?))?(?::|%3A)(predict|explain)/?"
 )
-_EXPLAIN: Final = re.compile(r"(?::|%3[Aa])explain/?")
 _ANSWERS: Final = ("predictions", "explanations")
 
 
@@ -32,15 +32,15 @@ def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
     if found is None:
         return None
     version = None if found[2] is None else unquote(found[2])
-    return Call(protocol, "infer", unquote(found[1]), version)
+    return Call(protocol, "infer", unquote(found[1]), version, operation=found[3])
 
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """An inference an instance, where there is a prediction to each or the call failed."""
     task_type = task_type_of(model.task_type)
-    request = read_document(exchange.request, exchange.request_headers, "the request")
+    request = read_document(exchange.request, exchange.request_headers, "request")
     answer = read_document(
-        exchange.response, exchange.response_headers, "the answer", exact=task_type.exact
+        exchange.response, exchange.response_headers, "response", exact=task_type.exact
     )
     ok, error = failure(exchange, answer)
     instances = _list(request, ("instances",))
@@ -53,10 +53,10 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
             Inference(data=datum, data_content_type=kind, response=response)
             for (datum, kind), response in zip(data, responses, strict=True)
         ],
-        action="explain" if _EXPLAIN.search(exchange.path) else "predict",
+        action=call.operation or "predict",
         ok=ok,
         error=error,
-        problem="; ".join(filter(None, (problem, answer.problem, mismatch))) or None,
+        problem=joined([problem, answer.problem, mismatch]),
     )
 
 
@@ -68,34 +68,34 @@ def _list(document: Document, names: tuple[str, ...]) -> list[Json]:
 
 def _data(
     request: Document, instances: list[Json], *, vision: bool
-) -> tuple[list[tuple[bytes, str | None]], str | None]:
+) -> tuple[list[tuple[bytes, str | None]], Problem | None]:
     if 0 < len(instances) <= MOST_INFERENCES:
-        return [_datum(instance, vision) for instance in instances], None
+        raw = request.raw
+        spans = elements(raw, member(raw, "instances"), len(instances))
+        pairs = zip(instances, spans, strict=True)
+        return [
+            _base64_in(value, vision) or data_at(raw, span, value) for value, span in pairs
+        ], None
     if instances:
-        return [(request.raw, JSON)], f"{len(instances)} instances are kept as one inference"
-    problem = request.problem or "the request has no list `instances`: its body is the datum"
+        sentence = f"{len(instances)} instances are kept as one inference"
+        return [(request.raw, JSON)], Problem(sentence, ("request", "not_divided"))
+    sentence = "the request has no list `instances`: its body is the datum"
+    problem = request.problem or Problem(sentence, ("request", "unreadable"))
     return [(request.raw, None if request.problem else JSON)], problem
 
 
 def _responses(
     answer: Document, count: int, call: Call, *, failed: bool
-) -> tuple[list[bytes | None], str | None]:
+) -> tuple[list[bytes | None], Problem | None]:
     """An answer to each datum; and what is wrong with their number."""
     predictions = _list(answer, _ANSWERS)
     if count == 1 or failed or answer.problem or not answer.raw.strip():
         return [as_it_came(answer)] * count, None
     if len(predictions) != count:
-        problem = f"{len(predictions)} predictions to {count} instances: kept as one inference"
-        return [], problem
+        sentence = f"{len(predictions)} predictions to {count} instances: kept as one inference"
+        return [], Problem(sentence, ("response", "not_divided"))
     named = {"model_name": call.model, "model_version": call.version}
     return [in_v2([output("predictions", [each])], **named) for each in predictions], None
-
-
-def _datum(instance: Json, vision: bool) -> tuple[bytes, str | None]:
-    found = _base64_in(instance, vision)
-    if found is not None:
-        return found
-    return data_of(instance)
 
 
 def _base64_in(instance: Json, vision: bool) -> tuple[bytes, str | None] | None:

@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 from inference_store.proxy.exchange import Exchange, Headers, Transport
 
+from .problems import Problem
+
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
 
@@ -23,6 +25,8 @@ class Call:
     model: str | None = None
     """The model's name in the path, unescaped; None: the body or the configuration says it."""
     version: str | None = None
+    operation: str = ""
+    """What the path asks for, in the protocol's word: `generate`, `explain`; "": there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,10 @@ class Inference:
     else the same in V2's JSON, `{"model_name", "id", "outputs": [...]}`."""
     metadata: Sequence[bytes] = field(default=(), repr=False)
     """The envelopes that the caller sent for it, as JSON; by key, the last one wins."""
+    request_id: str | None = None
+    """The caller's own id of this inference alone, where an exchange has several."""
+    response_id: str | None = None
+    """The same as the answer has it."""
     ok: bool | None = None
     """Where this inference fails or not by itself (an item of a batch); None: as the exchange."""
     error: str | None = None
@@ -75,8 +83,10 @@ class Reading:
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
-    problem: str | None = None
-    """What could not be read and where, in a sentence; None: all was read."""
+    not_split: bool = False
+    """It may be a batch, and is one inference all the same."""
+    problem: Problem | None = None
+    """What could not be read and where; None: all was read."""
 
 
 Read: TypeAlias = Callable[[Exchange, Call, Model], Reading]
@@ -97,8 +107,8 @@ class Protocol:
     title: str
     transport: Transport
     recognise: Callable[["Protocol", str, str], Call | None]
-    """From method and path (percent-escaped, no query): a call to be captured, or None: passed
-    through."""
+    """From method and path (percent-escaped, in its normal form, no query): a call to be captured,
+    or None: passed through."""
     read: Read
     strip: Strip | None = None
     """None: its requests hold no metadata that could be taken out."""

@@ -8,12 +8,12 @@ message.
 from typing import Any, Final
 
 from inference_store.proxy.exchange import Body, Exchange, Headers, Transport, header
+from inference_store.store.events import CaptureSide
 
 from .answers import as_it_came, failure, in_v2, output
 from .documents import media_type, parsed, read_bytes, text_or_base64
+from .problems import NAMES, Problem, joined, missing
 from .protocol import Call, Inference, Model, Protocol, Reading
-
-_WHAT: Final = "the answer"
 
 
 def recognise(protocol: Protocol, _method: str, _path: str) -> Call | None:
@@ -23,10 +23,10 @@ def recognise(protocol: Protocol, _method: str, _path: str) -> Call | None:
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     """One inference: the body and the answer."""
-    request = read_bytes(exchange.request, exchange.request_headers, "the request")
-    answer = read_bytes(exchange.response, exchange.response_headers, _WHAT)
+    request = read_bytes(exchange.request, exchange.request_headers, "request")
+    answer = read_bytes(exchange.response, exchange.response_headers, "response")
     if not answer.problem and _is_json(exchange.response_headers):
-        answer = parsed(answer.raw, _WHAT) if answer.raw.strip() else answer
+        answer = parsed(answer.raw, "response") if answer.raw.strip() else answer
         response = as_it_came(answer)
     else:
         response = _wrapped(answer.raw, exchange.response)
@@ -36,14 +36,13 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         data_content_type=media_type(exchange.request_headers) or None,
         response=response,
     )
-    problem = "; ".join(filter(None, (request.problem, answer.problem))) or None
     return Reading(
         inferences=[inference],
         action=f"{exchange.method} {exchange.path}",
         standard=_standard(exchange),
         ok=ok,
         error=error,
-        problem=problem,
+        problem=joined([request.problem, answer.problem]),
     )
 
 
@@ -52,19 +51,18 @@ def read_grpc(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     messages = [text_or_base64(message) for message in exchange.response.parts]
     response = in_v2([output("messages", messages)]) if messages else None
     datum = exchange.request.bytes
-    problems = [_cut("request", exchange.request), _cut("answer", exchange.response)]
+    problems = [_cut("request", exchange.request), _cut("response", exchange.response)]
     return Reading(
         inferences=[Inference(data=datum, data_content_type="application/grpc", response=response)],
         action=exchange.method,
         error=header(exchange.response_trailers, "grpc-message"),
-        problem="; ".join(filter(None, problems)) or None,
+        problem=joined(problems),
     )
 
 
-def _cut(what: str, body: Body) -> str | None:
-    if body.whole:
-        return None
-    return f"of the {what}'s {body.size} bytes only {sum(map(len, body.parts))} are there"
+def _cut(side: CaptureSide, body: Body) -> Problem | None:
+    kept = sum(map(len, body.parts))
+    return missing(body, side, f"of {NAMES[side]}'s {body.size} bytes only {kept} are there")
 
 
 def _is_json(headers: Headers) -> bool:

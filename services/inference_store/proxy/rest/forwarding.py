@@ -74,7 +74,13 @@ class Forwarding:
         )
         passing.has_empty_query = EMPTY_QUERY in scope.get("extensions", ())
         name = route.upstream.name
-        watched = Watched("rest", route.call, name, lambda: said(scope, headers))
+        watched = Watched(
+            "rest",
+            route.call,
+            name,
+            lambda: said(scope, headers),
+            is_unrecognised=route.is_unrecognised,
+        )
         try:
             with traces.within(watched.span):
                 await passing.run(headers)

@@ -16,6 +16,10 @@ EMPTY_QUERY: Final = "inference_store.empty_query"
 """The extension of a scope whose target ends with a question mark, behind which nothing stands."""
 
 _INVALID: Final = "Invalid HTTP request received."
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+# The first is answered by a reset if the caller has left, and the next fails by that.
+_PROBES: Final = 3
+_PROBE_SECONDS: Final = 0.3
 
 
 class BoundedHeads(HttpToolsProtocol):
@@ -39,6 +43,27 @@ class BoundedHeads(HttpToolsProtocol):
             self._parse(memoryview(data))
         except HttpParserError:
             self._refuse()
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """A caller that says nothing more may read on (RFC 9112, section 9.6): if its request is
+        whole it is answered, and then the connection ends."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or cycle.more_body or self.scheme == "https":
+            return False
+        cycle.keep_alive = False
+        self._look_for_caller(_PROBES)
+        return True
+
+    def _look_for_caller(self, times: int) -> None:
+        """One that has left for good says the same as one that reads on. An interim answer, which
+        nobody has to look at (RFC 9110, section 15.2), tells them apart."""
+        cycle = self.cycle
+        begun = self.pipeline or cycle.response_started or self.transport.is_closing()
+        if begun or cycle.scope["http_version"] == "1.0":
+            return
+        self.transport.write(_CONTINUE)
+        if times > 1:
+            self.loop.call_later(_PROBE_SECONDS, self._look_for_caller, times - 1)
 
     def _refuse(self) -> None:
         self.logger.warning(_INVALID)
@@ -73,6 +98,7 @@ class BoundedHeads(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head, self._bytes_of_head = False, 0
+        self._check_host()
         self._check_coding()
         if self.parser.should_upgrade():
             self._plain_head = self._without_upgrade()
@@ -82,6 +108,13 @@ class BoundedHeads(HttpToolsProtocol):
         if self.parser.get_http_version() == "1.0":
             self.expect_100_continue = False  # it would take it for the answer
         super().on_headers_complete()
+
+    def _check_host(self) -> None:
+        """Raises ValueError: whom the request is for is not said, or twice (RFC 9112, section
+        3.2)."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise ValueError("a request of HTTP/1.1 has one Host")
 
     def _check_coding(self) -> None:
         """Raises ValueError: how the body ends is not said as RFC 9112 (section 6.1) has it, or it

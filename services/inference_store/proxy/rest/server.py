@@ -1,28 +1,36 @@
 """The serving port: it belongs to the upstream, nothing of ours is on it."""
 
 import asyncio
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from socket import socket
 from typing import Final
 
-import structlog
 import uvicorn
+
+from inference_store.store.serving import Connections, Limits, Served, listen
+from inference_store.store.serving.server import GuardedServer
 
 from .forwarding import Forwarding
 from .heads import BoundedHeads
 
 _BACKLOG: Final = 2048
-_log = structlog.get_logger()
 
 
-class Server(uvicorn.Server):
-    """Says which port it has, once it listens; stops when `should_exit` is set."""
+class Server(GuardedServer):
+    """Says when it listens; stops when `should_exit` is set."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.port = 0
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        sockets: Sequence[socket],
+        connections: Connections,
+        limits: Limits,
+    ) -> None:
+        super().__init__(config, sockets, connections, limits)
+        self.port: int = sockets[0].getsockname()[1]
         self.listening = asyncio.Event()
 
     @contextmanager
@@ -31,10 +39,6 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         await super().startup(sockets)
-        for server in getattr(self, "servers", ()):
-            for listening in server.sockets:
-                host, self.port = listening.getsockname()[:2]
-                _log.info("proxy open", action="proxy_listening", host=host, port=self.port)
         self.listening.set()
 
 
@@ -44,14 +48,16 @@ def server_of(
     host: str,
     port: int,
     grace_seconds: float,
+    connections: Connections,
+    limits: Limits,
     certificate: Path | None = None,
     key: Path | None = None,
 ) -> Server:
-    """A server of one application; its calls have `grace_seconds` to end when it stops."""
+    """A server of one application; its calls have `grace_seconds` to end when it stops. Raises
+    PortTaken."""
+    sockets = listen(host, port, named="PROXY", backlog=_BACKLOG)
     config = uvicorn.Config(
-        app,
-        host=host,
-        port=port,
+        Served(app),
         ssl_certfile=certificate,
         ssl_keyfile=key,
         http=BoundedHeads,
@@ -63,8 +69,7 @@ def server_of(
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=75,
+        timeout_keep_alive=math.ceil(limits.idle),
         timeout_graceful_shutdown=max(1, round(grace_seconds)),
     )
-    return Server(config)
+    return Server(config, sockets, connections, limits)

@@ -51,6 +51,7 @@ class Action(StrEnum):
     KEY_REVOKED = "key_revoked"
     AUDIT_VALUES_TAKEN = "audit_values_taken"
     CERTIFICATES_BEGUN_ANEW = "certificates_begun_anew"
+    LIMIT_LIFTED = "limit_lifted"
 
 
 ACTIONS: Final[dict[Action, str]] = {
@@ -62,7 +63,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.POLICY_REMOVED: "A retention policy was removed.",
     Action.POLICY_REVOKED: "A retention policy that waited to begin was taken back.",
     Action.RETENTION_REQUESTED: "A run of retention was asked for.",
-    Action.HOLD_PLACED: "A legal hold was placed; `detail` names it.",
+    Action.HOLD_PLACED: "A legal hold was placed; `detail` has its id.",
     Action.HOLD_CHANGED: "Another legal hold was put in the place of one, under its id.",
     Action.HOLD_RELEASED: "A legal hold was released; `detail` says why.",
     Action.RECONCILIATION_REQUESTED: "A comparison of bucket and index was asked for, or a repair.",
@@ -83,6 +84,7 @@ ACTIONS: Final[dict[Action, str]] = {
     Action.KEY_REVOKED: "An API key was revoked.",
     Action.AUDIT_VALUES_TAKEN: "An erasure took the values of entries; `detail` lists them.",
     Action.CERTIFICATES_BEGUN_ANEW: "A key went on with certificates that no key before it signed.",
+    Action.LIMIT_LIFTED: "Ingesters that halted were resumed; `detail` says until when.",
 }
 
 

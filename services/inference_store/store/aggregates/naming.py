@@ -45,7 +45,7 @@ class Naming:
         if value is None:
             return None
         if operand.is_label:
-            return self._labels[value]
+            return self._labels.get(value)  # None: it was erased since its number was read
         if isinstance(value, str):
             return self._whole.get((operand.key, value), value)
         return exact(value)

@@ -7,6 +7,7 @@ So an erasure can take the values, and the chain still closes.
 
 from .checkpoints import Sign, apply_checkpoint, due, newest_signed, prune, unsigned
 from .linking import link, unlinked
+from .mentioning import mentions
 from .taking import forget, forget_mentions
 from .verdict import Fault, Verdict
 from .verifying import verify
@@ -20,6 +21,7 @@ __all__ = [
     "forget",
     "forget_mentions",
     "link",
+    "mentions",
     "newest_signed",
     "prune",
     "unlinked",

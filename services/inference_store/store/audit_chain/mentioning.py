@@ -1,7 +1,8 @@
-"""Whether what an entry of the audit says mentions a subject: its key, and its value.
+"""Whether what an entry of the audit, or a hold, says mentions a subject.
 
-Both as whole words, wherever they stand: in filters, as text or as JSON, in reasons, in lists. A
-value that is a number, a bool or a timestamp is found however it is spelt.
+Its key and its value as whole words, wherever they stand: in filters, as text or as JSON, in
+reasons, in lists. A value that is a number, a bool or a timestamp is found however it is spelt.
+A value that is no common word or number is found without the key too, where it stands by itself.
 """
 
 import json
@@ -13,22 +14,41 @@ from typing import Any, Final
 
 _NUMBER: Final = re.compile(r"(?<![\w.\-])[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?(?![\w\-]|\.\d)")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[-+]\d\d:?\d\d)?")
+# What may not stand beside a word; and where it is no part of a longer name either.
+_EDGE: Final = (r"(?<!\w)", r"(?!\w)")
+_APART: Final = (r"(?<![\w\-@])(?<!\w[.:/])", r"(?![\w\-@]|[.:/]\w)")
+_FEWEST_CHARACTERS: Final = 3
+_FEWEST_DIGITS: Final = 5
+_COMMON: Final = frozenset({"true", "false", "null", "none", "and", "not"})
 
 
 def mentions(detail: Any, key: str, value: str) -> bool:
-    """Whether `detail`, as JSON has it, mentions both."""
+    """Whether `detail`, as JSON has it, mentions both, or a value that tells enough alone."""
     said = list(_scalars(detail))
     texts = [each for each in said if isinstance(each, str)]
-    return any(_has_word(each, key) for each in texts) and any(_tells(each, value) for each in said)
+    if any(_has_word(each, key) for each in texts) and any(_tells(each, value) for each in said):
+        return True
+    return _tells_alone(value) and any(
+        _has_word(each, value, edge=_APART)
+        for each in _scalars(detail, members=False)
+        if isinstance(each, str)
+    )
 
 
-def _scalars(document: Any) -> Iterator[Any]:
-    """Every text, number and bool of it, names of members too; without recursion."""
+def _tells_alone(value: str) -> bool:
+    """Not so bools, times, short numbers and single letters: they stand for much else."""
+    if value.lower() in _COMMON or _time(value) is not None:
+        return False
+    return len(value) >= (_FEWEST_CHARACTERS if _number(value) is None else _FEWEST_DIGITS)
+
+
+def _scalars(document: Any, *, members: bool = True) -> Iterator[Any]:
+    """Every text, number and bool of it, names of `members` too; without recursion."""
     waiting = [document]
     while waiting:
         each = waiting.pop()
         if isinstance(each, dict):
-            waiting += [*each, *each.values()]
+            waiting += [*(each if members else ()), *each.values()]
         elif isinstance(each, list):
             waiting += each
         elif each is not None:
@@ -56,10 +76,10 @@ def _tells(said: Any, value: str) -> bool:
     return found(said, value) or _has_time(said, value)
 
 
-def _has_word(text: str, word: str) -> bool:
+def _has_word(text: str, word: str, *, edge: tuple[str, str] = _EDGE) -> bool:
     """As it is, or as CQL2 quotes it; a bool in any case."""
     fold = re.IGNORECASE if word.lower() in {"true", "false"} else 0
-    found = re.compile(rf"(?<!\w){re.escape(word)}(?!\w)", fold)
+    found = re.compile(f"{edge[0]}{re.escape(word)}{edge[1]}", fold)
     forms = (text, text.replace("''", "'"), text.replace('""', '"'))
     return word == text or any(found.search(form) for form in forms)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -38,6 +38,34 @@ class Asked:
     given_up: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Where something may be left that no erasure reaches, and how long events, what entries of the
+    ledger say, and entries of the audit are kept from now on."""
+
+    events_seconds: float
+    ledger_seconds: float
+    audit_seconds: float
+
+    def places(self) -> list[dict[str, Any]]:
+        """Each with the time when the last of it is gone by itself; null: nobody can say."""
+        events = _after(self.events_seconds)
+        until = {
+            "Kafka, by the topic's retention": events,
+            "spools of proxies that are away": events,
+            "the ledger of the bucket: what its entries say": _after(self.ledger_seconds),
+            "the audit: who did what and when, without erased values": _after(self.audit_seconds),
+            "legal holds: what they keep, and what they and policies in force say": None,
+            "exports, and copies that readers made": None,
+            "backups of Postgres and of the bucket": None,
+        }
+        return [{"where": where, "clear_at": at} for where, at in until.items()]
+
+
+def _after(seconds: float) -> str | None:
+    return instant(datetime.now(UTC) + timedelta(seconds=seconds))
+
+
 def certificate_of(
     asked: Asked,
     erased: Erased,
@@ -45,9 +73,10 @@ def certificate_of(
     root: bytes,
     *,
     place: Link,
-    clear_at: datetime,
+    remains: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The document of an erasure's certificate. `counts`: versions, bytes, rows by table."""
+    """The document of an erasure's certificate. `counts`: versions, bytes, rows by table;
+    `remains`: see `Remaining`."""
     return {
         **_placed(place),
         "erasure": {
@@ -81,7 +110,7 @@ def certificate_of(
             "first_at": instant(erased.first_at),
             "last_at": instant(erased.last_at),
         },
-        "remains": remains(clear_at),
+        "remains": [dict(each) for each in remains],
     }
 
 
@@ -99,10 +128,10 @@ def without_values(key: SigningKey, asked: Mapping[str, Any] | None) -> dict[str
         return None
     said: dict[str, Any] = {}
     if "filter" in asked:
-        said["filter"] = {"keyed_hash": _keyed(key, "filter", asked["filter"])}
+        said["filter"] = {"keyed_hash": keyed_hash(key, "filter", asked["filter"])}
     if "subject" in asked:
         subject = asked["subject"]
-        said["subject"] = {"keyed_hash": _keyed(key, "subject", subject)}
+        said["subject"] = {"keyed_hash": keyed_hash(key, "subject", subject)}
     if "report" in asked:
         said["report"] = asked["report"]
     if "inference_ids" in asked:
@@ -110,18 +139,9 @@ def without_values(key: SigningKey, asked: Mapping[str, Any] | None) -> dict[str
     return said
 
 
-def _keyed(key: SigningKey, kind: str, value: Any) -> str:
+def keyed_hash(key: SigningKey, kind: str, value: Any) -> str:
+    """What a document says instead of a value."""
     return key.keyed_hash(kind, canonical(value).encode()).hex()
-
-
-def remains(clear_at: datetime) -> list[dict[str, Any]]:
-    """Where copies may be that no erasure reaches, and when the last of them is gone by itself."""
-    until = instant(clear_at)
-    return [
-        {"where": "Kafka, by the topic's retention", "clear_at": until},
-        {"where": "spools of proxies that are away", "clear_at": until},
-        {"where": "backups of Postgres and of the bucket", "clear_at": None},
-    ]
 
 
 def key_of(key: PublicKey, *, place: Link) -> dict[str, Any]:

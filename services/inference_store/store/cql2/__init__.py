@@ -8,7 +8,6 @@ from .conformance import CONFORMANCE, Conformance
 from .operations import OPERATIONS, Entry
 from .places import fault, pointed, where
 from .read_json import parse_json, parse_json_text
-from .read_text import parse_text
 from .refused import Refused, error_of
 from .suggestions import meant_by
 from .tree import Node, Place
@@ -52,3 +51,11 @@ def parse(
     if lang == "cql2-json":
         return parse_json_text(value, path=path)
     return parse_text(value, path=path)
+
+
+def parse_text(text: str, *, path: str = "filter", whole_standard: bool = False) -> Node:
+    """The tree of a filter written as text: `read_text.parse_text`."""
+    # Lark is imported with the first text: an ingester has none.
+    from . import read_text  # noqa: PLC0415
+
+    return read_text.parse_text(text, path=path, whole_standard=whole_standard)

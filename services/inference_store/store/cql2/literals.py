@@ -12,8 +12,10 @@ from .refused import Refused
 from .tree import Instant, Place, Scalar
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
+# Without the hour 24, which Python 3.14 reads as midnight of the next day.
 _TIMESTAMP: Final = re.compile(
-    r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?(?:[Zz]|([+-]\d\d:\d\d))", re.ASCII
+    r"(\d{4}-\d\d-\d\d)[Tt]((?!24)\d\d:\d\d:\d\d)(?:\.(\d{1,6})0*)?(?:[Zz]|([+-]\d\d:\d\d))",
+    re.ASCII,
 )
 _ESCAPES: Final = {
     "a": "\a", "b": "\b", "t": "\t", "n": "\n", "v": "\v", "f": "\f", "r": "\r",

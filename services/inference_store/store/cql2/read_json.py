@@ -15,7 +15,7 @@ from inference_store.store.json_text import (
 )
 
 from . import caps, literals, shapes
-from .grammar import is_bare
+from .bare_names import is_bare
 from .operations import OPERATIONS, entry_of
 from .refused import Refused, error_of
 from .suggestions import function_meant

@@ -16,7 +16,7 @@ from .suggestions import slip_at
 from .tree import Node, Place
 from .verify import verify
 
-_TOKEN: Final = re.compile(r"""'(?:[^'\\]++|\\.)*+'?|"[^"]*+"?|[\w.:]++|[^\s\w]""", re.DOTALL)
+_TOKEN: Final = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'?|"[^"]*"?|[\w.:]+|[^\s\w]""", re.DOTALL)
 _VALUES: Final = frozenset({"NAME", "QUOTED", "TEXT", "NUMBER", "TRUE", "GEOMETRY"})
 _EXPECTED: Final = (
     (frozenset({"COMPARISON"}), "a comparison (= <> < <= > >=)"),

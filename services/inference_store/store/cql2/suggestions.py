@@ -7,8 +7,6 @@ from decimal import Decimal
 from re import Match, Pattern
 from typing import Final
 
-from rapidfuzz import fuzz, process
-
 from .operations import OPERATIONS
 from .tree import Named, Node, Operation, Scalar
 
@@ -106,6 +104,9 @@ def function_meant(name: str) -> tuple[str, ...]:
     here = _ELSEWHERE.get(name.lower())
     if here is not None:
         return (here,)
+    # With the first function that does not exist.
+    from rapidfuzz import fuzz, process  # noqa: PLC0415
+
     known = [e.text for e in OPERATIONS.values() if e.style == "call" and e.kept]
     near = process.extract(name.upper(), known, scorer=fuzz.ratio, processor=str.upper,
                            limit=3, score_cutoff=60)  # fmt: skip

@@ -4,7 +4,7 @@ from decimal import Decimal
 from typing import Final
 
 from . import literals
-from .grammar import is_bare
+from .bare_names import is_bare
 from .operations import OPERATIONS
 from .suggestions import quoted
 from .tree import (

@@ -1,8 +1,10 @@
 """Settings that are right alone, and fight each other or the world."""
 
-import ipaddress
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from inference_store.store.settings import is_loopback
 
 from .finding import DoctorSettings, Finding, State, Subject, ok
 
@@ -17,19 +19,25 @@ class Fight:
     remedy: str
 
 
-def _is_open(of: DoctorSettings) -> bool:
-    try:
-        return not (of.api_host == "localhost" or ipaddress.ip_address(of.api_host).is_loopback)
-    except ValueError:
-        return True
+def _is_far(of: DoctorSettings) -> bool:
+    """Whether Postgres is on another machine, as far as its name tells."""
+    return not is_loopback(urlsplit(of.postgres_dsn.get_secret_value()).hostname)
 
 
 FIGHTS: Sequence[Fight] = (
     Fight(
         State.WARNING,
-        lambda of: _is_open(of) and of.auth == "off",
+        lambda of: not is_loopback(of.api_host) and of.auth == "off",
         "the api serves {api_host} without access control (AUTH=off)",
         "Set INFERENCE_STORE_AUTH=on and give keys, or bind INFERENCE_STORE_API_HOST=127.0.0.1.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: _is_far(of) and of.postgres_tls_mode in {"disable", "allow", "prefer"},
+        "Postgres is elsewhere, and what is sent to it may go in the clear and to anybody"
+        " (sslmode={postgres_tls_mode})",
+        "Set INFERENCE_STORE_POSTGRES_TLS=verify-full, and INFERENCE_STORE_POSTGRES_CA_FILE where"
+        " an authority of yours signed its certificate.",
     ),
     Fight(
         State.WARNING,

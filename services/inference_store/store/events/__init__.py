@@ -1,5 +1,6 @@
 """The Kafka message: decoding, identity, storage keys, times."""
 
+from .capture_problems import CAPTURE_PROBLEMS, SIDES, CaptureKind, CaptureSide, flags_of, gravest
 from .decode import decode
 from .encode import encode
 from .event import Extras, InferenceEvent
@@ -10,15 +11,21 @@ from .uid import received_at_of, uid_floor, uid_of
 from .wire import FIELDS
 
 __all__ = [
+    "CAPTURE_PROBLEMS",
     "DEAD_LETTER_REASONS",
     "FIELDS",
     "SCHEME",
+    "SIDES",
     "Buckets",
+    "CaptureKind",
+    "CaptureSide",
     "Extras",
     "InferenceEvent",
     "StorageKey",
     "decode",
     "encode",
+    "flags_of",
+    "gravest",
     "parse_instant",
     "parse_stored",
     "received_at_of",

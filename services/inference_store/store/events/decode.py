@@ -3,21 +3,24 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import ValidationError
 
+from inference_store.store import json_spans
 from inference_store.store.errors import InvalidEvent
+from inference_store.store.json_spans import Span
 
+from .capture_problems import flag_of
 from .event import Extras, InferenceEvent
 from .instants import parse_instant
-from .spans import integer, member_texts
 from .storage_key import Buckets, StorageKey
 from .uid import LOWEST, uid_of
-from .wire import EXTRAS, IDS, NINE, WireEvent
+from .wire import EXTRAS, IDS, NINE, PRODUCER_FLAGS, WireEvent
 
 _AHEAD = timedelta(hours=24)
+_MOST_DIGITS: Final = 4000
 
 
 def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> InferenceEvent:
@@ -48,6 +51,7 @@ def _event(
 ) -> InferenceEvent:
     data = _place(wire.data_storage_key, "data_storage_key", buckets)
     response = _place(wire.inference_storage_key, "inference_storage_key", buckets)
+    given = (each for each in PRODUCER_FLAGS if each in wire.flags)
     metadata, result = inline.text_of("metadata"), inline.text_of("response")
     return InferenceEvent(
         uid=uid_of(received_at, wire.model_id, wire.inference_id, *_parts(data), *_parts(response)),
@@ -64,7 +68,7 @@ def _event(
         extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
         inline_metadata=metadata,
         inline_response=result,
-        flags=flags + inline.flags,
+        flags=(*flags, *given, *map(flag_of, dict.fromkeys(wire.capture_problems))),
     )
 
 
@@ -81,13 +85,18 @@ def _document(payload: bytes) -> dict[str, Any]:
 def _tolerant(payload: bytes) -> Any:
     """What strict JSON refuses somewhere in the message may be in a field we never read."""
     try:
-        return json.loads(payload.decode("utf-8"), parse_int=integer)
+        return json.loads(payload.decode("utf-8"), parse_int=_integer)
     except UnicodeDecodeError as wrong:
         raise InvalidEvent("not_json", f"the message is not UTF-8: {wrong}") from None
     except RecursionError:
         raise InvalidEvent("not_json", "the message is nested too deeply") from None
     except ValueError as wrong:
         raise InvalidEvent("not_json", f"the message is not JSON: {wrong}") from None
+
+
+def _integer(digits: str) -> int | str:
+    """A JSON integer; as its digits where Python would refuse to convert so many."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
 
 
 def _validated(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
@@ -157,8 +166,7 @@ class _Inline:
     def __init__(self, payload: bytes, document: Mapping[str, Any]) -> None:
         self._payload = payload
         self._document = document
-        self._texts: dict[str, str] | None = None
-        self.flags: tuple[str, ...] = ()
+        self._spans: dict[str, Span] | None = None
 
     def text_of(self, name: str) -> bytes | None:
         value = self._document.get(name)
@@ -173,11 +181,8 @@ class _Inline:
         # Numbers may have lost digits: only what stands in the message word for word is exact.
         return written if written and written in self._payload else self._verbatim(name)
 
-    def _verbatim(self, name: str) -> bytes | None:
-        try:
-            if self._texts is None:
-                self._texts = member_texts(self._payload.decode("utf-8"))
-            return self._texts[name].encode("utf-8", "surrogatepass")
-        except (RecursionError, ValueError, IndexError, KeyError):
-            self.flags += (f"inline_unreadable:{name}",)
-            return None
+    def _verbatim(self, name: str) -> bytes:
+        if self._spans is None:
+            self._spans = json_spans.by_name(self._payload, json_spans.root(self._payload))
+        span = self._spans[name]
+        return self._payload[span.start : span.end]

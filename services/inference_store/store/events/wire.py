@@ -15,6 +15,8 @@ from pydantic import (
     StrictStr,
 )
 
+from .capture_problems import CAPTURE_PROBLEMS
+
 MAX_ID_CHARACTERS = 256
 
 
@@ -24,10 +26,17 @@ def _no_nul(text: str) -> str:
     return text
 
 
+def _known(reason: str) -> str:
+    if reason not in CAPTURE_PROBLEMS:
+        raise ValueError(f"expected one of {', '.join(CAPTURE_PROBLEMS)}")
+    return reason
+
+
 _Id = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_ID_CHARACTERS)]
 Id = Annotated[_Id, AfterValidator(_no_nul)]
 _Word = Annotated[str, Field(strict=True, max_length=256), AfterValidator(_no_nul)]
 _Sentence = Annotated[str, Field(strict=True, max_length=16_384), AfterValidator(_no_nul)]
+_Reason = Annotated[StrictStr, AfterValidator(_known)]
 _Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
 _Size = Annotated[StrictInt, Field(ge=0, lt=2**63)]
 _Pixels = Annotated[StrictInt, Field(gt=0, lt=2**31)]
@@ -50,6 +59,8 @@ class WireEvent(BaseModel):
 
     schema_version: StrictInt | StrictStr | StrictFloat | None = None
     aliases: Annotated[Sequence[Id], Field(max_length=8)] = ()
+    capture_problems: Annotated[Sequence[_Reason], Field(max_length=len(CAPTURE_PROBLEMS))] = ()
+    flags: Annotated[Sequence[_Word], Field(max_length=8)] = ()
     metadata: Any = None
     response: Any = None
 
@@ -76,5 +87,7 @@ class WireEvent(BaseModel):
 
 NINE = tuple(WireEvent.model_fields)[:9]
 IDS = ("model_id", "inference_id")
-EXTRAS = tuple(WireEvent.model_fields)[13:]
+EXTRAS = tuple(WireEvent.model_fields)[15:]
+PRODUCER_FLAGS = ("batch_not_split",)
+"""Flags that a producer may give; others are left out."""
 FIELDS = frozenset(WireEvent.model_fields)

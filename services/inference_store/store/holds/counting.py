@@ -6,9 +6,10 @@ from datetime import datetime
 from sqlalchemy import Executable, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import registrations
 from inference_store.store.queries.bounded import Deadline, OutOfTime, fetch
 from inference_store.store.queries.scope import Scope, pieces, window
-from inference_store.store.tables import inference, registration
+from inference_store.store.tables import inference
 
 from .force import keeps
 from .hold import Hold
@@ -46,8 +47,7 @@ async def count(connection: AsyncConnection, one: Hold, *, seconds: float) -> Co
 async def _models(connection: AsyncConnection, one: Hold) -> list[int]:
     if one.model is not None:
         return [one.model]
-    known = await connection.execute(select(registration.c.model).order_by(registration.c.model))
-    return list(known.scalars())
+    return await registrations.every_model(connection)
 
 
 async def _counted(connection: AsyncConnection, one: Hold, piece: Scope) -> Executable:

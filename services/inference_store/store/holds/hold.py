@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, and_, func, or_
@@ -10,6 +10,8 @@ from sqlalchemy import ColumnElement, and_, func, or_
 from inference_store.store.tables import hold
 
 State = Literal["in_force", "ended", "released"]
+ERASED: Final = "erased"
+"""What stands for a value that an erasure took, before its keyed hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,11 @@ class Hold:
     released_at: datetime | None
     release_reason: str | None
     revision: int
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether an erasure took its filter."""
+        return self.filter.startswith(ERASED)
 
     def state(self, now: datetime) -> State:
         """Whether it keeps anything: until it is released, or `until` has passed."""

@@ -21,6 +21,8 @@ from inference_store.store.json_text import read_exactly
 from inference_store.store.queries.labels import labels_in, unknown_labels
 from inference_store.store.tables import registration
 
+from .hold import ERASED
+
 _UID: Final = "uid:"
 
 
@@ -56,7 +58,9 @@ async def make(connection: AsyncConnection, model: int | None, asked: Asked) -> 
 
 
 def spelt(text: str) -> str:
-    """A kept filter as CQL2-Text."""
+    """A kept filter as CQL2-Text; what stands for one that an erasure took."""
+    if text.startswith(ERASED):
+        return text
     return to_text(parse_json(read_exactly(text)["filter"]))
 
 

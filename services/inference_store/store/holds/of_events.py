@@ -1,6 +1,7 @@
 """What holds keep of events that are not stored: dead letters, and parked ones.
 
-Their response is not read, and their metadata may be out of reach: what is not known protects.
+Of their response the metadata alone are read, and those may be out of reach: what is not known
+protects.
 """
 
 from collections.abc import Sequence

@@ -18,12 +18,13 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import registrations
+from inference_store.store import model_numbers
 from inference_store.store.retention import frontiers
 from inference_store.store.retention.marks import gate_exclusive
 from inference_store.store.tables import hold, hold_change
 
 from .claimed import Claim, claimed
+from .forgetting import repeats_noted
 from .hold import Hold, hold_of
 
 _EDITS: Final = 7_302_021
@@ -92,7 +93,7 @@ async def _gate(connection: AsyncConnection) -> None:
 
 async def _values(connection: AsyncConnection, body: _Document) -> dict[str, Any]:
     model_id, until = body["model_id"], body["until"]
-    model = None if model_id is None else await registrations.ensure(connection, model_id)
+    model = None if model_id is None else await model_numbers.reserve(connection, model_id)
     return {
         "id": UUID(body["id"]),
         "name": body["name"],
@@ -121,6 +122,7 @@ async def _remember(
 ) -> None:
     row = {"hold": UUID(body["id"]), "revision": body["revision"], "change": change}
     row |= {"at": at, "actor": actor, "document": dict(body)}
+    row["forget_when_over"] = change == "changed" and await repeats_noted(connection, body)
     await connection.execute(insert(hold_change).values(row).on_conflict_do_nothing())
 
 

@@ -4,7 +4,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
-from inference_store.store.events import InferenceEvent
+from inference_store.store.events import SIDES, CaptureSide, InferenceEvent, flags_of
 from inference_store.store.filters.facts import Facts, milliseconds
 from inference_store.store.metadata import Metadata
 
@@ -58,6 +58,7 @@ def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
         "responded_at": event.responded_at,
         "published_at": event.published_at,
         **dict(zip(_EXTRAS, _extras_of(event.extras), strict=True)),
+        **{f"{side}_problem": _problem(event, side) for side in SIDES},
     }
     properties = _known(single)
     properties["inference_ids"] = tuple({event.inference_id, *event.aliases})
@@ -65,6 +66,10 @@ def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
     properties["model_ms"] = milliseconds(event.forwarded_at, event.responded_at)
     properties["post_ms"] = milliseconds(event.responded_at, event.published_at)
     return properties
+
+
+def _problem(event: InferenceEvent, side: CaptureSide) -> str | None:
+    return next((kind for flag, kind in flags_of(side).items() if flag in event.flags), None)
 
 
 def _known(single: dict[str, Any]) -> dict[str, tuple[Any, ...]]:

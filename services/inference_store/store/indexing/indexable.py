@@ -28,6 +28,12 @@ class Indexable:
         """The inference's primary key: (model, uid)."""
         return self.registration.model, self.event.uid
 
+    @property
+    def all_flags(self) -> tuple[str, ...]:
+        """What was noted of it by whoever read it: the event, the blobs, metadata, predictions."""
+        event, metadata, predictions = self.event, self.metadata, self.predictions
+        return (*event.flags, *self.flags, *metadata.flags, *predictions.flags)
+
     @cached_property
     def storage_keys(self) -> tuple[str | None, str | None, str | None, str | None]:
         """Where data, response, metadata and sidecar are, as the index keeps it."""

@@ -87,7 +87,7 @@ def rows_of(item: Indexable, dictionary: Dictionary, *, indexed_at: Any) -> Rows
     """Every row of an inference. Names that the dictionary refuses (caps) are flagged."""
     model, uid = item.identity
     rows = Rows(model, DriverUUID(item.event.uid.bytes))
-    rows.flags = [*item.event.flags, *item.flags, *item.metadata.flags, *item.predictions.flags]
+    rows.flags = list(item.all_flags)
     _add_metadata(rows, item, dictionary)
     top = _add_predictions(rows, item.predictions.items or (), dictionary)
     for alias in item.event.aliases:

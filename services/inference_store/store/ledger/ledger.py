@@ -21,7 +21,7 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import registrations
+from inference_store.store import model_numbers
 from inference_store.store.access import Action, Who, audit
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import LedgerApart, Unavailable
@@ -281,6 +281,6 @@ async def _note(connection: AsyncConnection, entry: Entry, said: Said) -> None:
         return
     model = None
     if (name := said.note.model_id) is not None:
-        model = (await registrations.number_of(connection, name), name)
+        model = (await model_numbers.number_of(connection, name), name)
     who, action = Who(entry.actor, said.client), Action(said.note.action)
     await audit.note(connection, who, action, model=model, at=entry.at, **said.note.detail)

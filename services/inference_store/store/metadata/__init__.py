@@ -12,7 +12,6 @@ from .metadata_types import (
 )
 from .reading import read_metadata
 from .reserved import COORDINATES, KEY_ALIASES
-from .response_parameters import from_response
 from .stored_entries import decode_entries, encode_entries
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "Section",
     "decode_entries",
     "encode_entries",
-    "from_response",
     "read_metadata",
     "type_named",
 ]

@@ -11,7 +11,7 @@ from .entry import Entry, Leaf, Metadata, Presence
 from .envelope import Item, Opened, open_envelope
 from .leaves import Found, Walk
 from .reserved import KEY_ALIASES
-from .response_parameters import open_parameters
+from .response_parameters import open_response
 from .typed_items import TypedItems, kept
 
 _NOTHING = Metadata()
@@ -24,18 +24,18 @@ def read_metadata(
 ) -> Metadata:
     """All metadata of one inference, from any envelope or a proxy's blob.
 
-    `response`: its parameters, without their `metadata`, become standard metadata; what the blob
-    says of the same key wins. Numbers of the answer are finite, strings storable by Postgres.
+    `response`: metadata that the engine copied into its parameters count, and its other parameters
+    become standard metadata; what the blob says of the same key wins. Numbers of the answer are
+    finite, strings storable by Postgres.
     """
     opened = Opened()
-    if response is not None and b'"parameters"' in response:
-        open_parameters(response, opened)
+    told = Opened() if response is None else open_response(response)
     too_large = blob is not None and len(blob) > caps.blob_bytes
     if blob and not too_large:
         _open_blob(blob, opened)
-    if not (opened.items or opened.problems or too_large):
+    if not (any((opened.items, opened.problems, told.items, told.problems)) or too_large):
         return _NOTHING
-    return _read(opened, blob or b"", too_large, caps)
+    return _read(opened, told, blob or b"", too_large, caps)
 
 
 def _open_blob(blob: bytes, opened: Opened) -> None:
@@ -48,9 +48,16 @@ def _open_blob(blob: bytes, opened: Opened) -> None:
         open_envelope(document, opened)
 
 
-def _read(opened: Opened, blob: bytes, too_large: bool, caps: MetadataCaps) -> Metadata:
+def _read(
+    opened: Opened, told: Opened, blob: bytes, too_large: bool, caps: MetadataCaps
+) -> Metadata:
     typed = TypedItems(caps, Walk(caps))
     by_name, nameless = _last_of_each(opened.items)
+    by_name_told, nameless_told = _last_of_each(told.items)
+    # the caller's first, so that no cap cuts them off in favour of the engine's
+    by_name = by_name | {name: it for name, it in by_name_told.items() if name not in by_name}
+    nameless += nameless_told
+    opened = Opened(opened.items + told.items, opened.problems + told.problems)
     for name, item in by_name.items():
         typed.add(name, item)
     typed.entries.extend(map(kept, nameless))

@@ -11,34 +11,37 @@ from inference_store.store.json_text import (
 )
 
 from .document import FAITHFUL
-from .envelope import Item, Opened
+from .envelope import Item, Opened, open_envelope
 
 
-def from_response(response: bytes) -> bytes | None:
-    """The metadata that an engine copied into its answer, to be read when no blob has any.
+def open_response(response: bytes) -> Opened:
+    """What an engine put into the `parameters` of its answer's root and of every output.
 
-    From `parameters.metadata` of the root and of every output, in that order; equal ones once.
-    None when there is none, or the answer is not JSON. To be given to `read_metadata`.
+    `metadata` is what it copied from the request, equal copies once; where it is no metadata, and
+    of all else, it is the engine's own remark: standard metadata.
     """
-    if b'"metadata"' not in response:
-        return None
-    envelopes = dict.fromkeys(
-        write_json(parameters["metadata"])
-        for parameters in _parameters(response)
-        if parameters.get("metadata")
-    )
-    if not envelopes:
-        return None
-    text = next(iter(envelopes)) if len(envelopes) == 1 else f"[{', '.join(envelopes)}]"
-    return text.encode("utf-8", "backslashreplace")  # a lone surrogate as its JSON escape
+    opened = Opened()
+    found = _parameters(response) if b'"parameters"' in response else []
+    for parameters in found:
+        opened.items += [_remark(*each) for each in parameters.items() if each[0] != "metadata"]
+    copies = [each["metadata"] for each in found if each.get("metadata")]
+    for copy in {write_json(each): each for each in copies}.values():
+        _open_copy(copy, opened)
+    return opened
 
 
-def open_parameters(response: bytes, opened: Opened) -> None:
-    """Add all other parameters of an answer to `opened`, as standard metadata."""
-    for parameters in _parameters(response):
-        for name, value in parameters.items():
-            if name != "metadata":
-                opened.items.append(Item(name, None, value, "standard", ("from_response",)))
+def _open_copy(copy: Json, opened: Opened) -> None:
+    found = Opened()
+    open_envelope(copy, found)
+    if not found.items and found.problems:
+        opened.items.append(_remark("metadata", copy))
+    else:
+        opened.items += found.items
+        opened.problems += found.problems
+
+
+def _remark(name: str, value: Json) -> Item:
+    return Item(name, None, value, "standard", ("from_response",))
 
 
 def _parameters(response: bytes) -> list[dict[str, Json]]:

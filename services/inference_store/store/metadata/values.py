@@ -20,9 +20,10 @@ from inference_store.store.json_text import (
 
 from .caps import MetadataCaps
 
+# Without the hour 24, which Python 3.14 reads as midnight of the next day.
 _RFC_3339: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)"
-    r"(?:[Tt ](\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([Zz])|([+-]\d\d:\d\d))?)?",
+    r"(?:[Tt ]((?!24)\d\d:\d\d:\d\d)(?:\.(\d+))?(?:([Zz])|([+-]\d\d:\d\d))?)?",
     re.ASCII,
 )
 _BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False}

@@ -40,15 +40,26 @@ async def make_missing(engine: AsyncEngine, instants: Sequence[datetime], *, tar
 
 
 async def make_ahead(engine: AsyncEngine, *, target: int) -> bool:
-    """Make the span after the present one before it is needed; where none is in use, none."""
-    now = datetime.now(UTC)
-    async with engine.connect() as connection:
-        known = Spans(await spans(connection, closed=True))
-    present = known.find(now)
-    if present is None or present.hi - now > AHEAD or known.find(present.hi) is not None:
-        return False
-    await make_missing(engine, [present.hi], target=target)
-    return True
+    """Make spans until they reach further than AHEAD; where none is in use, none. Whether it did.
+
+    One may not be enough: a span ends at a border of its width, minutes after it begins.
+    """
+    now, made = datetime.now(UTC), False
+    while True:
+        async with engine.connect() as connection:
+            end = _end(Spans(await spans(connection, closed=True)), now)
+        if end is None or end - now > AHEAD:
+            return made
+        await make_missing(engine, [end], target=target)
+        made = True
+
+
+def _end(known: Spans, at: datetime) -> datetime | None:
+    """Where the spans end that follow one another from an instant; None if none has it."""
+    end, span = None, known.find(at)
+    while span is not None:
+        end, span = span.hi, known.find(span.hi)
+    return end
 
 
 async def _make(connection: AsyncConnection, known: Spans, at: datetime, target: int) -> None:

@@ -65,17 +65,20 @@ async def by_id(
     most: int = MOST_COUNTED,
     seconds: float = MOST_SECONDS,
     planned_once: int = MOST_PLANNED_ONCE,
+    hidden: bool = False,
 ) -> Same:
-    """The inferences of that id, up to `most`; `planned_once`: over so many partitions at most.
+    """The inferences of that id, up to `most`; `planned_once`: over so many partitions at most;
+    `hidden`: also what is being erased.
 
     Raises NotFound, Invalid for a malformed uid, OutOfTime.
     """
     uid = uid_in(inference_id)
     if uid is not None:
-        found = await _by_uid(connection, model, uid)
+        found = await _by_uid(connection, model, uid, hidden=hidden)
     else:
         deadline = Deadline.after(seconds)
-        found = await _by_name(connection, model, inference_id, most, deadline, planned_once)
+        ways = most, deadline, planned_once, hidden
+        found = await _by_name(connection, model, inference_id, *ways)
     if not found:
         raise NotFound(f"The model has no inference {inference_id!r}.")
     return Same(tuple(found))
@@ -117,9 +120,11 @@ async def _by_name(  # noqa: PLR0917
     most: int,
     deadline: Deadline,
     planned_once: int,
+    hidden: bool,
 ) -> Sequence[UUID]:
-    marks = await has_marks(connection, model)
-    parts = await pieces(connection, Scope(model, LOWEST, HIGHEST), newest_first=True)
+    marks = not hidden and await has_marks(connection, model)
+    everywhere = Scope(model, LOWEST, HIGHEST)
+    parts = await pieces(connection, everywhere, newest_first=True, closed=hidden)
     # Citus has no plan for any model: which one it is says where it lies.
     once = len(parts) <= planned_once and not await is_distributed(connection)
     settings = _PLANNED_ONCE if once else _BY_INDEX

@@ -19,7 +19,6 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import distinct_on
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.kafka import inspection
 from inference_store.store.settings import KafkaSettings
 from inference_store.store.tables import kafka_partition, producer_report
 
@@ -66,6 +65,9 @@ class Bound:
 
 async def note(connection: AsyncConnection, settings: KafkaSettings | None) -> Note:
     """Where the topic ends now. Raises NotKnown where that cannot be said."""
+    # By a reconciliation alone: nothing else of the api or the retention service has aiokafka.
+    from inference_store.store.kafka import inspection  # noqa: PLC0415
+
     if settings is None:
         raise NotKnown("no settings of Kafka that can be used, so its events are not known")
     await _refuse_others(connection, settings)
@@ -88,6 +90,8 @@ async def note(connection: AsyncConnection, settings: KafkaSettings | None) -> N
 
 async def is_read(connection: AsyncConnection, settings: KafkaSettings, one: Note) -> bool:
     """Whether every event that was in the topic then has been read. Raises NotKnown."""
+    from inference_store.store.kafka import inspection  # noqa: PLC0415  (as above)
+
     if (one.cluster, one.topic) != (settings.kafka_cluster, settings.kafka_topic):
         return False
     read = await _read(connection, settings)

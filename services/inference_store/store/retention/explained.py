@@ -53,7 +53,7 @@ async def explain(connection: AsyncConnection, model: int, uid: UUID) -> Kept:
         received_at=at,
         decided_by=found,
         limits=chain.limits,
-        input_goes_at=_goes(found, rule and rule.keep_input, at),
+        input_goes_at=_goes(found, rule and rule.input, at),
         response_goes_at=_goes(found, rule and rule.response, at),
         inference_goes_at=_goes(found, rule and rule.keep_inference, at),
         held_by=held.get(uid),

@@ -31,7 +31,7 @@ def sign(chain: Chain) -> str:
     """What tells two chains apart."""
     parts = [
         # also its revision: under another policy in between, what came late was kept by that
-        f"{each.of}|{each.revision}|{each.rule.saved}|{each.rule.keep_input}|{each.rule.response}"
+        f"{each.of}|{each.revision}|{each.rule.saved}|{each.rule.input}|{each.rule.response}"
         f"|{each.rule.keep_inference}|{each.minimum}"
         for each in chain.rules
     ]

@@ -39,6 +39,7 @@ from inference_store.store.tables import erasing, inference
 
 from . import changed, limits, policies, selection
 from .changed import Changed
+from .losing import losing_columns
 from .policies import Chain, Of, RetentionPolicy, Scope
 from .selection import UNDECIDED, Decided
 
@@ -54,6 +55,7 @@ class Part:
     count: int = 0
     bytes: int = 0
     unknown_sizes: int = 0
+    """Of those that lose it; under a limit by bytes, of all inferences."""
     held: int = 0
     """More of them, which holds keep."""
     oldest: datetime | None = None
@@ -94,14 +96,24 @@ class WouldDelete:
     fresh: int = 0
     """How many lose something that what is in force now would not take today."""
     examples: list[Example] = field(default_factory=list)
-    partial: bool = False
+    cut: bool = False
+    """The time was over before all was looked at."""
+    unmeasured: int = 0
+    """Inferences of an unknown size, whether they go or not, that a limit by bytes is over."""
+    tightened: bool = False
+    """The change makes a limit by bytes tighter that is over some of them."""
     waits: bool = False
     """Something goes that is not in these figures, once a change begins that waits still."""
 
     @property
+    def partial(self) -> bool:
+        """Whether it may be more than these figures say."""
+        return self.cut or self.unmeasured > 0
+
+    @property
     def harmless(self) -> bool:
         """Whether it takes nothing, as far as can be said, that would not go anyway."""
-        return not self.fresh and not self.partial and not self.waits
+        return not (self.fresh or self.cut or self.tightened or self.waits)
 
 
 async def would_delete(
@@ -136,21 +148,27 @@ async def _looked(
             await _look(connection, each, now, deadline, into)
             found.waits = found.waits or (each.beside and not into.harmless)
     except OutOfTime:
-        found.partial = True
+        found.cut = True
     return found
 
 
 async def _look(
     connection: AsyncConnection, one: Changed, now: datetime, deadline: Deadline, found: WouldDelete
 ) -> None:
-    below = await limits.beyond(connection, one.model, one.after, now, deadline)
-    above = await limits.beyond(connection, one.model, one.before, now, deadline)
+    unmeasured = await limits.unmeasured(connection, one.model, one.after, deadline)
+    found.unmeasured += unmeasured
+    found.parts["inference"] += Part(unknown_sizes=unmeasured)
+    found.tightened |= unmeasured > 0 and limits.is_tighter(one.after, one.before)
+    rules = await selection.decided(connection, one.after)
+    ruled = await selection.decided(connection, one.before)
+    # as a run does: limits are of what no rule has taken
+    when: Any = {"now": now, "deadline": deadline}
+    below = await limits.beyond_after(rules, connection, one.model, one.after, **when)
+    above = await limits.beyond_after(ruled, connection, one.model, one.before, **when)
     ends = [one.after.latest(now), None if below is None else received_at_of(below) + _SECOND]
     until = max((end for end in ends if end is not None), default=None)
     if until is None:
         return
-    rules = await selection.decided(connection, one.after)
-    ruled = await selection.decided(connection, one.before)
     for piece in await pieces(connection, window(one.model, None, until), newest_first=False):
         held = await holds.predicate(connection, one.model, lo=piece.lo, hi=piece.hi)
         rows = _rows(piece, rules, ruled, held)
@@ -160,7 +178,9 @@ async def _look(
             if cut is not None:
                 parts["inference"] = or_(parts["inference"], rows.c.uid < cut)
         [counted] = await fetch(connection, _counted(rows, gone, past), deadline)
-        _add(found, counted._asdict())
+        # those under a limit by bytes are counted above
+        unknown = {"inference_unknown_sizes": 0} if unmeasured else {}
+        _add(found, counted._asdict() | unknown)
         if len(found.examples) < EXAMPLES:
             wanted = EXAMPLES - len(found.examples)
             for row in await fetch(connection, _examples(rows, gone, wanted), deadline):
@@ -219,15 +239,8 @@ def _counted(
     for scope in _SCOPES:
         lost = _only(gone, scope)
         size, at = sizes[scope], rows.c.received_at
-        goes = and_(lost, free)
-        columns += [
-            func.count().filter(goes).label(f"{scope}_count"),
-            func.coalesce(func.sum(size).filter(goes), 0).label(f"{scope}_bytes"),
-            func.count().filter(goes, size.is_(None)).label(f"{scope}_unknown_sizes"),
-            func.count().filter(lost, rows.c.held).label(f"{scope}_held"),
-            func.min(at).filter(goes).label(f"{scope}_oldest"),
-            func.max(at).filter(goes).label(f"{scope}_newest"),
-        ]
+        losing = losing_columns(lost, rows.c.held, size, at)
+        columns += [column.label(f"{scope}_{name}") for name, column in losing.items()]
     fresh = or_(*(and_(gone[scope], not_(past[scope])) for scope in _SCOPES))
     return select(*columns, func.count().filter(fresh, free).label("fresh")).select_from(rows)
 

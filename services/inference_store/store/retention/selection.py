@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Select, case, literal, or_, select
+from sqlalchemy import ColumnElement, Select, case, false, literal, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import holds
@@ -36,6 +36,17 @@ class Decided:
                 return case(*whens, else_=number) if whens else literal(number)
             whens.append((each.holds(scope, inference.c.uid), number))
         return case(*whens, else_=UNDECIDED) if whens else literal(UNDECIDED)
+
+    def goes_whole(self, chain: Chain, now: datetime, scope: queries.Scope) -> ColumnElement[bool]:
+        """Whether a rule of the chain lets a row of `inference` go as a whole."""
+        whens: list[tuple[ColumnElement[bool], ColumnElement[bool]]] = []
+        for condition, each in zip(self.conditions, chain.rules, strict=True):
+            cutoff = each.cutoffs(now).inference
+            gone = false() if cutoff is None else inference.c.uid < uid_floor(cutoff)
+            if condition is None:
+                return case(*whens, else_=gone) if whens else gone
+            whens.append((condition.holds(scope, inference.c.uid), gone))
+        return case(*whens, else_=false()) if whens else false()
 
     def of_everything(self, number: int) -> bool:
         """Whether this rule decides whatever is known of an inference."""

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Table, and_, func, select, union_all
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import holds
+from inference_store.store import holds, registrations
 from inference_store.store.events import received_at_of, uid_floor
 from inference_store.store.partitions import Span, Spans
 from inference_store.store.tables import (
@@ -19,7 +19,6 @@ from inference_store.store.tables import (
     erased_span,
     inference,
     partition_span,
-    registration,
 )
 
 from .identities import among
@@ -61,8 +60,7 @@ async def ending(connection: AsyncConnection, *, until: datetime | None) -> list
 
 async def models_in(connection: AsyncConnection, span: Span, table: Table = inference) -> list[int]:
     """The models that have inferences, or rows of a table, in a span: a look into an index each."""
-    known = await connection.execute(select(registration.c.model).order_by(registration.c.model))
-    models = list(known.scalars())
+    models = await registrations.every_model(connection)
     found: list[int] = []
     for start in range(0, len(models), _LOOKS):
         # Each look names its model, so that it goes to the one shard that may have it.

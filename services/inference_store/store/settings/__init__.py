@@ -3,12 +3,14 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
-from .access import AccessSettings, AuditSettings
+from .access import AccessSettings, AuditSettings, is_loopback
 from .admin import AdminSettings
 from .api import ApiSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
 from .certificates import CertificateSettings
+from .connections import ConnectionSettings
+from .dsn import TLS_PARAMETERS, check_dsn
 from .group import PREFIX
 from .ingester import IngesterSettings
 from .kafka import KafkaSettings
@@ -24,6 +26,7 @@ from .tls_files import presenting, trusting
 __all__ = [
     "GROUPS",
     "PREFIX",
+    "TLS_PARAMETERS",
     "AccessSettings",
     "AdminSettings",
     "ApiSettings",
@@ -32,6 +35,7 @@ __all__ = [
     "CapSettings",
     "CaptureSettings",
     "CertificateSettings",
+    "ConnectionSettings",
     "IngesterSettings",
     "KafkaSettings",
     "LogSettings",
@@ -41,6 +45,8 @@ __all__ = [
     "RetentionSettings",
     "UnknownSetting",
     "WrongSetting",
+    "check_dsn",
+    "is_loopback",
     "names",
     "presenting",
     "refuse_unknown",

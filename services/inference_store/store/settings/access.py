@@ -1,7 +1,7 @@
 """Who may ask the api, and how much."""
 
 from ipaddress import ip_address
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -10,6 +10,8 @@ from inference_store.store.rights import Grants
 
 from .group import Count, Group, Seconds
 
+_LEAST_TOKEN_BYTES: Final = 16
+
 
 def _secure(url: str) -> str:
     """Who could answer for the issuer could let anybody in: only this machine may do without TLS.
@@ -17,25 +19,36 @@ def _secure(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return url
-    if parts.scheme == "http" and _is_loopback(parts.hostname):
+    if parts.scheme == "http" and is_loopback(parts.hostname):
         return url
     raise ValueError("it is a URL that begins with https:// (http:// on loopback alone)")
 
 
-def _is_loopback(host: str | None) -> bool:
+def is_loopback(host: str | None) -> bool:
+    """Whether a host is `localhost` or an address of loopback."""
     try:
         return host == "localhost" or ip_address(host or "").is_loopback
     except ValueError:
         return False
 
 
+def _hard_to_guess(token: SecretStr | None) -> SecretStr | None:
+    """An empty token is none."""
+    if token is not None and 0 < len(token.get_secret_value().encode()) < _LEAST_TOKEN_BYTES:
+        raise ValueError(
+            f"it has fewer than {_LEAST_TOKEN_BYTES} bytes and could be guessed:"
+            " `openssl rand -base64 32` prints a longer one"
+        )
+    return token
+
+
 class AccessSettings(Group):
     """Keys, tokens of an OIDC issuer, limits."""
 
     auth: Literal["on", "off"] = "on"
-    """`off`: no access control, on purpose: whoever reaches the api may do everything."""
-    api_token: SecretStr | None = None
-    """A token with every right over everything, to make the first keys with; sent like a key."""
+    """`off`: no access control, on purpose: who reaches the api by a loopback name may do all."""
+    api_token: Annotated[SecretStr | None, AfterValidator(_hard_to_guess)] = None
+    """A token of at least 16 bytes with every right over everything, to make the first keys."""
     oidc_issuer: Annotated[str, AfterValidator(_secure)] | None = None
     """URL of an OpenID Connect issuer whose tokens are accepted, as its tokens spell it."""
     oidc_audience: str | None = None
@@ -49,13 +62,15 @@ class AccessSettings(Group):
     oidc_roles: dict[str, Grants] = Field(default={})
     """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
-    """Most requests a minute of a key or subject, and unknown keys of an address; 0: no limit."""
+    """Most requests a minute of a key or subject; 0: no limit."""
+    api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60
+    """Keys and tokens of an address that may fail in a minute; those in use pass. 0: no limit."""
     api_max_header_bytes: Count = 16 * 1024
     """Largest head of a request: its line and its headers."""
     api_cors_origins: str = ""
     """Origins whose pages may ask from a browser, separated by commas; `*`: any."""
     api_trusted_proxies: str = ""
-    """Addresses or networks, by commas, whose X-Forwarded-For names the client in the audit."""
+    """Addresses or networks, by commas, whose X-Forwarded-For names the client's address."""
 
     @model_validator(mode="after")
     def _audience_is_told(self) -> Self:

@@ -8,6 +8,8 @@ from .access import AccessSettings
 from .admin import AdminSettings
 from .blobs import BlobSettings
 from .caps import CapSettings
+from .connections import ConnectionSettings
+from .dsn import CheckDsn
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
@@ -15,7 +17,13 @@ from .tls_files import check_pair
 
 
 class ApiSettings(
-    LogSettings, AdminSettings, PostgresSettings, BlobSettings, CapSettings, AccessSettings
+    LogSettings,
+    AdminSettings,
+    PostgresSettings,
+    BlobSettings,
+    CapSettings,
+    ConnectionSettings,
+    AccessSettings,
 ):
     """Questions and administration."""
 
@@ -31,7 +39,7 @@ class ApiSettings(
     """Address of the api's admin port (health and metrics)."""
     api_admin_port: Port = 9102
     """Admin port of the api; 0: any free one."""
-    postgres_read_dsn: SecretStr | None = None
+    postgres_read_dsn: Annotated[SecretStr | None, CheckDsn] = None
     """A read replica that answers the questions; unset: `POSTGRES_DSN` answers them."""
     query_timeout_seconds: Seconds = 10.0
     """Longest time a query may run in Postgres."""

@@ -30,7 +30,8 @@ class Group(BaseSettings):
         env_file=".env",
         env_ignore_empty=True,
         extra="ignore",
-        use_attribute_docstrings=True,
+        # A service reads one group of the four, and knows the others by their names alone.
+        defer_build=True,
     )
 
     @classmethod

@@ -22,6 +22,8 @@ class IngesterSettings(
     """Address of the ingester's admin port (health and metrics)."""
     ingester_admin_port: Port = 9101
     """Admin port of the ingester; 0: any free one."""
+    ingester_instance: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{0,249}$")] = ""
+    """Name in the consumer group, unique and kept over restarts; empty: host and admin port."""
     ingester_batch_events: Count = 1000
     """Most events written in one transaction."""
     ingester_batch_rows: Count = 100_000

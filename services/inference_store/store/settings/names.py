@@ -4,7 +4,6 @@ import os
 from collections.abc import Iterable, Mapping
 
 from dotenv import dotenv_values
-from rapidfuzz import process
 
 from .api import ApiSettings
 from .group import PREFIX, Group
@@ -45,5 +44,8 @@ def _is_ours(name: str) -> bool:
 
 
 def _unknown(name: str, known: Iterable[str]) -> str:
+    # With the first name that is not there.
+    from rapidfuzz import process  # noqa: PLC0415
+
     near = [match for match, _, _ in process.extract(name, sorted(known), limit=3)]
     return f"There is no setting {name}. The nearest are {', '.join(near)}."

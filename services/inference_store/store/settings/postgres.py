@@ -1,10 +1,11 @@
 """Postgres."""
 
 from typing import Literal, Self
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import SecretStr, model_validator
 
+from .dsn import TLS_PARAMETERS, Dsn
 from .group import Count, Group
 from .tls_files import CaFile
 
@@ -12,7 +13,7 @@ from .tls_files import CaFile
 class PostgresSettings(Group):
     """The database that holds the index, the books and the policies."""
 
-    postgres_dsn: SecretStr = SecretStr("postgresql://localhost:5432/inference_store")
+    postgres_dsn: Dsn = SecretStr("postgresql://localhost:5432/inference_store")
     """Where Postgres is: `postgresql://user:password@host:port/database`."""
     postgres_password: SecretStr = SecretStr("")
     """Password of the DSN's user, apart from the DSN."""
@@ -25,15 +26,21 @@ class PostgresSettings(Group):
     partition_inferences: Count = 2_000_000
     """Inferences that one partition should hold; spans of new ones adapt to it."""
 
+    @property
+    def postgres_tls_mode(self) -> str:
+        """How connections are encrypted: as the DSN says, else POSTGRES_TLS."""
+        return self._mode_of_dsn() or self.postgres_tls
+
+    def _mode_of_dsn(self) -> str | None:
+        query = parse_qsl(urlsplit(self.postgres_dsn.get_secret_value()).query)
+        return next((value for name, value in reversed(query) if name in TLS_PARAMETERS), None)
+
     @model_validator(mode="after")
     def _postgres_fits(self) -> Self:
         parts = urlsplit(self.postgres_dsn.get_secret_value())
         if self.postgres_password.get_secret_value() and parts.password:
             raise ValueError("POSTGRES_DSN has a password and POSTGRES_PASSWORD is set: keep one")
-        if (
-            "postgres_tls" in self.model_fields_set
-            and {"sslmode", "ssl"} & parse_qs(parts.query).keys()
-        ):
+        if "postgres_tls" in self.model_fields_set and self._mode_of_dsn():
             raise ValueError("POSTGRES_DSN names sslmode and POSTGRES_TLS is set: keep one")
         if self.postgres_ca_file is not None and self.postgres_tls != "verify-full":
             raise ValueError(

@@ -7,6 +7,7 @@ from pydantic import Field, FilePath, SecretStr, model_validator
 
 from .admin import AdminSettings
 from .blobs import BlobSettings
+from .connections import ConnectionSettings
 from .group import Count, Group, Port, Seconds
 from .kafka import KafkaSettings
 from .logs import LogSettings
@@ -36,6 +37,14 @@ class CaptureSettings(Group):
     """First wait after trouble with a server; doubles up to 10 seconds."""
     proxy_report_seconds: Seconds = 10.0
     """Time between two reports of the proxy's books."""
+    proxy_registry_url: Annotated[str, Field(pattern=r"^(https?://[^ ]+)?$")] = ""
+    """Address of the api, to read there which models are registered; unset: the file alone says."""
+    proxy_registry_key: SecretStr = SecretStr("")
+    """Key that may read the models there; one with the role `reader` is enough."""
+    proxy_registry_file: Path | None = None
+    """File that keeps what was read, for a start while the api is away."""
+    proxy_registry_seconds: Seconds = 60.0
+    """Time between two readings of the registrations."""
     proxy_redaction_key: SecretStr = SecretStr("")
     """Key of the hash that a redaction puts in the place of a value."""
     proxy_spool: Literal["off", "overflow", "all"] = "off"
@@ -53,12 +62,16 @@ class CaptureSettings(Group):
     def _capture_fits(self) -> Self:
         if self.proxy_spool != "off" and self.proxy_spool_directory is None:
             raise ValueError(f"PROXY_SPOOL={self.proxy_spool} needs PROXY_SPOOL_DIRECTORY")
+        if self.proxy_registry_url and not self.proxy_registry_key.get_secret_value():
+            raise ValueError("PROXY_REGISTRY_URL needs PROXY_REGISTRY_KEY: a key that may read")
         if self.proxy_body_bytes > self.proxy_capture_bytes:
             raise ValueError("PROXY_BODY_BYTES is over PROXY_CAPTURE_BYTES: none would be kept")
         return self
 
 
-class ProxySettings(LogSettings, AdminSettings, KafkaSettings, BlobSettings, CaptureSettings):
+class ProxySettings(
+    LogSettings, AdminSettings, KafkaSettings, BlobSettings, ConnectionSettings, CaptureSettings
+):
     """Stands before model servers and captures what goes through."""
 
     proxy_host: str = "127.0.0.1"
@@ -79,6 +92,10 @@ class ProxySettings(LogSettings, AdminSettings, KafkaSettings, BlobSettings, Cap
     """`host:port` where the model server answers gRPC, where there is no file."""
     proxy_protocols: str = "v2,v2-grpc"
     """Protocols of that model server whose calls are captured, separated by commas."""
+    proxy_path_prefixes: Annotated[str, Field(pattern=r"^(/[^, ]+( *, */[^, ]+)*)?$")] = (
+        "/api/serve/serve-model-*-pred"
+    )
+    """What may stand before a call's path, `*` for any part of one segment, separated by commas."""
     proxy_grpc_message_bytes: Count = 256 * 1024 * 1024
     """Largest gRPC message that passes; a larger one is refused."""
     proxy_grpc_calls: Count = 4096

@@ -4,6 +4,7 @@ from .access import api_key, audit
 from .audit_chain import audit_checkpoint, audit_head, audit_link
 from .books import (
     dead_letter,
+    dead_letter_limit_lift,
     former_producers,
     kafka_partition,
     lost_offsets,
@@ -73,6 +74,7 @@ __all__ = [
     "blob_reference",
     "certificate",
     "dead_letter",
+    "dead_letter_limit_lift",
     "erased_batch",
     "erased_leaves",
     "erased_span",

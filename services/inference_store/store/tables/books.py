@@ -119,6 +119,14 @@ former_producers = Table(
     *map(_count, ("holes_dropped", "unknown_tail", "unexplained")),
 )
 
+# One row: until when ingesters set aside what they cannot store, however much it is.
+dead_letter_limit_lift = Table(
+    "dead_letter_limit_lift",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=False),
+    Column("lifted_until", DateTime(timezone=True), nullable=False),
+)
+
 
 def _record(name: str, *more: Column[Any] | Index) -> Table:
     """An event that is not stored, with its place and its bytes."""

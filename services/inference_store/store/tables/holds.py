@@ -1,6 +1,6 @@
 """Legal holds: what they keep, how they came to be so, and what they keep from erasures."""
 
-from sqlalchemy import Column, DateTime, Index, Integer, Table, text
+from sqlalchemy import Boolean, Column, DateTime, Index, Integer, Table, text
 from sqlalchemy.dialects.postgresql import JSONB, UUID
 
 from .metadata import CODE_POINTS, METADATA
@@ -31,7 +31,7 @@ hold = Table(
     Index("hold_placed_at_idx", "placed_at"),
 )
 
-# Every revision of a hold, with who made it: never changed, never removed.
+# Every revision of a hold, with who made it: never removed, and changed by erasures alone.
 hold_change = Table(
     "hold_change",
     METADATA,
@@ -42,6 +42,9 @@ hold_change = Table(
     Column("at", DateTime(timezone=True), nullable=False),
     Column("actor", CODE_POINTS, nullable=False),
     Column("document", JSONB, nullable=False),
+    # it mentions a subject that was erased: its values go once the hold is over
+    Column("forget_when_over", Boolean, nullable=False, server_default=text("false")),
+    Index("hold_change_forget_idx", "hold", postgresql_where=text("forget_when_over")),
 )
 
 # What an erasure left because of a hold: the mark that it had, to be set again after a release.

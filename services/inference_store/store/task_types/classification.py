@@ -5,8 +5,9 @@ from typing import Final
 from inference_store.store.json_text import Json
 
 from .activation import activated
+from .named_tensors import labels_among, of_size, scores_among
 from .reading import Reading, Row, UnreadableResponse, is_numeric
-from .unwrap import Output, elements, is_tensor, numbers
+from .unwrap import Output, elements, is_tensor, numbers, seems_json
 
 _NAMES: Final = ("label", "score", "labels", "scores", "token_str")
 
@@ -20,11 +21,35 @@ def read_classification(outputs: list[Output], reading: Reading) -> None:
     if mapping is not None and mapping.class_probabilities is not None:
         named = _named(outputs, mapping.class_probabilities)
         outputs = [named] if named else outputs
+    elif _read_named(outputs, reading):
+        return
     for output in outputs:
         if is_tensor(output.data):
             read_classes(output, reading)
         else:
             _objects(output, reading)
+
+
+def _read_named(outputs: list[Output], reading: Reading) -> bool:
+    """Rows of tensors with common names; False: there are none, or they fit nothing."""
+    labels, scores = labels_among(outputs), scores_among(outputs)
+    of_classes = of_size(scores, len(reading.class_labels)) if reading.class_labels else None
+    if labels is None:
+        if of_classes is not None and all(is_tensor(each.data) for each in outputs):
+            read_classes(of_classes, reading)
+            return True
+        return False
+    count = len(numbers(labels.data))
+    if not scores and is_tensor(labels.data) and 1 < count == len(reading.class_labels):
+        return False  # one number a class, whatever it is called
+    paired = of_size(scores, count)
+    if paired is None and of_classes is not None:
+        read_classes(of_classes, reading)
+        return True
+    if paired is None and scores:
+        reading.flag("tensor_mismatch")
+    _labelled(labels, paired, reading)
+    return True
 
 
 def read_classes(output: Output, reading: Reading) -> None:
@@ -72,7 +97,7 @@ def _objects(output: Output, reading: Reading) -> None:
             if "sequence" in element:
                 row["text"] = reading.text(element["sequence"])
             reading.rows.append(row)
-        elif type(element) is str:
+        elif type(element) is str and not seems_json(element):
             reading.rows.append(_row(output, reading.label(element)))
         else:
             reading.unreadable += 1

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, ConfigDict
 
+from inference_store.store.documented import Documented
 from inference_store.store.json_text import storable
 
 
@@ -19,10 +20,10 @@ Units: TypeAlias = Literal["pixels", "shares"]
 Activation: TypeAlias = Literal["none", "softmax", "sigmoid"]
 
 
-class OutputMapping(BaseModel):
+class OutputMapping(Documented):
     """How tensors become predictions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     boxes: Tensor | None = None
     """Name of the tensor of boxes, [N, 4]."""

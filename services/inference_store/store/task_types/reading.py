@@ -133,7 +133,8 @@ class Reading:
         return found
 
     def _class_label(self, text: str) -> str:
-        index = int(text) if len(text) < 10 and text.isdecimal() else len(self.class_labels)
+        digits = text.removesuffix(".0")  # of a tensor of floats
+        index = int(digits) if len(digits) < 10 and digits.isdecimal() else len(self.class_labels)
         return self.class_labels[index] if index < len(self.class_labels) else text
 
     def predictions(self) -> tuple[Prediction, ...]:

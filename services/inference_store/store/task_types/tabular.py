@@ -6,7 +6,7 @@ from inference_store.store.json_text import Json
 
 from .classification import read_classes
 from .reading import Reading, Row, is_numeric
-from .unwrap import Output, elements, is_tensor
+from .unwrap import Output, elements, is_tensor, seems_json
 
 _SCORED: Final = ("label", "score")
 
@@ -55,12 +55,16 @@ def _value(output: Output, name: str | None, value: Json, reading: Reading) -> N
         row["value"] = reading.decimal(value)
         if reading.mapping is not None and name is not None and name == reading.mapping.labels:
             row["label"] = reading.label(value)
-    elif value is None or isinstance(value, (dict, list)):
+    elif value is None or isinstance(value, (dict, list)) or _is_broken(value):
         reading.unreadable += 1
         return
     else:
         row["label"] = reading.label(value)
     reading.rows.append(row)
+
+
+def _is_broken(value: Json) -> bool:
+    return type(value) is str and seems_json(value)
 
 
 def _row(output: Output, name: str | None, reading: Reading) -> Row:

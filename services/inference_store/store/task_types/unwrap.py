@@ -1,5 +1,6 @@
 """The shapes that answers are wrapped in: V2 outputs, bare lists, nested lists, JSON strings."""
 
+import re
 from collections.abc import Collection, Iterator
 from typing import Final, NamedTuple
 
@@ -8,6 +9,8 @@ from inference_store.store.json_text import Json, UnreadableJson, read_json, wri
 from .modzy import predictions_in
 from .reading import UnreadableResponse, is_numeric
 
+_BEGINS_JSON: Final = re.compile(r"\s*[\[{]\s*(?:[\[{\]}\"'0-9-]|\Z)")
+# What no label begins with; `[UNK]` and `{other}` are labels.
 _LAYERS: Final = 4
 """Lists and strings around an element that are opened."""
 _SOLE: Final = ("output", "predictions", "data")
@@ -63,6 +66,11 @@ def elements(data: Json, names: Collection[str], layers: int = _LAYERS) -> Itera
     else:
         found = predictions_in(data) if layers and "label" in names else None
         yield from [data] if found is None else found[1]
+
+
+def seems_json(text: str) -> bool:
+    """A text begins as a JSON object or array does, whether or not it is whole."""
+    return _BEGINS_JSON.match(text) is not None
 
 
 def numbers(data: Json) -> list[Json]:

@@ -105,6 +105,7 @@ HOW: dict[str, Callable[[World, str], Awaitable[None]]] = {
 }
 
 
+@pytest.mark.kills
 @pytest.mark.parametrize("place", PLACES)
 async def test_a_kill_loses_nothing_and_leaves_nothing(world: World, place: str) -> None:
     how = next((HOW[start] for start in HOW if place.startswith(start)), anywhere)

@@ -110,7 +110,7 @@ class World:
     def service(self, failpoint: str | None = None) -> Service:
         """One more replica of the retention service."""
         changes = {
-            "RETENTION_INTERVAL_SECONDS": "1",
+            "RETENTION_INTERVAL_SECONDS": "0.2",
             "CERTIFICATE_KEY": self.key.pem,
             "CERTIFICATE_HEAD_LOCK_DAYS": "1",
             **({"FAILPOINT": failpoint} if failpoint else {}),

@@ -15,8 +15,8 @@ from inference_store.store.registrations import Details
 from inference_store.store.rights import Grant
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, store
+from tests.settings import TOKEN
 
-TOKEN = "the-token-of-the-settings"
 SECRET, OPEN = "secret-model", "open-model"
 """The one model that a narrow key may not see, and the one that it may."""
 
@@ -60,12 +60,15 @@ async def two_models(engine: AsyncEngine, blobs: Blobs, bucket: str) -> dict[str
     """Two models in two projects, each with an inference `one` that has its three blobs."""
     found = {}
     for model_id in (SECRET, OPEN):
-        places = [f"{bucket}/{model_id}-{blob}" for blob in ("data", "response", "metadata")]
+        data, response, metadata = (
+            f"{bucket}/{model_id}-{blob}" for blob in ("data", "response", "metadata")
+        )
+        places = data, response, metadata
         for place in places:
             key = StorageKey(*place.split("/", 1))
             blobs.put(key, b'{"extended_metadata": []}', content_type="application/json")
         items = [(f"{model_id}-key", "string", f"{model_id}-value")]
-        made = Made("one", metadata=items, keys=tuple(places), model_id=model_id)  # type: ignore[arg-type]
+        made = Made("one", metadata=items, keys=places, model_id=model_id)
         found[model_id] = await store(engine, made)
         async with engine.begin() as connection:
             details = Details(project_id=f"{model_id}-project")

@@ -82,7 +82,7 @@ async def a_certificate(connection: AsyncConnection, model: int, model_id: str) 
         requested_by=None,
         run=None,
     )
-    document = documents.certificate_of(asked, told, {}, b"", place=place, clear_at=NOW)
+    document = documents.certificate_of(asked, told, {}, b"", place=place, remains=[])
     await chain.add(connection, signed(key, chain.CERTIFICATE, document), model=model)
     await erased.certified(connection, told.batches, place.number + 1)
     return place.number + 1

@@ -10,8 +10,9 @@ from inference_store.store import audit_chain
 from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.tables import audit
 from tests.integration.stored import Made, at, store
+from tests.settings import TOKEN
 
-from .conftest import OPEN, SECRET, TOKEN, Keys
+from .conftest import OPEN, SECRET, Keys
 
 _ONE = f"/v1/models/{OPEN}/inferences/one"
 _ITEM = {"metadata": [{"key": "reviewed", "type": "bool", "value": "true"}]}
@@ -131,9 +132,9 @@ async def test_old_entries_are_pruned_in_batches(engine: AsyncEngine) -> None:
                 " SELECT now() - n * interval '1 day', 'x', 'y' FROM generate_series(9, 0, -1) AS n"
             )
         )
-        prune = {"older_than_seconds": 4.5 * 24 * 3600, "limit": 3}
+        prune: dict[str, Any] = {"older_than_seconds": 4.5 * 24 * 3600, "limit": 3}
         assert await audit_chain.link(connection, limit=100) == 10
-        pruned = [await audit_chain.prune(connection, **prune) for _ in range(3)]  # type: ignore[arg-type]
+        pruned = [await audit_chain.prune(connection, **prune) for _ in range(3)]
         assert pruned == [3, 2, 0]
         assert await connection.scalar(select(func.count()).select_from(audit)) == 5
 

@@ -17,15 +17,17 @@ from inference_store.store.retention import runs
 from inference_store.store.rights import Right
 from tests.builders import NOW
 from tests.integration.api.conftest import MakeApp
+from tests.settings import TOKEN
 
-from .conftest import OPEN, SECRET, TOKEN, Keys
+from .conftest import OPEN, SECRET, Keys
 from .named import PLACE, Ids, ids_of
 from .table import PUBLIC, TABLE, Row, filled
 
 
 def test_the_table_has_every_route(make_app: MakeApp) -> None:
-    contexts = [each for each in iter_route_contexts(make_app().routes) if each.path]
-    routes = {(method, c.path): c for c in contexts for method in c.methods or ("MOUNT",)}
+    found = iter_route_contexts(make_app().routes)
+    contexts = [(each.path, each) for each in found if each.path]
+    routes = {(method, path): c for path, c in contexts for method in c.methods or ("MOUNT",)}
     guarded = {place: c for place, c in routes.items() if place[1] not in PUBLIC}
     assert set(guarded) == set(TABLE)
     for place, context in guarded.items():

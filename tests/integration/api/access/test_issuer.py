@@ -106,11 +106,23 @@ async def test_claims_become_rights(client: httpx.AsyncClient, issuer: AnIssuer)
         assert await _status(client, token, f"/v1/models/{OPEN}") == 404
 
 
+async def test_keys_of_a_bearer_outlive_the_token_and_name_the_bearer(
+    client: httpx.AsyncClient, issuer: AnIssuer
+) -> None:
+    """So that they can be listed and revoked when the bearer's right ends."""
+    ops = {"Authorization": f"Bearer {issuer.token(RSA, 'rsa', roles='ops')}"}
+    body = {"name": "x", "grants": [{"role": "reader"}]}
+    made = (await client.post("/v1/keys", json=body, headers=ops)).json()
+    assert (made["created_by"], made["expires_at"]) == ("oidc:ada", None)
+    weaker = {"Authorization": f"Bearer {issuer.token(RSA, 'rsa')}"}
+    assert (await client.post("/v1/keys", json=body, headers=weaker)).status_code == 403
+
+
 async def test_tokens_that_are_refused(client: httpx.AsyncClient, issuer: AnIssuer) -> None:
     now = time.time()
     good = issuer.token(RSA, "rsa")
     head, claims, signature = good.split(".")
-    public = RSA.public_key().public_bytes(  # type: ignore[union-attr]
+    public = RSA.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     )
     refused = {

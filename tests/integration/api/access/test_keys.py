@@ -11,8 +11,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store.tables import api_key
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.polling import until
+from tests.settings import TOKEN
 
-from .conftest import OPEN, TOKEN, Keys
+from .conftest import OPEN, Keys
 
 _READER = {"name": "a dashboard", "grants": [{"role": "reader"}]}
 
@@ -49,6 +50,7 @@ async def test_a_key_is_made_used_and_revoked(a_key: Keys, engine: AsyncEngine) 
         kept = await connection.scalar(
             select(func.string_agg(text("k::text"), "")).select_from(text("api_key k"))
         )
+    assert kept is not None
     secret = made["key"].split("_", 2)[2]  # it may hold "_" itself
     assert secret not in str(listed)
     assert secret not in kept
@@ -115,7 +117,7 @@ async def test_a_key_revoked_through_another_replica_stops_within_seconds(
 async def test_last_use_is_written_once_a_minute(a_key: Keys, engine: AsyncEngine) -> None:
     made = await _made(a_key)
     written = select(api_key.c.last_used_at).where(api_key.c.id == made["id"])
-    seen = set()
+    seen: set[Any] = set()
     for _ in range(20):
         assert await _works(a_key, made["key"])
         async with engine.connect() as connection:
@@ -149,7 +151,10 @@ async def test_last_use_is_written_once_a_minute(a_key: Keys, engine: AsyncEngin
 async def test_nobody_gives_more_than_they_have(
     a_key: Keys, grants: list[Any], allowed: bool
 ) -> None:
-    mine = [{"rights": ["read", "admin"]}, {"rights": ["delete"], "model_id": OPEN}]
+    mine: list[dict[str, Any]] = [
+        {"rights": ["read", "admin"]},
+        {"rights": ["delete"], "model_id": OPEN},
+    ]
     key = await a_key.make(*mine)
     answer = await a_key.ask(key, "POST", "/v1/keys", {"name": "x", "grants": grants})
     assert answer.status_code == (201 if allowed else 403), answer.text
@@ -221,5 +226,9 @@ async def test_access_control_is_on_unless_it_is_switched_off(make_app: MakeApp)
 
 
 async def test_a_key_is_no_good_elsewhere_than_in_its_header(guarded: httpx.AsyncClient) -> None:
-    for where in ({"params": {"token": TOKEN}}, {"headers": {"Authorization": f"Basic {TOKEN}"}}):
-        assert (await guarded.get("/v1/models", **where)).status_code == 401  # type: ignore[arg-type]
+    places: list[dict[str, Any]] = [
+        {"params": {"token": TOKEN}},
+        {"headers": {"Authorization": f"Basic {TOKEN}"}},
+    ]
+    for where in places:
+        assert (await guarded.get("/v1/models", **where)).status_code == 401

@@ -1,6 +1,9 @@
 """Rate, headers, CORS, and what every answer says to a browser."""
 
+import asyncio
+import base64
 import re
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -8,13 +11,18 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.api.access.gate import BYTES_OF_A_REQUEST
 from inference_store.store.access.secrets import new_id
 from inference_store.store.metrics import SHOWN
 from tests.integration.api.conftest import MakeApp, client_of
-
-from .conftest import TOKEN
+from tests.settings import TOKEN
 
 _OWNER = {"Authorization": f"Bearer {TOKEN}"}
+_ISSUER = {"oidc_issuer": "http://127.0.0.1:9", "oidc_audience": "x"}
+# of no algorithm: it is refused before an issuer is asked
+_FORGED = ".".join(
+    base64.urlsafe_b64encode(part).rstrip(b"=").decode() for part in (b'{"alg": "none"}', b"{}")
+)
 
 
 def _refused(reason: str) -> float:
@@ -38,32 +46,76 @@ async def test_rates_are_limited_for_each_caller(make_app: MakeApp) -> None:
     assert _refused("too-many-requests") == before + 2
 
 
-async def test_strangers_are_limited_and_keys_that_are_known_are_not(
-    make_app: MakeApp, engine: AsyncEngine
+async def test_a_body_counts_by_its_bytes(make_app: MakeApp) -> None:
+    """One that says its size is not even read."""
+    read: list[int] = []
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(3):
+            read.append(len(read))
+            yield b" " * BYTES_OF_A_REQUEST
+
+    app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=5)
+    query = "/v1/models/model/inferences/query"
+    async with client_of(app) as client:
+        size = {"Content-Length": str(3 * BYTES_OF_A_REQUEST)}
+        first = await client.post(query, content=pieces(), headers=_OWNER | size)
+        assert (first.status_code, len(read)) == (422, 3)  # three of five requests
+        second = await client.post(query, content=pieces(), headers=_OWNER | size)
+        assert (second.status_code, len(read)) == (429, 3)
+        assert 1 <= int(second.headers["retry-after"]) <= 12
+        assert f"each {BYTES_OF_A_REQUEST} bytes" in second.json()["detail"]
+        # without a size: one request before it is read, the rest after
+        third = await client.post(query, content=pieces(), headers=_OWNER)
+        assert (third.status_code, len(read)) == (429, 6)
+        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
+        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
+
+
+@pytest.mark.parametrize("kind", ["unknown keys", "another's secret", "words", "tokens"])
+async def test_failed_tokens_are_limited_by_address(
+    make_app: MakeApp, engine: AsyncEngine, kind: str
 ) -> None:
-    """Each made-up id would be a question to Postgres."""
+    """Over the limit nothing is looked at, not even the right API_TOKEN; keys in use pass."""
     looked = []
 
     def look(*args: Any) -> None:
         looked.extend([args[2]] if "FROM api_key" in args[2] else [])
 
-    app = make_app(auth="on", api_token=TOKEN, api_rate_limit_per_minute=5)
+    app = make_app(auth="on", api_token=TOKEN, api_failed_tokens_per_minute=5, **_ISSUER)
     async with client_of(app) as client:
         body = {"name": "x", "grants": [{"role": "reader"}]}
-        key = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()["key"]
-        mine = {"Authorization": f"Bearer {key}"}
+        made = (await client.post("/v1/keys", json=body, headers=_OWNER)).json()
+        mine = {"Authorization": f"Bearer {made['key']}"}
         assert (await client.get("/v1/models", headers=mine)).status_code == 200
+        guess: Callable[[], str] = {
+            "unknown keys": lambda: f"isk_{new_id()}_{'x' * 43}",
+            "another's secret": lambda: f"isk_{made['id']}_{'x' * 43}",
+            "words": lambda: f"word-{new_id()}",
+            "tokens": lambda: f"{_FORGED}.{new_id()}",
+        }[kind]
         event.listen(engine.sync_engine, "before_cursor_execute", look)
-        strangers = [
-            await client.get("/v1/models", headers={"Authorization": f"Bearer {text}"})
-            for text in (f"isk_{new_id()}_{'x' * 43}" for _ in range(20))
-        ]
+        guesses = await asyncio.gather(
+            *(client.get("/v1/models", headers={"Authorization": f"Bearer {guess()}"})
+              for _ in range(20))
+        )  # fmt: skip
         event.remove(engine.sync_engine, "before_cursor_execute", look)
-        assert [each.status_code for each in strangers] == [401] * 4 + [429] * 16
-        assert 1 <= int(strangers[-1].headers["retry-after"]) <= 12
-        assert len(looked) == 4
-        app.state.gate.keys.forget(key.split("_")[1])
+        assert sorted(each.status_code for each in guesses) == [401] * 5 + [429] * 15
+        assert len(looked) <= 5
+        [refusal, *_] = [each for each in guesses if each.status_code == 429]
+        assert 1 <= int(refusal.headers["retry-after"]) <= 12
+        assert "API_FAILED_TOKENS_PER_MINUTE" in refusal.json()["detail"]
+        app.state.gate.keys.forget(made["id"])
         assert (await client.get("/v1/models", headers=mine)).status_code == 200
+        assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
+
+
+async def test_tokens_that_work_are_not_limited(make_app: MakeApp) -> None:
+    app = make_app(auth="on", api_token=TOKEN, api_failed_tokens_per_minute=1)
+    async with client_of(app) as client:
+        for _ in range(5):
+            assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
+        assert (await client.get("/v1/models")).status_code == 401  # no token, so none that failed
         assert (await client.get("/v1/models", headers=_OWNER)).status_code == 200
 
 

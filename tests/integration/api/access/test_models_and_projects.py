@@ -12,8 +12,9 @@ from inference_store.store.books import Place, begin
 from inference_store.store.records import Record, Trouble
 from tests.builders import NOW, make_event
 from tests.polling import until
+from tests.settings import TOKEN
 
-from .conftest import OPEN, SECRET, TOKEN, Keys
+from .conftest import OPEN, SECRET, Keys
 
 _PROJECT = f"{OPEN}-project"
 _OWNER = {"role": "owner"}

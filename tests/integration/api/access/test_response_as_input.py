@@ -6,8 +6,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey
 from tests.integration.stored import Made, store
+from tests.settings import TOKEN
 
-from .conftest import OPEN, TOKEN, Keys
+from .conftest import OPEN, Keys
 
 _PATH = f"/v1/models/{OPEN}/inferences/one/response"
 
@@ -34,8 +35,12 @@ async def test_a_response_that_is_an_input_needs_the_right_to_inputs(
 ) -> None:
     for name in "abc":
         blobs.put(StorageKey(bucket, name), b"[]", content_type="application/json")
-    named = [None if name is None else f"{bucket}/{name}" for name in (data, response, metadata)]
-    await store(engine, Made(model_id=OPEN, keys=tuple(named)))  # type: ignore[arg-type]
+
+    def named(name: str | None) -> str | None:
+        return None if name is None else f"{bucket}/{name}"
+
+    keys = named(data), named(response), named(metadata)
+    await store(engine, Made(model_id=OPEN, keys=keys))
     reader = await a_key.make({"rights": ["read"]})
     answer = await a_key.ask(reader, "GET", _PATH)
     assert answer.status_code == (403 if is_input else 200), answer.text

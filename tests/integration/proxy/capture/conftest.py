@@ -28,6 +28,7 @@ def environment(
         PROXY_SPOOL_DIRECTORY=str(tmp_path / "spool"),
         PROXY_REPORT_SECONDS="0.3",
         PROXY_RETRY_SECONDS="0.1",
+        PROXY_GRACE_SECONDS="120",
         S3_TIMEOUT_SECONDS="1",
         LOG_FORMAT="text",
     )

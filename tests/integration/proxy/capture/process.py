@@ -2,14 +2,13 @@
 
 import asyncio
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.polling import until
-from tests.servers.process import LeashedProcess
+from tests.warm.process import start_module
 
 
 class Capturing:
@@ -20,8 +19,8 @@ class Capturing:
     ) -> None:
         """`most`: exchanges that it captures itself."""
         self.log = folder / f"{name}.log"
-        command = [sys.executable, "-m", "tests.integration.proxy.capture.capturing", str(most)]
-        self.process = LeashedProcess(command, log=self.log, environment=environment)
+        module = "tests.integration.proxy.capture.capturing"
+        self.process = start_module(module, str(most), log=self.log, environment=environment)
 
     async def producer(self) -> str:
         """Its producer's id: the first line that is no log."""

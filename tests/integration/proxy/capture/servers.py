@@ -20,6 +20,7 @@ from tests.exchanges import detection, exchange, png
 from tests.polling import until
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3
+from tests.settings import make_settings
 
 LIST = [{"key": "camera", "type": "string", "value": "hall"}]
 
@@ -40,7 +41,7 @@ def settings(kafka: Kafka, s3: S3, bucket: str, **changes: Any) -> ProxySettings
         "proxy_retry_seconds": 0.1,
         **changes,
     }
-    return ProxySettings(_env_file=None, **values)  # type: ignore[call-arg]
+    return make_settings(ProxySettings, **values)
 
 
 @asynccontextmanager

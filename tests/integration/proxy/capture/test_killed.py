@@ -8,6 +8,7 @@ import pytest
 
 from tests.polling import until
 from tests.servers.kafka import Kafka
+from tests.servers.plugin import faults
 
 from .process import Capturing
 from .servers import Arrived, arrived, folder_names, reports
@@ -67,7 +68,7 @@ async def test_killed_while_a_server_is_away_all_that_was_spooled_arrives(
     assert (report.published, report.dropped.get("torn", 0)) == (len(whole), torn)
 
 
-@pytest.mark.parametrize("moment", range(3))
+@pytest.mark.parametrize("moment", [0, faults(1), faults(2)])
 async def test_killed_at_work_nothing_that_was_spooled_is_lost(
     moment: int, kafka_server: Kafka, environment: dict[str, str], tmp_path: Path
 ) -> None:

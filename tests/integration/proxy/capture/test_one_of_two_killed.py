@@ -12,6 +12,7 @@ import pytest
 from inference_store.store.producer_reports import ProducerReport
 from tests.polling import until
 from tests.servers.kafka import Kafka
+from tests.servers.plugin import faults
 
 from .process import Capturing
 from .servers import Arrived, arrived, folder_names, reports
@@ -60,7 +61,7 @@ def check(found: list[Arrived], report: ProducerReport) -> None:
 
 
 @pytest.mark.parametrize("spool", ["off", "overflow", "all"])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, faults(2)])
 async def test_the_capture_process_is_killed_again_and_again(
     seed: int, spool: str, kafka_server: Kafka, environment: Environment, tmp_path: Path
 ) -> None:
@@ -87,7 +88,7 @@ async def test_the_capture_process_is_killed_again_and_again(
         assert await folder_names(tmp_path / "spool") == []
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, faults(2), faults(3)])
 async def test_the_serving_process_is_killed_and_what_it_had_handed_over_is_published(
     seed: int, kafka_server: Kafka, environment: Environment, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from .servers import settings
 pytestmark = pytest.mark.real_kafka
 
 
+@pytest.mark.faults
 async def test_what_waits_on_a_producer_is_told_when_it_is_given_up(
     own_kafka: KafkaServer, minio_server: S3
 ) -> None:
@@ -40,7 +41,8 @@ async def test_a_gap_in_the_numbers_of_one_partition_ends_no_reports(
     publisher = Publisher(settings(kafka_server, minio_server, "any", kafka_reports_topic=topic))
     try:
         await publisher.report(b"a", b"1")
-        manager = publisher._producer._txn_manager  # type: ignore[union-attr]
+        assert publisher._producer is not None
+        manager = publisher._producer._txn_manager
         manager.increment_sequence_number(TopicPartition(topic, 0), 1)
         with pytest.raises(OutOfOrderSequenceNumber):
             await asyncio.wait_for(publisher.report(b"a", b"2"), 60)

@@ -12,7 +12,7 @@ from tests.servers.minio import MinioServer
 
 from .servers import arrived, hand_over, published, reports, running, settings
 
-pytestmark = [pytest.mark.real_kafka, pytest.mark.real_minio]
+pytestmark = [pytest.mark.faults, pytest.mark.real_kafka, pytest.mark.real_minio]
 
 
 @pytest.mark.parametrize("away", ["object store", "kafka"])

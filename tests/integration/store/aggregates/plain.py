@@ -29,12 +29,12 @@ def key(name: str, family: str) -> Values:
 
 def labels(made: Made) -> list[str]:
     """The different labels of its predictions."""
-    return list({name for name, _ in made.predictions or () if name is not None})
+    return list({one.label for one in made.predicted or () if one.label is not None})
 
 
 def scores(made: Made) -> list[Decimal]:
     """The scores of its predictions, each."""
-    return [Decimal(repr(score)) for _, score in made.predictions or () if score is not None]
+    return [Decimal(repr(one.score)) for one in made.predicted or () if one.score is not None]
 
 
 def one(read: Callable[[Made], Any]) -> Values:

@@ -24,6 +24,7 @@ from inference_store.store.aggregates import (
     aggregate,
     targets,
 )
+from inference_store.store.aggregates.asked import Unit
 from inference_store.store.counting import count_ended
 from inference_store.store.events.event import Extras
 from inference_store.store.filters.from_conditions import Asked
@@ -83,6 +84,7 @@ _OPERANDS: dict[str, tuple[str, plain.Values]] = {
     "t": ("timestamp", plain.key("t", "timestamp")),
     "tags[]": ("string", plain.key("tags[]", "string")),
     "ok": ("bool", plain.one(lambda made: made.extras.ok)),
+    "request_problem": ("string", plain.one(lambda made: "over_cap" if made.flags else None)),
     "received_at": ("timestamp", plain.one(lambda made: made.received_at)),
     "prediction_count": (
         "number",
@@ -95,7 +97,7 @@ _OPERANDS: dict[str, tuple[str, plain.Values]] = {
     "label": ("string", plain.labels),
     "prediction.score": ("number", plain.scores),
 }
-_UNITS = st.sampled_from(["minute", "hour", "day", "week", "month"])
+_UNITS: st.SearchStrategy[Unit] = st.sampled_from(["minute", "hour", "day", "week", "month"])
 _ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"])
 
 
@@ -119,7 +121,8 @@ def _grouping(data: st.DataObject, place: int) -> tuple[Any, plain.Values]:
         of = data.draw(st.sampled_from(["n", "top_score", "prediction_count"]))
         by = ByHistogram(name, path, Name(of, None, path), bounds=_BOUNDS)
         return by, plain.binned(_OPERANDS[of][1], _BOUNDS)
-    of = data.draw(st.sampled_from(["n", "s", "b", "tags[]", "ok", "top_label", "top_score"]))
+    names = ["n", "s", "b", "tags[]", "ok", "top_label", "top_score", "request_problem"]
+    of = data.draw(st.sampled_from(names))
     return ByName(name, path, Name(of, None, path)), _OPERANDS[of][1]
 
 
@@ -198,6 +201,7 @@ def _made(inferences: Sequence[Any], model_id: str) -> list[Made]:
             predictions,
             extras=Extras(ok=ok),
             model_id=model_id,
+            flags=("capture_request_over_cap",) if n % 3 == 0 else (),
         )
         for n, (at, items, predictions, ok) in enumerate(inferences)
     ]

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -208,17 +209,17 @@ async def test_what_says_that_values_were_taken_cannot_be_removed(engine: AsyncE
 
 async def _forget_page(engine: AsyncEngine, erasure: UUID, *, after: int) -> tuple[int, int | None]:
     """One transaction of two entries at most."""
-    said = {"key": "driver", "value": "O'Brien", "after": after, "limit": 2}
+    said: dict[str, Any] = {"key": "driver", "value": "O'Brien", "after": after, "limit": 2}
     async with engine.begin() as connection:
-        return await audit_chain.forget_mentions(connection, erasure, **said)  # type: ignore[arg-type]
+        return await audit_chain.forget_mentions(connection, erasure, **said)
 
 
 async def test_a_subject_is_taken_where_key_and_value_are_mentioned(engine: AsyncEngine) -> None:
-    said = [
+    said: list[dict[str, Any]] = [
         {"filter": "driver = 'O''Brien'"},
         {"subject": {"key": "driver", "value": "O'Brien"}},
         {"filter": "driver = 'Ada'"},
-        {"subject": {"key": "rider", "value": "O'Brien"}},
+        {"subject": {"key": "rider", "value": "O'Brien-Lee"}},
         {"rules": [{"filter": {"op": "=", "args": [{"property": "driver"}, "O'Brien"]}}]},
     ]
     async with engine.begin() as connection:

@@ -71,10 +71,10 @@ async def _count(engine: AsyncEngine) -> bool:
 
 
 async def test_answers_are_the_same(engine: AsyncEngine, models: dict[str, int]) -> None:
-    before = await agree(engine, models, pages=True)
+    before = await agree(engine, models, whole=True)
     assert await _count(engine)
     assert [await holding(engine, model) for model in models.values()] == [3, 3]
-    assert await agree(engine, models, pages=True) == before
+    assert await agree(engine, models, whole=True) == before
     assert before["n IS NULL", "one", None] == 4
     assert before["label", "one", None] == {"person": 7, None: 5}
     assert before[None, None] == 24
@@ -90,13 +90,13 @@ async def test_a_late_event_outdates_its_models_counts_of_its_span(
     late = Made("late", at(_DAY + 1), [("new", "int", "1")], [("late", 1.0)], model_id="one")
     await store(engine, late)
     assert [await holding(engine, model) for model in models.values()] == [2, 3]
-    found = await agree(engine, models, pages=True)
+    found = await agree(engine, models)
     assert found[None, "one", None] == 13
     assert found["label", "one", None]["late"] == 1
     await store(engine, late)  # delivered again: nothing is new
     await _count(engine)
     assert [await holding(engine, model) for model in models.values()] == [3, 3]
-    assert await agree(engine, models, pages=True) == found
+    assert await agree(engine, models) == found
     await store(engine, late)
     assert await holding(engine, models["one"]) == 3
 

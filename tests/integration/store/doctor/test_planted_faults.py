@@ -23,7 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.cli import doctor
 from inference_store.store import partitions, registrations
 from inference_store.store.blobs import Blobs
-from inference_store.store.doctor import DoctorSettings, Subject, store
+from inference_store.store.doctor import CHECKS, DoctorSettings, Subject, store
 from inference_store.store.events import StorageKey
 from inference_store.store.ledger.entry import Entry, Said
 from inference_store.store.partitions import Span, lock_catalogue
@@ -279,7 +279,7 @@ def test_where_nothing_is_wrong_nothing_is_found(patient: Patient) -> None:
     found = patient.examine()
     assert found.wrong() == set(), found.said
     assert found.code == 1  # the topic of the tests has one replica
-    assert len(found.said["checks"]) == len(doctor.doctor.CHECKS)
+    assert len(found.said["checks"]) == len(CHECKS)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.plant.__name__)

@@ -98,7 +98,8 @@ async def test_the_ledger_of_another_store_is_refused(
 ) -> None:
     empty = await restore(backup())
     await ledger.write("word", {"word": "one"}, actor="a")
-    other = Ledger(empty, blobs, prefix="other/", kinds=ledger_of(empty, blobs)._kinds.values())  # type: ignore[arg-type]
+    kinds = list(ledger_of(empty, blobs)._kinds.values())
+    other = Ledger(empty, blobs, prefix="other/", kinds=kinds)
     await other.write("word", {"word": "uno"}, actor="a")
     with pytest.raises(LedgerApart, match="another store"):
         await ledger_of(empty, blobs).look()

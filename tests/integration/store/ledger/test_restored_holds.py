@@ -50,8 +50,10 @@ async def test_a_replay_places_changes_and_releases_them_again(
         again = await holds.listed(connection)
         in_force = await holds.in_force(connection)
         changes = await holds.history(connection, again[0].id)
-    shown = ("id", "name", "reason", "filter", "until", "placed_by", "placed_at", "released_by")
-    shown = (*shown, "released_at", "release_reason", "revision")
+    shown = [
+        *("id", "name", "reason", "filter", "until", "placed_by", "placed_at", "released_by"),
+        *("released_at", "release_reason", "revision"),
+    ]
     assert [[getattr(each, name) for name in shown] for each in again] == [
         [getattr(each, name) for name in shown] for each in there
     ]

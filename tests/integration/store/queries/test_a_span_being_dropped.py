@@ -111,7 +111,7 @@ async def test_aggregates_agree(engine: AsyncEngine, filter: str | None) -> None
 
 async def _counted(
     connection: AsyncConnection, filter: str | None, by: tuple[ByName | ByTime, ...]
-) -> dict[tuple[object, ...], object]:
+) -> dict[tuple[Any, ...], Any]:
     """The number of inferences of one model, by these."""
     everything = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
     return {key: n for key, n in (await _measured(connection, filter, by, everything)).items() if n}
@@ -122,7 +122,7 @@ async def _measured(
     filter: str | None,
     by: tuple[ByName | ByTime, ...],
     measure: Measure,
-) -> dict[tuple[object, ...], Any]:
+) -> dict[tuple[Any, ...], Any]:
     known = await registrations.known(connection, [_MODELS[0]])
     found, _ = await targets(connection, list(known.values()), _question(filter))
     asked = Aggregation(measures=(measure,), group_by=by, limit=100)

@@ -35,4 +35,5 @@ async def test_every_letter_is_folded_as_in_python(engine: AsyncEngine) -> None:
 async def test_null_stays_null(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         none = select(func.fold_case(None, type_=TEXT()), func.fold_accents(None, type_=TEXT()))
-        assert tuple((await connection.execute(none)).one()) == (None, None)
+        found: tuple[object, ...] = tuple((await connection.execute(none)).one())
+        assert found == (None, None)

@@ -1,5 +1,6 @@
 """Look-ups by id over many partitions, by one plan of all and by plans of some."""
 
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -38,7 +39,7 @@ async def test_all_of_an_id_newest_first(engine: AsyncEngine, planned_once: int)
     async with engine.connect() as connection:
 
         async def found(name: str, most: int = 1_000) -> tuple[UUID, ...]:
-            how = {"most": most, "planned_once": planned_once}
+            how: dict[str, Any] = {"most": most, "planned_once": planned_once}
             return (await lookup.by_id(connection, model, name, **how)).uids
 
         assert await found("id-3") == _uids(made, 53, 43, 33, 23, 13, 3)
@@ -71,7 +72,7 @@ async def test_what_is_marked_or_closed_is_not_found(
         closed = (here.lo <= made[33].received_at) & (here.hi > made[33].received_at)
         await connection.execute(partition_span.update().where(closed).values(state="dropping"))
     async with engine.connect() as connection:
-        how = {"planned_once": planned_once}
+        how: dict[str, Any] = {"planned_once": planned_once}
         found = await lookup.by_id(connection, model, "id-3", **how)
         assert found.uids == _uids(made, 43, 23, 13, 3)
         newest = await lookup.by_id(connection, model, "id-3", most=1, **how)
@@ -127,7 +128,7 @@ async def test_it_keeps_no_locks_of_partitions(engine: AsyncEngine, planned_once
 async def test_it_comes_to_an_end(engine: AsyncEngine, planned_once: int) -> None:
     model = await store(engine, *_made())
     async with engine.connect() as connection:
-        how = {"planned_once": planned_once}
+        how: dict[str, Any] = {"planned_once": planned_once}
         async with held(engine, inference, at(3 * _DAY)):
             with pytest.raises(OutOfTime):
                 await lookup.by_id(connection, model, "id-3", seconds=0.5, **how)

@@ -1,5 +1,6 @@
 """Pages and counts over many partitions."""
 
+from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import pytest
@@ -46,7 +47,7 @@ def _made() -> list[Made]:
     ]
 
 
-QUESTIONS = {
+QUESTIONS: dict[str, tuple[Question, Callable[[int], bool]]] = {
     "everything": (Question(), lambda _: True),
     "one comparison": (Question(metadata=[_asked("n", "gte", "30")]), lambda n: n >= 30),
     "a rare one": (Question(metadata=[_asked("rare", "eq", "yes")]), lambda n: n in {2, 31}),

@@ -98,7 +98,7 @@ async def test_sql_agrees_with_python(
                 each.uid
                 for each in made
                 if in_window(question, each.received_at)
-                and satisfies(question, each.predictions or ())
+                and satisfies(question, [(one.label, one.score) for one in each.predicted or ()])
             ),
             reverse=question.newest_first,
         )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 from random import Random
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -72,11 +73,11 @@ async def _page(
     walk: int,
     goes_on: bool,
 ) -> tuple[Progress, list[UUID]]:
-    how = {"limit": limit, "deadline": deadline, "walk": walk, "goes_on": goes_on}
+    how: dict[str, Any] = {"limit": limit, "deadline": deadline, "walk": walk, "goes_on": goes_on}
     if len(queries) == 1:
-        alone = await find(connection, queries[0], **how)  # type: ignore[arg-type]
+        alone = await find(connection, queries[0], **how)
         return alone, alone.uids
-    found = await find_across(connection, queries, **how)  # type: ignore[arg-type]
+    found = await find_across(connection, queries, **how)
     return found, [hit.uid for hit in found.hits]
 
 
@@ -115,7 +116,7 @@ async def test_pages_together_hold_everything_once(
             whole, uids = await _page(connection, queries, 500, Deadline.after(300), 4_000, False)
             assert not whole.out_of_time
             assert uids == sorted(uids, reverse=newest_first)
-            for walk in (1, 5, 4_000):
+            for walk in (1, 5, 4_000) if count == 1 else (5,):
                 random = Random(f"{name} {walk} {count} {newest_first}")
                 found, reached = await _everything(connection, queries, random, walk)
                 assert found == uids, (name, walk)

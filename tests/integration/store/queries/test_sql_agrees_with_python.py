@@ -18,6 +18,7 @@ from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.from_conditions import Asked, metadata_node
 from inference_store.store.filters.known import known
 from inference_store.store.metadata import Metadata
+from inference_store.store.metadata.entry import Leaf, Presence
 from inference_store.store.operators import OPERATORS, Takes
 from inference_store.store.queries.conditions import Names, condition_of
 from inference_store.store.queries.matching import Query, counted, led, walked
@@ -143,7 +144,7 @@ def _holds(asked: Asked, truth: typed.Truth, metadata: Metadata) -> bool:
     """What the table of operators says of the values that are there."""
     inner = truth.of if isinstance(truth, typed.Not) else truth
     if isinstance(inner, typed.Sent):
-        rows = (*metadata.leaves, *metadata.presences)
+        rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
         return asked.operator.holds([row for row in rows if row.name == asked.key], None)
     of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
     values = [

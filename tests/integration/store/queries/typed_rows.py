@@ -54,6 +54,7 @@ DEGREES = [
     )
 ]
 LATITUDES = [Decimal(each) for each in ("-90", "-1", "0", "0.5", "1", "2", "10", "89.9", "90")]
+FLAGS = ("capture_request_over_cap", "capture_response_not_json", "standard_from_client")
 KEYS = ("k", "n", "s", "when", "flag", "tags[]", "deep.er", "deep.list[]")
 """Metadata keys; `k` is of any type."""
 
@@ -78,6 +79,7 @@ class Maker:
             aliases=tuple({self._pick(["a", "b", "é"]) for _ in range(self._upto(2))}),
             extras=self._extras(),
             model_id=model_id,
+            flags=tuple(flag for flag in FLAGS if self._upto(3) == 0),
             times=self._times(received),
         )
 
@@ -125,7 +127,7 @@ class Maker:
         return [(key, *item) for key, item in items.items() if self._upto(9) > 2]
 
     def _anything(self) -> tuple[str, Any]:
-        return self._pick(
+        found: tuple[str, Any] = self._pick(
             [
                 ("string", self._text()),
                 ("string", None),
@@ -139,6 +141,7 @@ class Maker:
                 ("json", "{}"),
             ]
         )
+        return found
 
     def _text(self) -> str:
         return str(self._pick(SHORT if self._upto(3) else LONG))
@@ -201,8 +204,11 @@ def facts_of(made: Made) -> Facts:
         "top_score": first.score if first else None,
         "prediction_count": None if items is None else len(items),
         "problem": made.read.problem,
+        "request_problem": "over_cap" if FLAGS[0] in made.flags else None,
+        "response_problem": "not_json" if FLAGS[1] in made.flags else None,
         "revision": 1,
     }
+    properties: dict[str, tuple[Any, ...]]
     properties = {name: (value,) for name, value in single.items() if value is not None}
     properties["inference_ids"] = tuple({made.inference_id, *made.aliases})
     properties["pre_ms"] = milliseconds(made.received_at, forwarded)

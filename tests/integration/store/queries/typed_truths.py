@@ -301,7 +301,8 @@ class Truths:
     def _kind(self) -> Kind:
         kinds: tuple[Kind, ...] = ("number", "string", "number", "string", "bool")
         kinds = kinds[: 4 if self.twice == 2 else 5] if self.inside else KINDS
-        return self.draw(st.sampled_from(kinds))  # type: ignore[no-any-return]
+        kind: Kind = self.draw(st.sampled_from(kinds))
+        return kind
 
     def _constant(self, kind: Kind) -> Constant:
         return self._constant_of(CONSTANTS[kind])

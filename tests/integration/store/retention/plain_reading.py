@@ -66,7 +66,7 @@ class Reading:
         policy, rule = found
         if self._expired(policy, rule["keep_inference"], one):
             return ["inference"]
-        longest = {"keep_response": rule["keep_inference"]} | rule
+        longest = {"keep_response": rule["keep_inference"], **rule}
         return [
             part
             for part, keep in PARTS.items()

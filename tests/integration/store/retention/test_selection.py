@@ -219,11 +219,12 @@ async def test_what_is_marked_already_and_what_is_gone_is_left_out(stored: Store
     await connection.execute(insert(erasing), [mark])
     gone = inference.update().where(inference.c.uid == second)
     await connection.execute(gone.values(response_deleted_at=_NOW, data_deleted_at=_NOW))
-    for scope, count in (("response", _ROWS - 2), ("input", _ROWS - 2), ("inference", _ROWS - 1)):
+    left: dict[Scope, int] = {"response": _ROWS - 2, "input": _ROWS - 2, "inference": _ROWS - 1}
+    for scope, count in left.items():
         found = await selection.expired(
             connection,
             model=stored.model,
-            scope=scope,  # type: ignore[arg-type]
+            scope=scope,
             lo=min(INSTANTS) - timedelta(days=1),
             hi=_NOW,
             limit=1000,

@@ -211,16 +211,18 @@ async def test_sql_selects_what_a_plain_reading_says(stored: Stored, data: st.Da
         await transaction.rollback()
 
 
-async def _selected(connection: AsyncConnection, model: int, chain: Chain) -> Gone:
+async def _selected(
+    connection: AsyncConnection, model: int, chain: Chain, now: datetime = _NOW
+) -> Gone:
     """As a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 99}
-    for work in works_of(model, chain, await selection.decided(connection, chain), _NOW):
-        more = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
+    for work in works_of(model, chain, await selection.decided(connection, chain), now):
+        more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         gone |= await _marked(connection, **where, **more)
-    below = await limits.beyond(connection, model, chain, _NOW, Deadline.after(60))
+    below = await limits.beyond(connection, model, chain, now=now, deadline=Deadline.after(60))
     if below is not None:
-        more = {"scope": "inference", "hi": _NOW, "below": below}
+        more = {"scope": "inference", "hi": now, "below": below}
         gone |= await _marked(connection, **where, **more)
     return gone
 

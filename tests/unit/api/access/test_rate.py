@@ -2,7 +2,8 @@
 
 import pytest
 
-from inference_store.api.access.rate import Buckets, network_of
+from inference_store.api.access.rate import Buckets, FailedTokens, network_of
+from inference_store.store.errors import TooManyRequests, Unauthorized
 
 
 class Clock:
@@ -23,6 +24,18 @@ def test_a_minutes_worth_at_once_and_then_evenly() -> None:
     assert [buckets.take("a"), buckets.take("a")] == [0, 1]
     clock.now += 3600
     assert [buckets.take("a") for _ in range(61)] == [0] * 60 + [1]
+
+
+def test_several_at_once() -> None:
+    clock = Clock()
+    buckets = Buckets(60, clock=clock)
+    assert buckets.take("a", 50) == 0
+    assert buckets.take("a", 30) == 20
+    clock.now += 20
+    assert buckets.take("a", 30) == 0
+    assert buckets.take("a", 1_000) == 60, "a whole minute's, and no more, is ever asked for"
+    clock.now += 60
+    assert buckets.take("a", 1_000) == 0
 
 
 def test_the_wait_is_long_enough() -> None:
@@ -48,6 +61,28 @@ def test_the_oldest_of_many_is_forgotten() -> None:
     assert not any(buckets.take(str(number)) for number in range(10))
     assert buckets.take("9") > 0
     assert buckets.take("a") == 0
+
+
+def test_only_tokens_that_fail_are_counted() -> None:
+    failed = FailedTokens(2)
+    for _ in range(5):
+        with failed.rationed("192.0.2.7"):
+            pass
+        with pytest.raises(OSError, match="away"), failed.rationed("192.0.2.7"):
+            raise OSError("Postgres is away")
+    for _ in range(2):
+        with pytest.raises(Unauthorized), failed.rationed("192.0.2.7"):
+            raise Unauthorized("unknown")
+    with pytest.raises(TooManyRequests), failed.rationed("192.0.2.7"):
+        pass
+    with failed.rationed("192.0.2.8"):
+        pass
+
+
+def test_tokens_that_are_checked_at_once_are_counted() -> None:
+    failed = FailedTokens(1)
+    with failed.rationed("a"), pytest.raises(TooManyRequests), failed.rationed("a"):
+        pass
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
 from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
+from tests.settings import make_settings
 
 RULES = Rules(
     model_id="m",
@@ -110,13 +111,13 @@ def test_a_text_that_no_json_can_hold_is_told_as_well_as_may_be() -> None:
 
 
 def test_a_process_is_told_the_settings_with_their_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ProxySettings(  # type: ignore[call-arg]
-        _env_file=None,
+    told = make_settings(
+        ProxySettings,
         proxy_upstream="http://up",
-        s3_access_key="a key",  # type: ignore[arg-type]
-        s3_secret_key="a secret",  # type: ignore[arg-type]
+        s3_access_key="a key",
+        s3_secret_key="a secret",
         proxy_spool="all",
-        proxy_spool_directory="/spool",  # type: ignore[arg-type]
+        proxy_spool_directory="/spool",
     )
     hello = Hello(settings=told, producer="p", booted_at=datetime.now(UTC), handed=3)
     raw = hello.frame()

@@ -13,6 +13,7 @@ from inference_store.proxy.rules import Rules
 from inference_store.store.events import StorageKey
 from inference_store.store.settings import ProxySettings
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
+from tests.settings import make_settings
 
 from .recording import recording
 
@@ -34,8 +35,8 @@ class Silent:
 async def test_the_end_is_within_the_grace_while_kafka_is_silent(
     tmp_path: Path, spool: Any
 ) -> None:
-    settings = ProxySettings(
-        _env_file=None,  # type: ignore[call-arg]
+    settings = make_settings(
+        ProxySettings,
         proxy_upstream="http://up",
         proxy_report_seconds=0.05,
         proxy_spool=spool,

@@ -79,7 +79,6 @@ def test_data_out_of_order_are_found() -> None:
 @pytest.mark.parametrize(
     ("body", "data", "changes", "why"),
     [
-        (b"{}", b"datum", {}, "the datum cannot be told"),
         (b"x" * (MOST_BYTES + 1), None, {}, "over"),
         (b"no gzip", None, {"request_headers": [("content-encoding", "gzip")]}, "coding"),
         (b"", None, {"request": Body(size=7, whole=False)}, "over a cap"),
@@ -93,6 +92,13 @@ def test_what_is_not_kept_says_why(
     assert why in found["why"]
     with pytest.raises(ValueError, match="not kept"):
         rebuilt(found, {})
+
+
+def test_a_batch_whose_data_cannot_be_told_is_not_kept() -> None:
+    """The rest stands with the first one: what it held of the others would outlive them."""
+    found = kept(b'{"texts": ["first", "sec\\u006fnd"]}', b"first", b"second")
+    assert found["messages"] is None
+    assert "cannot be told" in found["why"]
 
 
 @pytest.mark.parametrize("of_grpc", [False, True])

@@ -12,6 +12,7 @@ from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import Redaction, Rules, Sampling
 from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
+from tests.settings import make_settings
 
 DEPTH = 1000
 HOLE = '"HOLE"'
@@ -72,7 +73,7 @@ def test_nesting_is_no_reason_to_lose_an_exchange(kind: str, rules: Rules) -> No
     pairs += [(orjson.dumps(asked), body) for body in bodies(said)]
     call = recognised(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
     assert call is not None
-    preparation = Preparation(ProxySettings(_env_file=None, proxy_upstream="http://up"))  # type: ignore[call-arg]
+    preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"))
     for body, answer in pairs:
         chosen = preparation.choose(Work(exchange(body, answer, path=path), call, rules, "m"))
         if chosen is not None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer
+from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer, ids_of
 from inference_store.proxy.capture.kept_request import rebuilt
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared import Prepared
@@ -23,6 +23,7 @@ from inference_store.store.metadata import read_metadata
 from inference_store.store.settings import ProxySettings
 from inference_store.store.sidecars import without_request
 from tests.exchanges import CALL, exchange, png, request_body, response_body
+from tests.settings import make_settings
 
 BUCKETS = Buckets(default="b", allowed=frozenset())
 LIST = [
@@ -32,7 +33,7 @@ LIST = [
 
 
 def preparation(**changes: Any) -> Preparation:
-    return Preparation(ProxySettings(_env_file=None, proxy_upstream="http://up", **changes))  # type: ignore[call-arg]
+    return Preparation(make_settings(ProxySettings, proxy_upstream="http://up", **changes))
 
 
 def prepared(
@@ -162,7 +163,9 @@ def test_the_request_can_be_sent_again_exactly() -> None:
     assert rebuilt(kept, data(one)) == [body]
     assert (kept["method"], kept["path"]) == ("POST", "/v2/models/detector/infer")
     assert b"iVBOR" not in orjson.dumps(kept)
-    assert document(one, 1)["request"] == {"of": events(one)[0].metadata.key}  # type: ignore[union-attr]
+    first = events(one)[0].metadata
+    assert first is not None
+    assert document(one, 1)["request"] == {"of": first.key}
 
 
 def test_a_gzipped_request_can_be_sent_again_unzipped() -> None:
@@ -423,6 +426,29 @@ def test_ids_by_precedence_and_the_others_as_aliases(
     made = exchange(body, answer, request_headers=given, response_headers=[(ID_HEADER, "made")])
     (event,) = events(prepared(made))
     assert (event.inference_id, event.aliases) == expected
+
+
+def test_the_inferences_of_a_stream_have_their_own_ids() -> None:
+    """An id that one of them has is no name of another; one that repeats is shared."""
+    asked = [("a", "s1"), ("b", None), ("a", None), (None, "s4"), (None, None), ("a-2", "b")]
+    found = ids_of(
+        request_id=None,
+        response_id=None,
+        request_headers=[("x-request-id", "x")],
+        response_headers=[],
+        own=[*asked, ("b", None)],
+    )
+    assert [(each.inference_id, each.aliases) for each in found[:2]] == [
+        ("s1", ("a", "x")),
+        ("b-1", ("b", "x")),
+    ]
+    assert UUID(found[2].inference_id).version == 7  # `a-2` is somebody's own
+    assert [(each.inference_id, each.aliases) for each in found[3:]] == [
+        ("s4", ("x",)),
+        ("x-4", ("x",)),
+        ("a-2", ("b", "x")),
+        ("b-6", ("b", "x")),
+    ]
 
 
 def test_without_any_id_one_is_made() -> None:

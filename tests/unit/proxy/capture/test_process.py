@@ -15,6 +15,7 @@ from inference_store.proxy.capture.page import Cell
 from inference_store.proxy.capture.process import CaptureProcess, give_way
 from inference_store.store.settings import ProxySettings
 from tests.polling import until
+from tests.settings import make_settings
 
 
 @pytest.fixture
@@ -116,7 +117,7 @@ async def test_whatever_fails_at_its_start_is_said_and_tried_again(at: str) -> N
 
 
 async def test_one_that_never_begins_is_said_to_be_away() -> None:
-    settings = ProxySettings(_env_file=None, proxy_upstream="http://up")  # type: ignore[call-arg]
+    settings = make_settings(ProxySettings, proxy_upstream="http://up")
     started: list[Silent] = []
 
     def start(connection: socket.socket, page: int, lock: int) -> Silent:

@@ -3,7 +3,7 @@
 import errno
 import os
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PosixPath
 from shutil import rmtree
 
 import pytest
@@ -184,7 +184,7 @@ def test_who_is_late_writes_into_no_other_file(tmp_path: Path) -> None:
         each.close()
 
 
-class Stuck(type(Path())):  # type: ignore[misc]
+class Stuck(PosixPath):
     """A file on a disk that is read-only."""
 
     def unlink(self, missing_ok: bool = False) -> None:

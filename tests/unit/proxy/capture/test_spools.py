@@ -14,6 +14,7 @@ from inference_store.proxy.capture.prepared import Blob, Message, Prepared, enco
 from inference_store.proxy.capture.spools import Spools
 from inference_store.store.metrics import SPOOL_TROUBLE
 from inference_store.store.settings import ProxySettings
+from tests.settings import make_settings
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]
 
@@ -39,8 +40,8 @@ def spools(root: Path, producer: str, captures: int) -> Spools:
 
 
 def settings(root: Path, captures: int) -> ProxySettings:
-    return ProxySettings(
-        _env_file=None,  # type: ignore[call-arg]
+    return make_settings(
+        ProxySettings,
         proxy_upstream="http://up",
         proxy_spool="all",
         proxy_spool_directory=root,

@@ -20,10 +20,11 @@ from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import Redaction, Rules
 from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
+from tests.settings import make_settings
 from tests.unit.proxy.protocols.v2_grpc.calls import INFER
 from tests.unit.proxy.protocols.v2_grpc.calls import request as grpc_request
 
-SECRET = 'Jos\u00e9 "Pepe" 4711'
+SECRET = 'Jos\u00e9 "Pepe" Quux'
 PATH = "/v2/models/m/infer"
 
 
@@ -64,7 +65,7 @@ def answer(*outputs: Any, **more: Any) -> bytes:
 def prepared(made: Exchange, *rules: Redaction, model: str = "m") -> Prepared:
     call = recognised(PROTOCOLS.keys() - {"raw", "raw-grpc"}, made.transport, "POST", made.path)
     assert call is not None
-    settings = ProxySettings(_env_file=None, proxy_upstream="http://up", proxy_redaction_key="k")  # type: ignore[arg-type,call-arg]
+    settings = make_settings(ProxySettings, proxy_upstream="http://up", proxy_redaction_key="k")
     preparation = Preparation(settings)
     chosen = preparation.choose(Work(made, call, Rules(redactions=rules), model))
     assert chosen is not None
@@ -102,7 +103,7 @@ ECHOES: dict[str, bytes] = {
     "in a sentence": answer(f"I am {SECRET}, hello"),
     "as a name": answer({SECRET: 0.9}),
     "in JSON in a text": answer(orjson.dumps({"who": SECRET}).decode()),
-    "escaped": answer().replace(b"[]", b'["Jos\\u00e9 \\u0022Pepe\\u0022 4711"]'),
+    "escaped": answer().replace(b"[]", b'["Jos\\u00e9 \\u0022Pepe\\u0022 Quux"]'),
     "as the id": answer(1, id=SECRET),
     "as a parameter": answer(1, parameters={"user": SECRET}),
     "beside JSON": SECRET.encode() + b" is unknown",
@@ -121,7 +122,7 @@ def test_an_answer_does_not_repeat_it(where: str, echo: str, how: Any) -> None:
     assert not [text for text in written(one) if SECRET in text]
     event = orjson.loads(one.messages[0].value)
     assert event["error"].startswith("no ")
-    assert "4711" not in event["error"]
+    assert "Quux" not in event["error"]
 
 
 def test_a_hash_stands_where_the_value_was() -> None:

@@ -11,6 +11,7 @@ from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import Redaction, Rules
 from inference_store.store.metadata import read_metadata
 from inference_store.store.settings import CaptureSettings
+from tests.settings import make_settings
 from tests.unit.proxy.protocols.exchanged import exchange
 
 HEADER = "inference-store-metadata"
@@ -27,7 +28,7 @@ def events(path: str, request: Any, answer: Any, **rules: Any) -> list[dict[str,
     went = exchange(path, request, answer, sent=sent)
     call = recognised(set(PROTOCOLS), "rest", "POST", path)
     assert call is not None
-    preparation = Preparation(CaptureSettings(_env_file=None))  # type: ignore[call-arg]
+    preparation = Preparation(make_settings(CaptureSettings))
     chosen = preparation.choose(Work(went, call, Rules(**rules), "llama"))
     assert chosen is not None
     return [orjson.loads(each.value) for each in preparation.prepare(chosen, "p", 1).messages]

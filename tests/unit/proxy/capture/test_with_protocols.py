@@ -20,6 +20,7 @@ from inference_store.store.events import Buckets, decode
 from inference_store.store.metadata import read_metadata
 from inference_store.store.settings import ProxySettings
 from tests.exchanges import detection, exchange, png
+from tests.settings import make_settings
 
 SECRET = "4711-secret"
 METADATA = [
@@ -101,7 +102,7 @@ def prepared(case: str, rules: Rules, *, model: str = "m") -> tuple[Prepared, Ex
     made = exchange(body, said, path=path, request_headers=headers)
     call = recognised(PROTOCOLS.keys() - {"raw", "raw-grpc"}, "rest", "POST", path)
     assert call is not None
-    settings = ProxySettings(_env_file=None, proxy_upstream="http://up", proxy_redaction_key="k")  # type: ignore[arg-type,call-arg]
+    settings = make_settings(ProxySettings, proxy_upstream="http://up", proxy_redaction_key="k")
     preparation = Preparation(settings)
     chosen = preparation.choose(Work(made, call, rules, model))
     assert chosen is not None
@@ -197,7 +198,7 @@ def test_grpc_is_redacted_in_what_is_read_of_it() -> None:
     )
     call = recognised(PROTOCOLS, "grpc", made.method, made.path)
     assert call is not None
-    preparation = Preparation(ProxySettings(_env_file=None, proxy_upstream="http://up"))  # type: ignore[call-arg]
+    preparation = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"))
     rules = Rules(redactions=(Redaction(what="metadata", name="user"),))
     chosen = preparation.choose(Work(made, call, rules, "m"))
     assert chosen is not None

@@ -104,7 +104,8 @@ def test_explanations_drift_and_all_files_are_kept() -> None:
         "drift.txt": "low",
         "mask": {"b64": "/w=="},
     }
-    assert found.standard == {"explain": True, "detect_drift": True, "input_files": ["image"]}
+    flags = {"explain": True, "detect_drift": True}
+    assert found.standard == {"status_code": 200, **flags, "input_files": ["image"]}
     assert len(predictions(found.inferences[0].response, found.task_type)) == 2
 
 

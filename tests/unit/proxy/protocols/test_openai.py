@@ -102,12 +102,12 @@ def test_a_configured_task_type_decides_how_the_answer_is_written() -> None:
     assert predictions(found.inferences[0].response, "text_generation")[0].text == "Two."
 
 
-def test_of_several_images_none_is_the_datum() -> None:
+def test_of_several_images_the_messages_are_the_datum() -> None:
     far = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
     asked = {"role": "user", "content": [IMAGE, IMAGE, far]}
     found = read(exchange(CHAT, chat(asked), said("Two.")))
-    text = b"[image]\n[image]\n[image https://example.org/cat.png]"
-    assert found.inferences[0].data == text
+    assert orjson.loads(found.inferences[0].data or b"") == [asked]
+    assert found.inferences[0].data_content_type == "application/json"
     assert found.task_type == "text_generation"
 
 

@@ -32,11 +32,31 @@ def test_key_and_value_are_found(detail: Any, key: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("detail", "value"),
+    [
+        ({"reason": "Ann Lee asked (ann), by letter."}, "ann"),
+        ({"reason": "the case of ann."}, "ann"),
+        ({"name": "p-1044"}, "p-1044"),
+        ({"reason": "file 104455/26 of 104455"}, "104455"),
+        ({"filter": "rider = 'O''Brien'"}, "O'Brien"),
+        ({"filter": '{"args": [{"property": "rider"}, "ann"]}'}, "ann"),
+    ],
+)
+def test_a_value_that_tells_enough_is_found_without_the_key(detail: Any, value: str) -> None:
+    assert mentions(detail, "driver", value)
+
+
+@pytest.mark.parametrize(
     ("detail", "key", "value"),
     [
         ({"filter": "driver = 'annual'"}, "driver", "ann"),
-        ({"filter": "rider = 'ann'"}, "driver", "ann"),
-        ({"filter": "drivers = 'ann'"}, "driver", "ann"),
+        ({"filter": "rider = 'a'"}, "driver", "a"),
+        ({"filter": "drivers = 'ann-marie' OR mail = 'ann@b.org'"}, "driver", "ann"),
+        ({"models": ["ann.v2", "s3://b/ann"], "ann": 1, "n": 10445}, "driver", "ann"),
+        ({"filter": "m = 1044", "limit": 10445}, "n", "10445"),
+        ({"reason": "1044 of them"}, "n", "1044"),
+        ({"filter": "fit = TRUE"}, "driver", "true"),
+        ({"reason": "since 2026-11-01"}, "born", "2026-11-01"),
         ({"filter": "n = 142 AND at = '2026-01-42' AND x = 42.5"}, "n", "42"),
         ({"n": True, "at": 1.5}, "n", "1"),
         ({"args": [{"property": "fit"}, True]}, "fit", "false"),

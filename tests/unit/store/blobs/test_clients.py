@@ -1,6 +1,8 @@
+import certifi
 import pytest
 
 from inference_store.store.blobs import Blobs
+from inference_store.store.blobs.clients import http_pool
 from inference_store.store.settings import BlobSettings
 
 
@@ -38,3 +40,12 @@ def test_a_link_points_to_where_clients_are() -> None:
         assert blobs.presign(blobs.parse("a b"), 60).startswith(
             "https://s3.example.com/ours/a%20b?"
         )
+
+
+def test_clients_share_what_they_trust() -> None:
+    own = {"s3_endpoint": "https://127.0.0.1:1", "s3_ca_file": certifi.where()}
+    first, second, other = (
+        http_pool(settings(**given)).connection_pool_kw["ssl_context"] for given in ({}, {}, own)
+    )
+    assert first is second
+    assert first is not other

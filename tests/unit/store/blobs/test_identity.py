@@ -8,13 +8,14 @@ import pytest
 from inference_store.store.blobs.clients import without_secrets
 from inference_store.store.blobs.identity import WebIdentity, web_identity
 from inference_store.store.settings import BlobSettings, WrongSetting
+from tests.settings import make_settings
 
 CLUSTER = {"AWS_ROLE_ARN": "arn:cluster", "AWS_WEB_IDENTITY_TOKEN_FILE": "/var/token"}
 AWS = "https://sts.us-east-1.amazonaws.com"
 
 
 def settings(**given: Any) -> BlobSettings:
-    return BlobSettings(_env_file=None, **given)
+    return make_settings(BlobSettings, **given)
 
 
 def test_what_a_cluster_injects_is_taken() -> None:

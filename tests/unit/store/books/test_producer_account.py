@@ -21,7 +21,7 @@ COUNTS = st.integers(0, 50) | st.integers(0, 2**63 - 1)
 
 
 def report(reporter: str = "p", **said: Any) -> ProducerReport:
-    times = {"booted_at": AT, "reported_at": AT}
+    times: dict[str, Any] = {"booted_at": AT, "reported_at": AT}
     return ProducerReport(producer="p", reporter=reporter, number=1, **times, **said)
 
 
@@ -112,7 +112,7 @@ def test_one_that_never_reported_explains_nothing() -> None:
 
 @pytest.mark.parametrize("field", ["seen", "sampled_out", "queued", "published"])
 def test_books_that_do_not_close_are_said(field: str) -> None:
-    assert not account(report(**{field: 1}), arrived=0, highest=0).told.closes
+    assert not account(report("p", **{field: 1}), arrived=0, highest=0).told.closes
 
 
 @st.composite

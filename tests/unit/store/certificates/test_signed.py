@@ -26,6 +26,16 @@ def test_another_spelling_of_the_same_is_refused() -> None:
             read_signed(spelled)
 
 
+def test_the_signed_bytes_are_those_of_the_file() -> None:
+    """As docs/proof.md says: nobody has to write JSON to check a signature."""
+    key, odd = new_key(), 'é\x7f"\\/\n\U0001f600,"kind":"'
+    one = signed(key, "certificate", {"number": 1, "model_ids": [odd]})
+    document = one.text.removeprefix('{"document":').rpartition(',"kind":"')[0].encode()
+    assert one.text.isascii()
+    assert r"\u00e9\u007f\"\\/\n\ud83d\ude00" in one.text
+    assert key.public.has_signed("certificate", document, one.signature)
+
+
 def test_keys_are_read_in_their_order() -> None:
     first, second = new_key(), new_key()
     assert [key.id for key in read_keys(first.pem + second.pem)] == [first.id, second.id]

@@ -172,6 +172,7 @@ def test_an_instant(written: str, value: date) -> None:
     [
         "DATE('2026-11-31')", "DATE('1.11.2026')", "DATE('0000-01-01')", "TIMESTAMP('2026-11-01')",
         "TIMESTAMP('2026-11-01T10:00:00')", "TIMESTAMP('2026-11-01T25:00:00Z')",
+        "TIMESTAMP('2026-11-01T24:00:00Z')",
         "TIMESTAMP('2026-11-01T10:00:00.0000001Z')", "TIMESTAMP('0001-01-01T00:00:00+01:00')",
         "DATE('２０２６-11-01')",
     ],

@@ -2,6 +2,7 @@
 
 from datetime import UTC
 from decimal import Decimal
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -73,7 +74,7 @@ def _rings(width: int) -> st.SearchStrategy[tuple[tuple[Decimal, ...], ...]]:
 def _shapes(width: int) -> st.SearchStrategy[Geometry]:
     position = st.tuples(*[_degrees] * width)
     area = st.lists(_rings(width), min_size=1, max_size=2).map(tuple)
-    several = {"min_size": 1, "max_size": 3}
+    several: dict[str, Any] = {"min_size": 1, "max_size": 3}
     return st.one_of(
         position.map(lambda found: Geometry("Point", found)),
         st.lists(position, **several).map(lambda found: Geometry("MultiPoint", tuple(found))),

@@ -12,6 +12,7 @@ import pytest
 from inference_store.store.database import create_engine
 from inference_store.store.doctor.finding import DoctorSettings, Finding, State, Subject
 from inference_store.store.doctor.object_store import look
+from tests.settings import make_settings
 
 _LISTED = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
 _DENIED = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
@@ -54,7 +55,9 @@ def object_store(*refused: str) -> Iterator[str]:
 
 
 def found(endpoint: str) -> list[Finding]:
-    settings = DoctorSettings(s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b" * 16)
+    settings = make_settings(
+        DoctorSettings, s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b" * 16
+    )
     return asyncio.run(look(Subject(settings, create_engine("postgresql://nobody/none"))))
 
 

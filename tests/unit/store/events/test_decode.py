@@ -109,6 +109,11 @@ def test_extras_are_read_and_unreadable_ones_flagged() -> None:
     assert set(event.flags) == {f"extra_unreadable:{n}" for n in ("height", "data_size", "error")}
 
 
+def test_flags_of_a_producer_are_taken_where_they_are_known() -> None:
+    event = make_event(flags=["batch_not_split", "metadata_too_large"])
+    assert event.flags == ("batch_not_split",)
+
+
 def test_aliases_are_kept_without_the_id_itself() -> None:
     assert make_event(aliases=["1", "header-id", "header-id"]).aliases == ("header-id",)
 
@@ -122,12 +127,12 @@ def test_inline_values_are_kept_word_for_word(text: str) -> None:
     assert event.inline_metadata == text.encode()
 
 
-def test_an_inline_blob_that_nobody_can_read_is_left_out_and_flagged() -> None:
+def test_an_inline_blob_is_kept_as_written_however_deep_it_is_nested() -> None:
     deep = b"[" * 1010 + b"1 " + b"]" * 1010
     payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata":' + deep)
     event = decode(payload, record_time=NOW, buckets=BUCKETS)
-    assert event.inline_metadata is None
-    assert event.flags == ("inline_unreadable:metadata",)
+    assert event.inline_metadata == deep
+    assert event.flags == ()
 
 
 def test_a_number_of_ten_thousand_digits_anywhere_is_no_error() -> None:

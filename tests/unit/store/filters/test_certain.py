@@ -15,10 +15,10 @@ from inference_store.store.filters.check import check
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
 from inference_store.store.filters.known import Known, KnownKey
-from inference_store.store.filters.typed import Truth
+from inference_store.store.filters.typed import Kind, Truth
 from inference_store.store.metadata import Metadata, read_metadata
 
-_ROWS: dict[str, dict[str, int]] = {
+_ROWS: dict[str, dict[Kind, int]] = {
     "n": {"number": 1},
     "s": {"string": 1},
     "flag": {"bool": 1},
@@ -26,7 +26,7 @@ _ROWS: dict[str, dict[str, int]] = {
     "longitude": {"number": 1},
     "latitude": {"number": 1},
 }
-_KNOWN = Known({name: KnownKey(name, 1, rows, tuple(rows)) for name, rows in _ROWS.items()})  # type: ignore[arg-type]
+_KNOWN = Known({name: KnownKey(name, 1, rows, tuple(rows)) for name, rows in _ROWS.items()})
 _ATOMS = [
     *("n > 0", "n <> 1", "n IS NULL", "n IN (1, 2)", "n BETWEEN 0 AND 1", "n + width > 2"),
     *("s LIKE 'a%'", "s = 'b'", "flag", "flag = FALSE", "\"tags[]\" = 'a'", '"tags[]" IS NULL'),

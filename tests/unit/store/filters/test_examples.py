@@ -37,15 +37,17 @@ def _read(path: Path) -> Node | None:
         return None
 
 
-@pytest.mark.parametrize("path", _TEXTS, ids=lambda path: path.stem)
-def test_an_example_that_is_read_becomes_sql(path: Path) -> None:
-    node = _read(path)
-    if node is None:
-        return
+def test_an_example_that_is_read_becomes_sql(subtests: pytest.Subtests) -> None:
+    for path in _TEXTS:
+        with subtests.test(path.stem):
+            node = _read(path)
+            assert node is None or _sql_of(node)
+
+
+def _sql_of(node: Node) -> str:
     truth = check(node, Known(), unknown_keys="empty").truth
-    condition = condition_of(truth, Names())
-    statement = condition.holds(_SCOPE, inference.c.uid)
-    assert str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
+    statement = condition_of(truth, Names()).holds(_SCOPE, inference.c.uid)
+    return str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
 
 
 def test_most_are_read() -> None:

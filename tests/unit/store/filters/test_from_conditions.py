@@ -65,7 +65,8 @@ def test_the_operators_as_trees(asked: Asked, text: str) -> None:
 )
 def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any]) -> None:
     operator = OPERATORS[name]
-    key, value = ("frame_number", {"in": [2], "not_in": [2], "between": [1, 2]}.get(name, 2))
+    operands: dict[str, Any] = {"in": [2], "not_in": [2], "between": [1, 2]}
+    key, value = "frame_number", operands.get(name, 2)
     if name == "like":
         key, value = "data_source", "2"
         texts = [("string", str(each)) for each in metadata.values() if each is not None]
@@ -73,7 +74,7 @@ def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any])
     asked = _asked(key, name, None if name in ("exists", "missing") else value)
     of = facts(metadata)
     truth = check(metadata_node(asked, KNOWN), KNOWN).truth
-    rows = [leaf.value for leaf in of.metadata.leaves]
+    rows: list[Any] = [leaf.value for leaf in of.metadata.leaves]
     if name in ("exists", "missing"):
         rows += [None for _ in of.metadata.presences]
     assert (evaluate(truth, of) is True) is operator.holds(rows, value)

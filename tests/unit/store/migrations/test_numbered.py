@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.store.migration import MIGRATIONS
-from inference_store.store.schema import Schema, newest
+from inference_store.store.schema import MIGRATIONS, Schema, newest
 from tests.unit.store.migrations.written import scripts
 
 

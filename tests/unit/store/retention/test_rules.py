@@ -35,6 +35,12 @@ def test_a_response_is_kept_as_long_as_its_inference() -> None:
     assert policy("P1D", "P9D", keep_response="P3D").rules[0].response == "P3D"
 
 
+def test_an_input_is_kept_as_long_as_its_inference() -> None:
+    rule = {"keep_inference": "P2D"}
+    (found,) = RetentionPolicy.model_validate({"rules": [rule]}).rules
+    assert (found.keep_input, found.input) == (None, "P2D")
+
+
 def _rules(*rules: dict[str, Any], **more: Any) -> RetentionPolicy:
     ages = {"keep_input": "P1D", "keep_inference": "P1D"}
     return RetentionPolicy.model_validate({"rules": [ages | rule for rule in rules], **more})

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from inference_store.store.settings import ApiSettings, IngesterSettings
 from tests.servers.certificates import Authority, Pair
+from tests.settings import make_settings
 
 LOGIN = {"kafka_security_protocol": "SASL_SSL", "kafka_sasl_mechanism": "PLAIN"}
 USER = {"kafka_sasl_username": "u", "kafka_sasl_password": "p"}
@@ -93,12 +94,12 @@ def files(tmp_path: Path) -> dict[str, Path]:
 def test_they_are_refused_by_name(given: dict[str, Any], said: str, files: dict[str, Path]) -> None:
     placed = {name: str(value).format(**files) for name, value in given.items()}
     with pytest.raises(ValidationError, match=said):
-        IngesterSettings(_env_file=None, **placed)
+        make_settings(IngesterSettings, **placed)
 
 
 def test_the_api_has_a_whole_pair(files: dict[str, Path]) -> None:
     with pytest.raises(ValidationError, match="API_TLS_KEY_FILE is set and API_TLS_CERTIFICATE"):
-        ApiSettings(_env_file=None, api_tls_key_file=files["key"])
+        make_settings(ApiSettings, api_tls_key_file=files["key"])
 
 
 @pytest.mark.parametrize(
@@ -113,17 +114,17 @@ def test_the_api_has_a_whole_pair(files: dict[str, Path]) -> None:
     ],
 )
 def test_what_goes_together_is_taken(given: dict[str, Any]) -> None:
-    IngesterSettings(_env_file=None, **given)
+    make_settings(IngesterSettings, **given)
 
 
 def test_a_key_with_a_password_is_taken(tmp_path: Path) -> None:
     pair: Pair = Authority(tmp_path).issue("client", password="open sesame")
     files = {"kafka_certificate_file": pair.certificate, "kafka_key_file": pair.key}
-    IngesterSettings(
-        _env_file=None,
+    make_settings(
+        IngesterSettings,
         kafka_security_protocol="SSL",
         kafka_key_password="open sesame",
         **files,
     )
     with pytest.raises(ValidationError, match="are no pair"):
-        IngesterSettings(_env_file=None, kafka_security_protocol="SSL", **files)
+        make_settings(IngesterSettings, kafka_security_protocol="SSL", **files)

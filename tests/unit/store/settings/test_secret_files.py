@@ -1,9 +1,15 @@
 """A secret may lie in a file: read as it is, refused by name where it cannot be."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pydantic_settings import DotEnvSettingsSource, EnvSettingsSource, InitSettingsSource
+from pydantic_settings import (
+    DotEnvSettingsSource,
+    EnvSettingsSource,
+    InitSettingsSource,
+    PydanticBaseSettingsSource,
+)
 
 from inference_store.store.settings import (
     GROUPS,
@@ -35,13 +41,13 @@ def test_every_secret_may_be_a_file(
     monkeypatch.setenv(setting, str(path))
     refuse_unknown({setting: str(path)})
     # some secrets want company; what counts here is that this one was read
-    read = {}
+    read: dict[str, Any] = {}
     for source in group.settings_customise_sources(group, *_sources(group)):
         read |= source()
     assert read[name] == "postgresql://s3cret "
 
 
-def _sources(group: type[ApiSettings]) -> tuple[object, ...]:
+def _sources(group: type[ApiSettings]) -> tuple[PydanticBaseSettingsSource, ...]:
     nothing = InitSettingsSource(group, {})
     return nothing, EnvSettingsSource(group), DotEnvSettingsSource(group), nothing
 

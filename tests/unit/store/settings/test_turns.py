@@ -4,10 +4,11 @@ import pytest
 from pydantic import ValidationError
 
 from inference_store.store.settings import ApiSettings
+from tests.settings import make_settings
 
 
 def _settings(**values: int) -> ApiSettings:
-    return ApiSettings(_env_file=None, **values)  # type: ignore[call-arg,arg-type]
+    return make_settings(ApiSettings, **values)
 
 
 @pytest.mark.parametrize(

@@ -103,3 +103,75 @@ def test_the_hugging_face_pipelines() -> None:
     mask = [{"score": 0.4, "token": 7, "token_str": "sea", "sequence": "the sea"}]
     found = read("fill-mask", v2(mask))
     assert columns(found, "label", "score", "text") == [("sea", 0.4, "the sea")]
+
+
+BROKEN = '[\n{"label": "cat", "score": 0.9},\n{"label": "do'
+
+
+@pytest.mark.parametrize(
+    "text", [BROKEN, '{"label": "cat"', "[", " [0.1, 0.9", "{'label': 'cat'", '{"name": "x"']
+)
+@pytest.mark.parametrize("task_type", ["image_classification", "text_classification", "tabular"])
+def test_text_that_is_broken_json_is_no_label(task_type: str, text: str) -> None:
+    found = read(task_type, v2([text]))
+    assert (found.items, found.flags) == (None, ("response_unreadable",))
+    found = read(task_type, v2(["cat", text]))
+    assert columns(found, "label") == [("cat",)]
+    assert found.flags == ("elements_unreadable",)
+
+
+def test_labels_may_begin_with_a_bracket() -> None:
+    data = ["[UNK]", "{other}", "[MASK] x"]
+    found = read("image_classification", v2(data))
+    assert [label for (label,) in columns(found, "label")] == data
+    assert found.flags == ()
+
+
+@pytest.mark.parametrize("labels", ["label", "labels", "class", "classes", "Classes"])
+@pytest.mark.parametrize(
+    "scores", ["score", "scores", "probability", "probabilities", "confidence", "Score"]
+)
+def test_common_names_need_no_mapping(labels: str, scores: str) -> None:
+    given = {"embedding": [1, 2, 3, 4], labels: ["bee", "cat"], scores: [[0.6, 0.4]]}
+    found = read("image_classification", tensors(**given))
+    assert columns(found, "label", "score") == [("bee", 0.6), ("cat", 0.4)]
+    assert found.flags == ()
+
+
+@pytest.mark.parametrize("index", [2, 2.0])
+def test_a_named_index_is_a_class_label(index: float) -> None:
+    found = read("image_classification", tensors(confidence=[0.9], label=[index]), labels=LABELS)
+    assert columns(found, "label", "score") == [("cat", 0.9)]
+    found = read("image_classification", tensors(classes=[index]), labels=LABELS)
+    assert columns(found, "label", "score") == [("cat", None)]
+
+
+def test_named_scores_of_all_classes_are_read_by_the_class_labels() -> None:
+    answer = {"label": ["bee"], "probabilities": [0.1, 0.7, 0.2]}
+    found = read("image_classification", tensors(**answer), labels=LABELS)
+    assert columns(found, "label", "score") == LABELLED
+    answer = {"embedding": [1, 2, 3, 4], "score": [0.7], "probabilities": [0.1, 0.7, 0.2]}
+    found = read("image_classification", tensors(**answer), labels=LABELS)
+    assert columns(found, "label", "score") == LABELLED
+
+
+def test_a_label_never_gets_a_score_of_another() -> None:
+    found = read("image_classification", tensors(label=["bee"], probabilities=[0.1, 0.7, 0.2]))
+    assert columns(found, "label", "score") == [("bee", None)]
+    assert found.flags == ("tensor_mismatch",)
+
+
+def test_names_that_fit_nothing_change_nothing() -> None:
+    found = read("image_classification", tensors(classes=[0.1, 0.7, 0.2]), labels=LABELS)
+    assert columns(found, "label", "score") == LABELLED
+    found = read("image_classification", tensors(classes=[0, 1, 0]), labels=LABELS)
+    assert columns(found, "label", "score") == [("ant", 0.0), ("bee", 1.0), ("cat", 0.0)]
+    objects = v2([{"label": "cat", "score": 0.7}], name="label")
+    assert columns(read("image_classification", objects), "label", "score") == [("cat", 0.7)]
+
+
+def test_the_mapping_wins_over_common_names() -> None:
+    mapping = OutputMapping(class_probabilities="p")
+    response = tensors(label=["x"], score=[0.5], p=[0.1, 0.7, 0.2])
+    found = read("image_classification", response, labels=LABELS, mapping=mapping)
+    assert columns(found, "label", "score") == LABELLED

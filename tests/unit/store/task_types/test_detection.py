@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from inference_store.store.documented import field_docs
 from inference_store.store.task_types import OutputMapping, PredictionCaps
 
 from .answers import columns, items, read, tensors, v2
@@ -159,4 +160,4 @@ def test_a_mapping_refuses_what_it_does_not_know() -> None:
         OutputMapping.model_validate({"boxs": "b"})
     with pytest.raises(ValidationError):
         OutputMapping.model_validate({"box_format": "xxyy"})
-    assert all(field.description for field in OutputMapping.model_fields.values())
+    assert field_docs(OutputMapping).keys() == OutputMapping.model_fields.keys()

@@ -1,7 +1,5 @@
 """An exchange of chariot-v2, read: an inference a datum."""
 
-from typing import Final
-
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.answers import as_it_came, error_in, failure
 from inference_store.proxy.protocols.documents import (
@@ -10,18 +8,17 @@ from inference_store.proxy.protocols.documents import (
     parsed,
     read_bytes,
 )
+from inference_store.proxy.protocols.problems import Problem, joined
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 
 from .request import LINES, Asked, asked, lines_of
 
-_WHAT: Final = "the answer"
-
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     """An inference a line where there is an answer line to each, or one error for all; else one."""
-    request = read_bytes(exchange.request, exchange.request_headers, "the request")
-    answer = read_bytes(exchange.response, exchange.response_headers, _WHAT)
+    request = read_bytes(exchange.request, exchange.request_headers, "request")
+    answer = read_bytes(exchange.response, exchange.response_headers, "response")
     questions = asked(request, exchange.request_headers)
     by_line = media_type(exchange.request_headers) == LINES and not _is_for_all(exchange, answer)
     answers = _lines(answer) if by_line else [_whole(answer)] * len(questions)
@@ -43,7 +40,7 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         standard={"prompts": prompts} if alike else {},
         ok=ok,
         error=error,
-        problem="; ".join(filter(None, [*asked_problems, *told_problems, mismatch])) or None,
+        problem=joined([*asked_problems, *told_problems, mismatch]),
     )
 
 
@@ -54,18 +51,23 @@ def _is_for_all(exchange: Exchange, answer: Document) -> bool:
 
 
 def _lines(answer: Document) -> list[Document]:
-    return [parsed(line, f"line {number} of the answer") for number, line in lines_of(answer.raw)]
+    return [
+        parsed(line, "response", f"line {number} of the answer")
+        for number, line in lines_of(answer.raw)
+    ]
 
 
 def _whole(answer: Document) -> Document:
-    return answer if answer.problem or not answer.raw.strip() else parsed(answer.raw, _WHAT)
+    return answer if answer.problem or not answer.raw.strip() else parsed(answer.raw, "response")
 
 
-def _mismatch(asked_lines: int, told_lines: int) -> str | None:
+def _mismatch(asked_lines: int, told_lines: int) -> Problem | None:
     if asked_lines != told_lines:
-        return f"{told_lines} answer lines to {asked_lines} lines: kept as one inference"
+        sentence = f"{told_lines} answer lines to {asked_lines} lines: kept as one inference"
+        return Problem(sentence, ("response", "not_divided"))
     if asked_lines > MOST_INFERENCES:
-        return f"{asked_lines} lines, over {MOST_INFERENCES}: kept as one inference"
+        sentence = f"{asked_lines} lines, over {MOST_INFERENCES}: kept as one inference"
+        return Problem(sentence, ("request", "not_divided"))
     return None
 
 

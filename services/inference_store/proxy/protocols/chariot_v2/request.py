@@ -9,11 +9,13 @@ from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.metadata_header import utf8
 from inference_store.proxy.protocols.documents import (
     Document,
-    data_of,
+    data_at,
     media_type,
+    member,
     parsed,
     written,
 )
+from inference_store.proxy.protocols.problems import NAMES, Problem
 from inference_store.store.json_text import Json
 
 LINES: Final = "application/jsonl"
@@ -28,7 +30,7 @@ class Asked:
     data: bytes = field(repr=False)
     content_type: str | None = None
     parameters: dict[str, Json] = field(default_factory=dict)
-    problem: str | None = None
+    problem: Problem | None = None
 
     @property
     def metadata(self) -> Sequence[bytes]:
@@ -56,10 +58,10 @@ def asked(body: Document, headers: Headers) -> list[Asked]:
         return [Asked(data=body.raw, content_type=kind or None, problem=body.problem)]
     if kind == LINES:
         return [_enveloped(line, f"line {number}") for number, line in lines_of(body.raw)] or [
-            Asked(data=body.raw, content_type=kind, problem="the request has no line")
+            Asked(data=body.raw, content_type=kind, problem=_unread("the request has no line"))
         ]
     if kind in _ENVELOPE:
-        return [_enveloped(body.raw, "the request")]
+        return [_enveloped(body.raw, NAMES["request"])]
     parameters, problem = _in_header(headers)
     return [Asked(data=body.raw, content_type=kind, parameters=parameters, problem=problem)]
 
@@ -72,37 +74,38 @@ def lines_of(raw: bytes) -> list[tuple[int, bytes]]:
 
 def _enveloped(raw: bytes, place: str) -> Asked:
     """`{"input", "parameters"}`"""
-    found = parsed(raw, place, exact=b'"metadata"' in raw)
+    found = parsed(raw, "request", place, exact=b'"metadata"' in raw)
     if found.problem:
         return Asked(data=raw, problem=found.problem)
     if not isinstance(found.value, dict) or found.value.get("input") is None:
         problem = f'{place} has no `input`, expected {{"input": "<base64>", "parameters": {{…}}}}'
-        return Asked(data=raw, content_type="application/json", problem=problem)
-    data, content_type = _datum(found.value["input"])
+        return Asked(data=raw, content_type="application/json", problem=_unread(problem))
+    given = found.value["input"]
+    data, content_type = _decoded(given) or data_at(raw, member(raw, "input"), given)
     parameters = found.value.get("parameters")
     if parameters is None or isinstance(parameters, dict):
         return Asked(data=data, content_type=content_type, parameters=parameters or {})
     problem = f"the `parameters` of {place} are no object"
-    return Asked(data=data, content_type=content_type, problem=problem)
+    return Asked(data=data, content_type=content_type, problem=_unread(problem))
 
 
-def _datum(given: Json) -> tuple[bytes, str | None]:
-    """The bytes of base64; a text that is none, and other JSON, as they are."""
-    if type(given) is str:
-        found = from_data_url(given)
-        if found is not None:
-            return found
-        raw = from_base64(given)
-        if raw is not None:
-            return raw, None
-    return data_of(given)
+def _unread(sentence: str) -> Problem:
+    return Problem(sentence, ("request", "unreadable"))
 
 
-def _in_header(headers: Headers) -> tuple[dict[str, Json], str | None]:
+def _decoded(given: Json) -> tuple[bytes, str | None] | None:
+    """The bytes of base64; a text that is none, and other JSON, are as they are."""
+    if type(given) is not str:
+        return None
+    raw = from_base64(given)
+    return from_data_url(given) or (None if raw is None else (raw, None))
+
+
+def _in_header(headers: Headers) -> tuple[dict[str, Json], Problem | None]:
     value = header(headers, PARAMETERS)
     if value is None or not value.strip():
         return {}, None
-    found = parsed(utf8(value), f"the header {PARAMETERS}", exact=True)
+    found = parsed(utf8(value), "request", f"the header {PARAMETERS}", exact=True)
     if found.problem or not isinstance(found.value, dict):
-        return {}, found.problem or f"the header {PARAMETERS} is not a JSON object"
+        return {}, found.problem or _unread(f"the header {PARAMETERS} is not a JSON object")
     return found.value, None

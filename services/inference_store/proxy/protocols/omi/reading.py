@@ -7,8 +7,10 @@ from inference_store.grpc_messages import parsed
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.answers import in_v2
 from inference_store.proxy.protocols.documents import text_or_base64, written
+from inference_store.proxy.protocols.problems import NAMES, Problem, joined, missing
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
+from inference_store.store.events import CaptureSide
 
 from .results import Result, result_of, task_type_of_classes
 
@@ -19,8 +21,8 @@ _NO_ERROR: Final = "the container says that it failed, and not why"
 
 def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
     """An inference an input item; the whole request is one where they cannot be matched."""
-    request, asked_problem = _parsed("RunRequest", exchange.request, "the request")
-    answer, told_problem = _parsed("RunResponse", exchange.response, "the answer")
+    request, asked_problem = _parsed("RunRequest", exchange.request, "request")
+    answer, told_problem = _parsed("RunResponse", exchange.response, "response")
     failed = answer is not None and answer.status_code >= _LEAST_FAILED
     error = _failure(answer) if failed else None
     items = list(request.inputs) if request is not None else []
@@ -40,32 +42,41 @@ def read(exchange: Exchange, _call: Call, _model: Model) -> Reading:
         task_type=_task_type(results, inferences[0]),
         ok=False if failed else None,
         error=error,
-        standard=_standard(request),
-        problem="; ".join(filter(None, problems)) or None,
+        standard=_standard(request, answer),
+        problem=joined(problems),
     )
 
 
-def _parsed(name: str, body: Body, what: str) -> tuple[Any, str | None]:
+def _parsed(name: str, body: Body, side: CaptureSide) -> tuple[Any, Problem | None]:
     """A message; None where there is none, or it cannot be read."""
+    what = NAMES[side]
     if not body.parts and body.whole:
-        return None, None if name == "RunResponse" else f"{what} has no message"
+        no_message = Problem(f"{what} has no message", ("request", "no_input"))
+        return None, None if side == "response" else no_message
     if not body.whole:
         kept = sum(map(len, body.parts))
-        return None, f"of {what}'s {body.size} bytes only the first {kept} are there"
+        sentence = f"of {what}'s {body.size} bytes only the first {kept} are there"
+        return None, missing(body, side, sentence)
     found = parsed(name, body.bytes)
-    return found, None if found is not None else f"{what} is no {name}"
+    return found, None if found is not None else Problem(
+        f"{what} is no {name}", (side, "unreadable")
+    )
 
 
 def _failure(answer: Any) -> str:
     return answer.message or answer.status or f"status_code {answer.status_code}"
 
 
-def _mismatch(items: int, results: int) -> str | None:
+def _mismatch(items: int, results: int) -> Problem | None:
     if items > MOST_INFERENCES:
-        return f"{items} input items, over {MOST_INFERENCES}: kept as one inference"
+        sentence = f"{items} input items, over {MOST_INFERENCES}: kept as one inference"
+        return Problem(sentence, ("request", "not_divided"))
     if items and results and items != results:
-        return f"{results} output items to {items} input items: kept as one inference"
-    return None if items or not results else "there are output items and no input items"
+        sentence = f"{results} output items to {items} input items: kept as one inference"
+        return Problem(sentence, ("response", "not_divided"))
+    if items or not results:
+        return None
+    return Problem("there are output items and no input items", ("request", "no_input"))
 
 
 def _inference(files: Mapping[str, bytes], told: Result) -> Inference:
@@ -105,7 +116,7 @@ def _together(exchange: Exchange, answer: Any, results: list[Result]) -> Inferen
     return Inference(data=exchange.request.bytes, data_content_type=_PROTOBUF, response=response)
 
 
-def _said(results: list[Result]) -> list[str]:
+def _said(results: list[Result]) -> list[Problem]:
     return [each.problem for each in results if each.problem][:3]
 
 
@@ -117,9 +128,10 @@ def _task_type(results: list[Result], first: Inference) -> str | None:
     return task_type_of_classes(first.data or b"")
 
 
-def _standard(request: Any) -> dict[str, Any]:
+def _standard(request: Any, answer: Any) -> dict[str, Any]:
+    told = {} if answer is None else {"status_code": answer.status_code}
     if request is None:
-        return {}
+        return told
     names = sorted({name for item in request.inputs for name in item.input})
     flags = {"detect_drift": request.detect_drift, "explain": request.explain}
-    return {**flags, "input_files": names}
+    return {**told, **flags, "input_files": names}

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from inference_store.proxy.protocols.answers import in_v2, output
 from inference_store.proxy.protocols.documents import text_or_base64, written
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.store.json_text import Json, UnreadableJson, read_json
 from inference_store.store.task_types import predictions_in
 
@@ -34,7 +35,7 @@ class Result:
     has_classes: bool = False
     ok: bool | None = None
     error: str | None = None
-    problem: str | None = None
+    problem: Problem | None = None
 
 
 def result_of(files: Mapping[str, bytes], *, success: bool) -> Result:
@@ -46,7 +47,10 @@ def result_of(files: Mapping[str, bytes], *, success: bool) -> Result:
         return Result(response=said, files=read, ok=False, error=error)
     name = _main(read)
     if name is None:
-        problem = f"an output item has neither {RESULTS} nor a single file: no predictions are read"
+        sentence = (
+            f"an output item has neither {RESULTS} nor a single file: no predictions are read"
+        )
+        problem = Problem(sentence, ("response", "unreadable"))
         return Result(response=in_v2([], files=read), files=read, problem=problem if read else None)
     elements, kind = _elements(read[name])
     model_type = _in(read[name], "modelType")

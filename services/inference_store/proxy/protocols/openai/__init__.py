@@ -11,14 +11,15 @@ from inference_store.proxy.protocols.protocol import Call, Protocol
 
 from .reading import read
 
-_PATH: Final = re.compile(r"(?:/openai)?/v1/(?:chat/)?completions/?")
+_PATH: Final = re.compile(r"(?:/openai)?/v1/(chat/)?completions/?")
 
 
 def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
     """The model is in the body, and whether the answer is a stream."""
-    if method != "POST" or _PATH.fullmatch(path) is None:
+    found = _PATH.fullmatch(path) if method == "POST" else None
+    if found is None:
         return None
-    return Call(protocol, "infer")
+    return Call(protocol, "infer", operation="chat" if found[1] else "completion")
 
 
 OPENAI: Final = Protocol(

@@ -7,13 +7,14 @@ from typing import Any, Final
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import Document, parsed, read_bytes
 from inference_store.proxy.protocols.event_stream import is_event_stream
+from inference_store.proxy.protocols.problems import Problem
+from inference_store.proxy.protocols.problems import joined as joined_problems
 from inference_store.store.json_text import Json
 
 from .chunks import joined
 from .messages import text_of_parts
 
 _TOKENS: Final = ("prompt_tokens", "completion_tokens", "total_tokens")
-_WHAT: Final = "the answer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Answered:
     """Without their text: `index`, `finish_reason`, `role`, `tool_calls` and so on."""
     texts: list[str | None] = field(repr=False)
     """The text of each choice."""
-    problem: str | None = None
+    problem: Problem | None = None
 
     def said(self, name: str) -> str | None:
         """A text of the answer's root."""
@@ -50,19 +51,18 @@ class Answered:
 
 def answered(exchange: Exchange) -> Answered:
     """The answer of an exchange, at once or streamed."""
-    plain = read_bytes(exchange.response, exchange.response_headers, _WHAT)
+    plain = read_bytes(exchange.response, exchange.response_headers, "response")
     if is_event_stream(exchange.response_headers, plain.raw):
         found = joined(plain)
-        problems = [plain.problem, *found.problems] if plain.problem else found.problems
-        problem = "; ".join(problems[:3]) or None
+        problem = joined_problems([plain.problem, *found.problems], most=3)
         whole = Document(raw=plain.raw, value=found.document, problem=problem)
         return _answered(whole, {"chunks": found.chunks}, problem)
     if not plain.problem and plain.raw.strip():
-        plain = parsed(plain.raw, _WHAT)
+        plain = parsed(plain.raw, "response")
     return _answered(plain, {"answer": plain.value}, plain.problem)
 
 
-def _answered(document: Document, kept: dict[str, Json], problem: str | None) -> Answered:
+def _answered(document: Document, kept: dict[str, Json], problem: Problem | None) -> Answered:
     choices = list(_choices(document.value))
     return Answered(
         document=document,

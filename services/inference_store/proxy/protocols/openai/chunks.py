@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from inference_store.proxy.protocols.documents import Document, parsed
 from inference_store.proxy.protocols.event_stream import events
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.store.json_text import Json
 
 _DONE: Final = b"[DONE]"
@@ -25,7 +26,7 @@ class Joined:
     chunks: list[Json] = field(default_factory=list)
     """As they came, in order; one that is no JSON as `{"unread": text}`."""
     done: bool = False
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
 
 def joined(stream: Document) -> Joined:
@@ -36,10 +37,11 @@ def joined(stream: Document) -> Joined:
         if data.strip() == _DONE:
             found.done = True
         else:
-            _add(parsed(data, f"chunk {position}"), found, choices)
+            _add(parsed(data, "response", f"chunk {position}"), found, choices)
     found.document["choices"] = [_whole(choices[index]) for index in sorted(choices)]
     if not found.done and not _finished(choices) and "error" not in found.document:
-        found.problems.append(f"the stream broke off after {len(found.chunks)} chunks")
+        sentence = f"the stream broke off after {len(found.chunks)} chunks"
+        found.problems.append(Problem(sentence, ("response", "broken_off")))
     return found
 
 

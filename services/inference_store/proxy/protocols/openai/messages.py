@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from inference_store.proxy.base64_text import from_base64, from_data_url
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.store.json_text import Json, write_json
 
 _URLS: Final = ("image_url", "audio_url", "video_url")
@@ -23,7 +24,11 @@ class Conversation:
     turns: list[tuple[str, str]] = field(default_factory=list)
     """Role and text of each message; what is no text stands in it as `[image]`."""
     attachments: list[Attachment] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def add_problem(self, sentence: str) -> None:
+        """A part of the request is not as it should be."""
+        self.problems.append(Problem(sentence, ("request", "unreadable")))
 
     @property
     def text(self) -> str:
@@ -42,7 +47,7 @@ def conversation_of(messages: Json) -> Conversation:
     """Everything that is said in `messages`."""
     found = Conversation()
     if not isinstance(messages, list):
-        found.problems.append("`messages` is not a list of {role, content}")
+        found.add_problem("`messages` is not a list of {role, content}")
         return found
     for index, message in enumerate(messages):
         place = f"messages[{index}]"
@@ -50,7 +55,7 @@ def conversation_of(messages: Json) -> Conversation:
             said = _content(message.get("content"), f"{place}.content", found)
             found.turns.append((_role(message), "\n".join([*said, *called_tools(message)])))
         else:
-            found.problems.append(f"{place} is not an object with role and content")
+            found.add_problem(f"{place} is not an object with role and content")
     return found
 
 
@@ -92,7 +97,7 @@ def _content(content: Json, place: str, found: Conversation) -> list[str]:
     if type(content) is str:
         return [content]
     if not isinstance(content, list):
-        found.problems.append(f"{place} is neither text nor a list of parts")
+        found.add_problem(f"{place} is neither text nor a list of parts")
         return [write_json(content)]
     return [_part(part, f"{place}[{index}]", found) for index, part in enumerate(content)]
 
@@ -101,7 +106,7 @@ def _part(part: Json, place: str, found: Conversation) -> str:
     if type(part) is str:
         return part
     if not isinstance(part, dict):
-        found.problems.append(f"{place} is no part with a type")
+        found.add_problem(f"{place} is no part with a type")
         return write_json(part)
     if type(part.get("text")) is str:
         return str(part["text"])
@@ -117,7 +122,7 @@ def _attached(part: dict[str, Json], place: str, found: Conversation) -> str:
     if attachment is not None:
         found.attachments.append(attachment)
     elif address is not None and address[:5].lower() == "data:":
-        found.problems.append(f"{place}.{name} is not base64 behind `data:…;base64,`")
+        found.add_problem(f"{place}.{name} is not base64 behind `data:…;base64,`")
     elif address is not None:
         return f"[{name.removesuffix('_url')} {address}]"
     return f"[{name.removesuffix('_url').removeprefix('input_')}]"

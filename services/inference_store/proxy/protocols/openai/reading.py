@@ -5,6 +5,7 @@ from typing import Any, Final
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.answers import as_it_came, failure, in_v2, output
 from inference_store.proxy.protocols.documents import read_document
+from inference_store.proxy.protocols.problems import joined
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
 from inference_store.store.task_types import task_type_of
@@ -19,9 +20,9 @@ _ANSWER: Final = "answer"
 _TEXT: Final = "generated_text"
 
 
-def read(exchange: Exchange, _call: Call, model: Model) -> Reading:
+def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """One inference; one a prompt where there is a list of prompts and answers to each."""
-    question = asked(read_document(exchange.request, exchange.request_headers, "the request"))
+    question = asked(read_document(exchange.request, exchange.request_headers, "request"))
     answer = answered(exchange)
     task_type = _IMAGES if question.is_image else _TEXTS
     ok, error = failure(exchange, answer.document)
@@ -30,12 +31,12 @@ def read(exchange: Exchange, _call: Call, model: Model) -> Reading:
         inferences=_inferences(question, answer, name),
         model=question.model or answer.said("model"),
         response_id=answer.said("id"),
-        action="chat" if "/chat/" in exchange.path else "completion",
+        action=call.operation or "completion",
         task_type=task_type,
         ok=ok,
         error=error,
         standard=_standard(question, answer),
-        problem="; ".join(filter(None, (question.problem, answer.problem))) or None,
+        problem=joined([question.problem, answer.problem]),
     )
 
 

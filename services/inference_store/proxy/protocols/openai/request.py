@@ -2,15 +2,25 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from inference_store.proxy.protocols.documents import JSON, Document, data_of, written
+from inference_store.proxy.protocols.documents import (
+    JSON,
+    Document,
+    data_at,
+    data_of,
+    elements,
+    member,
+    written,
+)
+from inference_store.proxy.protocols.problems import Problem, joined
 from inference_store.store.json_text import Json
 
 from .messages import conversation_of
 
 Datum: TypeAlias = tuple[bytes, str | None]
 """Its bytes and its content type."""
+_NOT_AN_OBJECT: Final = "the request is not a JSON object with messages or a prompt"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +39,7 @@ class Asked:
     stream: bool = False
     metadata: bytes | None = None
     """OpenAI's own `metadata`, as an envelope."""
-    problem: str | None = None
+    problem: Problem | None = None
 
     @property
     def is_image(self) -> bool:
@@ -42,8 +52,7 @@ def asked(request: Document) -> Asked:
     """The request's document as a question; what cannot be read is one datum, whole."""
     document = request.value
     if not isinstance(document, dict):
-        problem = request.problem or "the request is not a JSON object with messages or a prompt"
-        return _whole(request.raw, None, problem)
+        return _whole(request.raw, None, request.problem or _no_input(_NOT_AN_OBJECT))
     read = _chat if "messages" in document else _completion
     return replace(
         read(document, request.raw),
@@ -55,14 +64,17 @@ def asked(request: Document) -> Asked:
 
 def _chat(document: dict[str, Json], raw: bytes) -> Asked:
     said = conversation_of(document["messages"])
-    problem = "; ".join(said.problems[:3]) or None
+    problem = joined(said.problems, most=3)
     if len(said.attachments) == 1:
         datum = (said.attachments[0].data, said.attachments[0].content_type)
         return Asked(
             data=[datum], together=datum, attached=True, prompt=said.prompt, problem=problem
         )
+    if said.attachments:
+        datum = data_at(raw, member(raw, "messages"), document["messages"])
+        return Asked(data=[datum], together=datum, prompt=said.prompt, problem=problem)
     if not said.turns:
-        return _whole(raw, JSON, problem or "`messages` is empty")
+        return _whole(raw, JSON, problem or _no_input("`messages` is empty"))
     datum = data_of(said.text)
     return Asked(data=[datum], together=datum, prompt=said.prompt, problem=problem)
 
@@ -71,18 +83,24 @@ def _completion(document: dict[str, Json], raw: bytes) -> Asked:
     """A text, a list of texts, a text's tokens, or a list of those."""
     prompt = document.get("prompt")
     if prompt is None:
-        return _whole(raw, JSON, "the request has neither `messages` nor a `prompt`")
+        return _whole(raw, JSON, _no_input("the request has neither `messages` nor a `prompt`"))
+    span = member(raw, "prompt")
     if isinstance(prompt, list) and len(prompt) == 1 and type(prompt[0]) in (str, list):
-        prompt = prompt[0]
-    together = data_of(prompt)
+        (span,), (prompt,) = elements(raw, span, 1), prompt
+    together = data_at(raw, span, prompt)
     if isinstance(prompt, list) and prompt and all(type(each) in (str, list) for each in prompt):
-        return Asked(data=[data_of(each) for each in prompt], together=together)
+        pairs = zip(elements(raw, span, len(prompt)), prompt, strict=True)
+        return Asked(data=[data_at(raw, *each) for each in pairs], together=together)
     return Asked(data=[together], together=together, prompt=_text(prompt))
 
 
-def _whole(raw: bytes, content_type: str | None, problem: str) -> Asked:
+def _whole(raw: bytes, content_type: str | None, problem: Problem) -> Asked:
     datum = (raw, content_type)
     return Asked(data=[datum], together=datum, problem=problem)
+
+
+def _no_input(sentence: str) -> Problem:
+    return Problem(sentence, ("request", "no_input"))
 
 
 def _envelope(metadata: Json) -> bytes | None:

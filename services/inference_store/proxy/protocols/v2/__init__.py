@@ -6,6 +6,7 @@ from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Call, Model, Protocol, Reading
 
 from .bodies import request_in, response_in
+from .items import run_of
 from .paths import is_flat, recognise
 from .reading import reading_of
 from .stripping import strip
@@ -13,7 +14,7 @@ from .stripping import strip
 
 def read(exchange: Exchange, call: Call, model: Model) -> Reading:
     """What a call was about; also of the reference platform's conventions on top of V2."""
-    flat = is_flat(exchange.path)
+    flat = is_flat(call)
     asked = request_in(exchange.request, exchange.request_headers, flat=flat)
     answered = response_in(
         exchange.response,
@@ -29,6 +30,7 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         request_bytes=asked.whole,
         response_bytes=answered.whole,
         problems=[asked.problem, answered.problem],
+        run=run_of(exchange.response_headers),
     )
 
 

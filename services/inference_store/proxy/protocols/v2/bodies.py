@@ -11,12 +11,13 @@ from typing import Final
 
 from inference_store.proxy.exchange import Body, Headers, header
 from inference_store.proxy.protocols import content_encoding, event_stream
+from inference_store.proxy.protocols.problems import NAMES, Problem, joined, missing
 from inference_store.proxy.protocols.protocol import MOST_ERROR
+from inference_store.store.events import CaptureKind, CaptureSide
 from inference_store.store.json_text import UnreadableJson, text_of
 
 from .documents import Document, NotV2, flat_request_of, request_of, response_of
 from .tensors import InferRequest, InferResponse, Tensor, merged
-from .writing import joined
 
 JSON_LENGTH: Final = "inference-header-content-length"
 _MARK: Final = b"\xef\xbb\xbf"
@@ -32,7 +33,7 @@ class Read:
     response: InferResponse | None = None
     whole: bytes | None = field(default=None, repr=False)
     """The bytes without their coding, where they could be had; None: no byte of it was kept."""
-    problem: str | None = None
+    problem: Problem | None = None
 
 
 def request_in(body: Body, headers: Headers, *, flat: bool) -> Read:
@@ -48,7 +49,7 @@ def response_in(body: Body, headers: Headers, status: int | None, *, flat: bool)
 
     `flat`: the call was `generate`, whose answers are `{"text_output": …}`.
     """
-    plain = _plain(body, headers, "answer")
+    plain = _plain(body, headers, "response")
     if plain.problem or not plain.whole:
         return plain
     if event_stream.is_event_stream(headers, plain.whole):
@@ -73,17 +74,20 @@ def json_part(body: bytes, headers: Headers) -> int:
     return int(text)
 
 
-def _plain(body: Body, headers: Headers, what: str) -> Read:
+def _plain(body: Body, headers: Headers, side: CaptureSide) -> Read:
     """The bytes of a body without their coding."""
+    what = NAMES[side]
     if not body.whole and not body.parts:
-        return Read(problem=f"the {what} was not kept: {body.size} bytes")
+        return Read(problem=missing(body, side, f"{what} was not kept: {body.size} bytes"))
     raw = body.bytes
     try:
         raw = content_encoding.decode(raw, headers)
     except content_encoding.NotDecoded as exc:
-        return Read(whole=raw, problem=f"the {what}: {exc}")
+        kind = body.gap or "unreadable"
+        return Read(whole=raw, problem=Problem(f"{what}: {exc}", (side, kind)))
     if not body.whole and not event_stream.is_event_stream(headers, raw):
-        return Read(whole=raw, problem=f"the {what} breaks off after {len(raw)} bytes")
+        sentence = f"{what} breaks off after {len(raw)} bytes"
+        return Read(whole=raw, problem=missing(body, side, sentence))
     return Read(whole=raw)
 
 
@@ -95,31 +99,32 @@ def _request(body: bytes, headers: Headers, flat: bool) -> Read:
         document = Document(utf8(body[:length]))
         flat = flat and not document.has("inputs")
         request = flat_request_of(document) if flat else request_of(document)
-        inputs, problem = _with_bytes(request.inputs, body[length:])
+        inputs, problem = _with_bytes(request.inputs, body[length:], "request")
         return Read(request=replace(request, inputs=inputs), whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        return Read(whole=body, problem=f"the request: {exc}")
+        return Read(whole=body, problem=_unread(NAMES["request"], "request", exc))
 
 
 def _response(body: bytes, headers: Headers, what: str, flat: bool) -> Read:
     try:
         length = json_part(body, headers)
         response = response_of(Document(utf8(body[:length])), flat=flat)
-        outputs, problem = _with_bytes(response.outputs, body[length:])
+        outputs, problem = _with_bytes(response.outputs, body[length:], "response")
         text = response.text if length == len(body) else None
         response = replace(response, outputs=outputs, text=text)
         return Read(response=response, whole=body, problem=problem)
     except (NotV2, UnreadableJson) as exc:
-        return Read(whole=body, problem=f"{what}: {exc}")
+        return Read(whole=body, problem=_unread(what, "response", exc))
 
 
 def _stream(body: bytes, flat: bool) -> Read:
     """The answers of a stream as one; what cannot be read of it is said."""
     found: list[InferResponse] = []
-    problems: list[str | None] = []
+    problems: list[Problem | None] = []
     for position, event in enumerate(event_stream.events(body)):
         if position == _MOST_EVENTS:
-            problems.append(f"only {_MOST_EVENTS} parts of the answer were read")
+            sentence = f"only {_MOST_EVENTS} parts of the answer were read"
+            problems.append(Problem(sentence, ("response", "unreadable")))
             break
         if event.strip() == b"[DONE]":
             continue
@@ -149,7 +154,14 @@ def utf8(body: bytes) -> bytes:
     return text_of(body).encode("utf-8", "surrogatepass")
 
 
-def _with_bytes(tensors: Sequence[Tensor], tail: bytes) -> tuple[list[Tensor], str | None]:
+def _unread(what: str, side: CaptureSide, why: NotV2 | UnreadableJson) -> Problem:
+    kind: CaptureKind = "not_json" if isinstance(why, UnreadableJson) else "unreadable"
+    return Problem(f"{what}: {why}", (side, kind))
+
+
+def _with_bytes(
+    tensors: Sequence[Tensor], tail: bytes, side: CaptureSide
+) -> tuple[list[Tensor], Problem | None]:
     """The tensors, those with a size with their bytes of the tail."""
     found, at, problem = [], 0, None
     for tensor in tensors:
@@ -161,7 +173,8 @@ def _with_bytes(tensors: Sequence[Tensor], tail: bytes) -> tuple[list[Tensor], s
         at += size
         found.append(replace(tensor, raw=raw))
     if at != len(tail):
-        problem = f"binary data has {len(tail)} bytes, and the tensors say {at}"
+        sentence = f"binary data has {len(tail)} bytes, and the tensors say {at}"
+        problem = Problem(sentence, (side, "unreadable"))
     return found, problem
 
 

@@ -6,7 +6,7 @@
 | one, BYTES, several elements | their JSON text |
 | one, numeric | its bytes as they came: JSON text, or raw |
 | several, one of them BYTES with one element | that one; the others are `arguments` |
-| several, any others | V2's JSON of all |
+| several, any others, or a text beside large ones | V2's JSON of all |
 
 An element is base64 where the input's `content_type` says so, and in vision wherever it decodes
 strictly; a `data:` URL says so itself. Of a model whose task is not known: where an image is in it.
@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.store.json_text import UnreadableJson, read_json
 
 from .elements import bytes_values
@@ -39,6 +40,8 @@ _MOST_ARGUMENT: Final = 4096
 """Bytes of JSON of an argument that is kept as standard metadata."""
 _MOST_ARGUMENTS: Final = 64
 _MOST_DIMENSIONS: Final = 8
+_MOST_BESIDE: Final = 64 * 1024
+"""Bytes of arguments that are kept beside a text, with the rest of the request."""
 
 
 class Datum(NamedTuple):
@@ -46,7 +49,7 @@ class Datum(NamedTuple):
 
     data: bytes | None
     content_type: str | None = None
-    problem: str | None = None
+    problem: Problem | None = None
 
 
 def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
@@ -57,7 +60,7 @@ def datum_of(inputs: Sequence[Tensor], *, vision: bool) -> Datum:
     if main is not None:
         return _of_one(main, vision)
     if not inputs:
-        return Datum(None, problem="the request has no inputs")
+        return _no_input("the request has no inputs")
     return _json_of(envelope_json({}, {}, "inputs", inputs))
 
 
@@ -96,22 +99,31 @@ def _main(inputs: Sequence[Tensor]) -> Tensor | None:
     texts = [each for each in inputs if each.datatype == BYTES]
     if len(texts) != 1:
         return None
-    elements = bytes_values(texts[0], 1)
-    return texts[0] if elements is not None and len(elements) == 1 else None
+    main = texts[0]
+    elements = bytes_values(main, 1)
+    if elements is None or len(elements) != 1:
+        return None
+    beside = sum(_written_bytes(each) for each in inputs if each is not main)
+    return main if beside <= _MOST_BESIDE or image_in(main) else None
+
+
+def _written_bytes(tensor: Tensor) -> int:
+    """How large it is in the request, about."""
+    return len(tensor.data or tensor.raw or b"") + 8 * len(tensor.values or ())
 
 
 def _of_one(tensor: Tensor, vision: bool) -> Datum:
     if tensor.datatype == BYTES:
         elements = bytes_values(tensor, 1)
         if elements is not None and len(elements) == 1:
-            text, is_text = _element(tensor, elements[0])
+            text, is_text = element_bytes(tensor, elements[0])
             return _decoded(text, is_text, vision or _says_base64(tensor))
     if tensor.data is not None:
         return Datum(tensor.data, _type(_JSON, tensor))
     if tensor.raw is not None:
         return Datum(tensor.raw, _type("application/octet-stream", tensor))
     if tensor.values is None:
-        return Datum(None, problem=f"input {tensor.name[:80]!r} has no data")
+        return _no_input(f"input {tensor.name[:80]!r} has no data")
     data = data_json(tensor)
     if data is not None:
         return Datum(data, _type(_JSON, tensor))
@@ -119,10 +131,15 @@ def _of_one(tensor: Tensor, vision: bool) -> Datum:
 
 
 def _json_of(written: Written) -> Datum:
-    return Datum(written.text, _JSON, written.problem)
+    problem = Problem(written.problem, ("request", "unreadable")) if written.problem else None
+    return Datum(written.text, _JSON, problem)
 
 
-def _element(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
+def _no_input(sentence: str) -> Datum:
+    return Datum(None, problem=Problem(sentence, ("request", "no_input")))
+
+
+def element_bytes(tensor: Tensor, element: Any) -> tuple[bytes, bool]:
     """The bytes of an element, and whether it is text: any JSON that is no string stays JSON."""
     if tensor.data is None:
         return (element, False) if isinstance(element, bytes) else (parameter_text(element), True)

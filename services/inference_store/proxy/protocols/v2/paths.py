@@ -23,9 +23,10 @@ def recognise(protocol: Protocol, method: str, path: str) -> Call | None:
     if found is None:
         return None
     model, version, call = found.groups()
-    return Call(protocol, _CALLS[call], unquote(model), unquote(version) if version else None)
+    version = unquote(version) if version else None
+    return Call(protocol, _CALLS[call], unquote(model), version, operation=call)
 
 
-def is_flat(path: str) -> bool:
+def is_flat(call: Call) -> bool:
     """The call is `generate` or its stream: bodies may be `{"text_input": …}`."""
-    return path.rstrip("/").rpartition("/")[2].startswith("generate")
+    return call.operation.startswith("generate")

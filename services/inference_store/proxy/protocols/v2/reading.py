@@ -3,14 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from inference_store.proxy.protocols.problems import Problem, joined
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
 from inference_store.store.json_text import UnreadableJson, read_json
 from inference_store.store.task_types import task_type_of
 
 from .datum import Datum, arguments_of, datum_of
+from .items import Run, split_items
 from .splitting import Share, split
 from .tensors import InferRequest, InferResponse, Parameters
-from .writing import Written, envelope_json, joined
+from .writing import Written, envelope_json
 
 _MOST_PROMPTS: Final = 64 * 1024
 """Bytes of `prompts` that are kept as standard metadata."""
@@ -24,7 +26,8 @@ def reading_of(
     stream: bool = False,
     request_bytes: bytes | None = None,
     response_bytes: bytes | None = None,
-    problems: Sequence[str | None] = (),
+    problems: Sequence[Problem | None] = (),
+    run: Run | None = None,
 ) -> Reading:
     """The reading of one request and its answer.
 
@@ -32,26 +35,37 @@ def reading_of(
     is none (the call failed: by its status), or it could not be read, and `response_bytes` are the
     answer. `stream`: one inference, whatever the request holds; the answers of a stream are made
     one by `merged`. `problems`: what was not read before this; None and repeated ones are let go.
+    `run`: what an OMI container said, where a bridge answered for one.
     """
     asked = request or InferRequest()
-    divided = split(asked, response, Model() if stream else model)
+    divided = (
+        split_items(asked, response)
+        if run
+        else split(asked, response, Model() if stream else model)
+    )
     vision = task_type_of(model.task_type).vision
     inferences, found = [], [*problems, divided.problem]
     for share in divided.shares:
         data = Datum(request_bytes) if request is None else datum_of(share.inputs, vision=vision)
         answer = _answer(share, response, response_bytes, alone=len(divided.shares) == 1)
         inferences.append(_inference(asked, share, data, answer))
-        found += [data.problem, answer.problem if answer else None]
+        found.append(data.problem)
+        if answer and answer.problem:
+            found.append(Problem(answer.problem, ("response", "unreadable")))
     return Reading(
         inferences=inferences,
         model=(response.model if response else None) or asked.model or None,
-        version=(response.version if response else None) or asked.version or None,
+        version=(response.version if response else None)
+        or (run.version if run else None)
+        or asked.version
+        or None,
         request_id=asked.id or None,
         response_id=response.id or None if response else None,
         action=_action(asked),
         ok=False if response is not None and response.error is not None else None,
         error=response.error if response else None,
-        standard=_standard(asked, alone=len(inferences) == 1),
+        standard=_standard(asked, run, alone=len(inferences) == 1),
+        not_split=divided.not_split and not stream,
         problem=joined(found),
     )
 
@@ -66,6 +80,8 @@ def _inference(
         data_content_type=data.content_type,
         response=answer.text if answer else None,
         metadata=envelopes,
+        ok=None if share.error is None else False,
+        error=share.error,
     )
 
 
@@ -78,8 +94,9 @@ def _answer(
     if response.text is not None and (alone or share.outputs is None):
         return Written(response.text)
     members = {"model_name": response.model, "model_version": response.version, "id": response.id}
-    if response.error is not None:
-        members["error"] = response.error
+    error = share.error if response.error is None else response.error
+    if error is not None:
+        members["error"] = error
     outputs = response.outputs if share.outputs is None else share.outputs
     return envelope_json(members, response.parameters, "outputs", outputs)
 
@@ -94,9 +111,9 @@ def _action(request: InferRequest) -> str | None:
     return next((each for each in found if type(each) is str), None)
 
 
-def _standard(request: InferRequest, *, alone: bool) -> Mapping[str, Any]:
-    """The first `prompts`, and the named arguments of one inference."""
-    found: dict[str, Any] = {}
+def _standard(request: InferRequest, run: Run | None, *, alone: bool) -> Mapping[str, Any]:
+    """The first `prompts`, the named arguments of one inference, and a container's status code."""
+    found: dict[str, Any] = {} if run is None else {"status_code": run.status_code}
     prompts = next((each["prompts"] for each in _holders(request) if "prompts" in each), b"")
     if prompts and len(prompts) <= _MOST_PROMPTS:
         found["prompts"] = _value(prompts)

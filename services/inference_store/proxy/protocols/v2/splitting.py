@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Model
 from inference_store.store.task_types import task_type_of
 
@@ -36,6 +37,8 @@ class Share:
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor] | None
     """None: there is no answer that could be split."""
+    error: str | None = None
+    """Why this one failed, where others did not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,9 @@ class Split:
     """All shares, at least one, and why there are not more, where there should be."""
 
     shares: Sequence[Share]
-    problem: str | None = None
+    problem: Problem | None = None
+    not_split: bool = False
+    """It may be a batch, and nobody said how to divide it."""
 
 
 def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
@@ -53,15 +58,17 @@ def split(request: InferRequest, response: InferResponse | None, model: Model) -
     try:
         inputs = _divided_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
-        return replace(whole, problem=str(exc))
+        problem = Problem(str(exc), ("request", "not_divided"))
+        return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
-        return whole
+        return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
     if outputs is None:
         return Split([Share(each, None) for each in inputs])
     parts = _divided_outputs(outputs, inputs)
     if parts is None:
-        said = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
-        return replace(whole, problem=said)
+        sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
+        problem = Problem(sentence, ("response", "not_divided"))
+        return replace(whole, problem=problem, not_split=True)
     return Split([Share(*each) for each in zip(inputs, parts, strict=True)])
 
 
@@ -78,6 +85,30 @@ def _divided_inputs(
         alike = all(each.datatype == BYTES and image_in(each) for each in inputs)
         return [[each] for each in inputs] if alike else None
     return None
+
+
+def _may_be_batch(inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model) -> bool:
+    """Whether a request that was not divided looks like several: images in one tensor, or in a
+    model that may be one of vision, inputs and outputs with the same first dimension."""
+    task_type = task_type_of(model.task_type)
+    if task_type.read is not None and not task_type.vision:
+        return False
+    if any(_holds_images(each) for each in inputs):
+        return True
+    counts = {_rows(each) for each in (*inputs, *(outputs or ()))}
+    return bool(inputs and outputs) and len(counts) == 1 and (counts.pop() or 0) > 1
+
+
+def _holds_images(tensor: Tensor) -> bool:
+    elements = bytes_values(tensor, 1) if tensor.datatype == BYTES else None
+    return elements is not None and len(elements) > 1 and image_in(single(tensor, elements[0]))
+
+
+def _rows(tensor: Tensor) -> int | None:
+    """The first dimension of several; of a tensor that says it is 1, which is most of them, it is
+    not counted."""
+    is_one = len(tensor.shape) < 2 or tensor.shape[0] == 1
+    return None if is_one else first_dimension(tensor)
 
 
 def _batch(inputs: Sequence[Tensor]) -> list[Sequence[Tensor]] | None:

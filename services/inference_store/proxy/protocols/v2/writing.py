@@ -53,7 +53,7 @@ def envelope_json(
     if parameters:
         found["parameters"] = object_json(parameters)
     found[list_name] = b"[" + b",".join(each.text for each in written) + b"]"
-    return Written(object_json(found), joined(each.problem for each in written))
+    return Written(object_json(found), _joined(each.problem for each in written))
 
 
 def object_json(members: Mapping[str, bytes]) -> bytes:
@@ -61,7 +61,7 @@ def object_json(members: Mapping[str, bytes]) -> bytes:
     return b"{" + b",".join(_text(name) + b":" + value for name, value in members.items()) + b"}"
 
 
-def joined(problems: Iterable[str | None]) -> str | None:
+def _joined(problems: Iterable[str | None]) -> str | None:
     """Sentences in one, each once; None where there is none. The first few tell."""
     found = list(dict.fromkeys(each for each in problems if each))
     return "; ".join(found[:_MOST_PROBLEMS]) or None

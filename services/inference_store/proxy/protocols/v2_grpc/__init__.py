@@ -4,8 +4,11 @@ from collections.abc import Mapping
 from typing import Final
 
 from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.protocols.problems import NAMES, Problem, missing
 from inference_store.proxy.protocols.protocol import Call, Kind, Model, Protocol, Reading
+from inference_store.proxy.protocols.v2.items import run_of
 from inference_store.proxy.protocols.v2.reading import reading_of
+from inference_store.store.events import CaptureSide
 
 from .decoding import Decoded, request_in, response_in
 from .streams import read_stream
@@ -40,14 +43,15 @@ def read(exchange: Exchange, call: Call, model: Model) -> Reading:
         problems=[
             _not_kept(exchange.request, "request"),
             asked.problem,
-            _not_kept(exchange.response, "answer"),
+            _not_kept(exchange.response, "response"),
             answered.problem,
         ],
+        run=run_of(exchange.response_trailers),
     )
 
 
-def _not_kept(body: Body, what: str) -> str | None:
-    return None if body.whole else f"the {what} was not kept: {body.size} bytes"
+def _not_kept(body: Body, side: CaptureSide) -> Problem | None:
+    return missing(body, side, f"{NAMES[side]} was not kept: {body.size} bytes")
 
 
 V2_GRPC: Final = Protocol(

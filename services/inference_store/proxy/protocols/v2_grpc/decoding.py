@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inference_store.grpc_messages import parsed
+from inference_store.proxy.protocols.problems import NAMES, Problem
 from inference_store.proxy.protocols.v2.tensors import (
     InferRequest,
     InferResponse,
@@ -13,6 +14,7 @@ from inference_store.proxy.protocols.v2.tensors import (
     Value,
     parameter_text,
 )
+from inference_store.store.events import CaptureSide
 
 # Where a tensor's values stand, by its datatype; FP16 and what is unknown have raw bytes only.
 _CONTENTS: Final[Mapping[str, str]] = {
@@ -35,15 +37,15 @@ class Decoded:
 
     request: InferRequest | None = None
     response: InferResponse | None = None
-    problem: str | None = None
+    problem: Problem | None = None
 
 
-def request_in(written: bytes, what: str = "the request") -> Decoded:
+def request_in(written: bytes, what: str = NAMES["request"]) -> Decoded:
     """A ModelInferRequest."""
     read = parsed("inference.ModelInferRequest", written)
     if read is None:
-        return Decoded(problem=f"{what} is no ModelInferRequest")
-    inputs, problem = _tensors(read.inputs, read.raw_input_contents, what)
+        return Decoded(problem=_unread(f"{what} is no ModelInferRequest", "request"))
+    inputs, problem = _tensors(read.inputs, read.raw_input_contents, what, "request")
     request = InferRequest(
         model=read.model_name or None,
         version=read.model_version or None,
@@ -54,11 +56,11 @@ def request_in(written: bytes, what: str = "the request") -> Decoded:
     return Decoded(request=request, problem=problem)
 
 
-def response_in(written: bytes, what: str = "the answer") -> Decoded:
+def response_in(written: bytes, what: str = NAMES["response"]) -> Decoded:
     """A ModelInferResponse."""
     read = parsed("inference.ModelInferResponse", written)
     if read is None:
-        return Decoded(problem=f"{what} is no ModelInferResponse")
+        return Decoded(problem=_unread(f"{what} is no ModelInferResponse", "response"))
     return _response(read, what, error=None)
 
 
@@ -66,12 +68,12 @@ def stream_response_in(written: bytes, what: str) -> Decoded:
     """A ModelStreamInferResponse: Triton's."""
     read = parsed("inference.ModelStreamInferResponse", written)
     if read is None:
-        return Decoded(problem=f"{what} is no ModelStreamInferResponse")
+        return Decoded(problem=_unread(f"{what} is no ModelStreamInferResponse", "response"))
     return _response(read.infer_response, what, error=read.error_message or None)
 
 
 def _response(read: Any, what: str, *, error: str | None) -> Decoded:
-    outputs, problem = _tensors(read.outputs, read.raw_output_contents, what)
+    outputs, problem = _tensors(read.outputs, read.raw_output_contents, what, "response")
     response = InferResponse(
         model=read.model_name or None,
         version=read.model_version or None,
@@ -84,16 +86,21 @@ def _response(read: Any, what: str, *, error: str | None) -> Decoded:
 
 
 def _tensors(
-    tensors: Sequence[Any], raw: Sequence[bytes], what: str
-) -> tuple[Sequence[Tensor], str | None]:
+    tensors: Sequence[Any], raw: Sequence[bytes], what: str, side: CaptureSide
+) -> tuple[Sequence[Tensor], Problem | None]:
     """Raw contents belong to the tensors in order; those in shared memory may be left out."""
     here = [len(raw) == len(tensors) or _has_bytes_here(each) for each in tensors]
     left = iter(raw)
     contents = [next(left, None) if each else None for each in here]
     found = [_tensor(read, content) for read, content in zip(tensors, contents, strict=True)]
     if raw and len(raw) != sum(here):
-        return found, f"{what} has {len(raw)} raw contents for {sum(here)} tensors"
+        sentence = f"{what} has {len(raw)} raw contents for {sum(here)} tensors"
+        return found, _unread(sentence, side)
     return found, None
+
+
+def _unread(sentence: str, side: CaptureSide) -> Problem:
+    return Problem(sentence, (side, "unreadable"))
 
 
 def _has_bytes_here(tensor: Any) -> bool:

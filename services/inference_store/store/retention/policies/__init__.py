@@ -1,7 +1,7 @@
 """Retention policies: what is kept how long, by the rules of a model, its project and all."""
 
 from .chain import DEFAULT, LEVELS, Chain, Decider, Level, Limit, LimitOf, Of, chain_of
-from .chains import by_model, chain, deciding, wider
+from .chains import by_model, chain, deciding, limited_by_bytes, wider
 from .cutoffs import KEPT, Cutoffs, Scope
 from .moving import apply_moved, coming, deciding_project, moving, standing_of, undercut
 from .rules import MOST_RULES, Ages, Bounds, Keep, RetentionPolicy, Rule
@@ -42,6 +42,7 @@ __all__ = [
     "deciding_project",
     "history",
     "in_force",
+    "limited_by_bytes",
     "models_of",
     "moving",
     "now",

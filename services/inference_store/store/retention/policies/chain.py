@@ -60,7 +60,7 @@ class Decider:
     def cutoffs(self, now: datetime) -> Cutoffs:
         """What it lets expire, at an instant."""
         least = [each.before(now) for each in self.minimum]
-        kept = (self.rule.keep_input, self.rule.response, self.rule.keep_inference)
+        kept = (self.rule.input, self.rule.response, self.rule.keep_inference)
         return Cutoffs(*(_cutoff(each, least, now) for each in kept))
 
 

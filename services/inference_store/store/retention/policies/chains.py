@@ -47,6 +47,27 @@ async def by_model(
     return {model: each for model, each in found.items() if each is not None}
 
 
+async def limited_by_bytes(connection: AsyncConnection) -> list[int]:
+    """The models that a limit by bytes is over, now or once all has begun that waits, in order."""
+    here = registration.c
+    query = select(here.model, here.model_id, here.project_id, deciding().label("deciding"))
+    rows = (await connection.execute(query.order_by(here.model))).all()
+    times = await stored.in_force(connection), await stored.ahead(connection)
+    return [
+        row.model
+        for row in rows
+        if any(
+            _has_bytes(chain(wider(row.model_id, project), versions))
+            for versions in times
+            for project in {row.project_id, row.deciding}
+        )
+    ]
+
+
+def _has_bytes(found: Chain | None) -> bool:
+    return found is not None and any(each.name == "max_bytes" for each in found.limits)
+
+
 def chain(owners: Iterable[Of], versions: Mapping[Of, Version]) -> Chain | None:
     """The chain of these owners' policies; None: none of them has one that can be read."""
     found = [versions[of] for of in owners if of in versions]

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from inference_store.store.documented import Documented
 from inference_store.store.json_text import storable
 from inference_store.store.retention.durations import FOREVER, parse_duration
 
@@ -48,14 +49,15 @@ Count = Annotated[int, Field(strict=True, ge=1, le=2**62)]
 Name = Annotated[str, Field(max_length=256), AfterValidator(_storable)]
 
 
-class Ages(BaseModel):
+class Ages(Documented):
     """How long a rule keeps the datum with the rest of the request, the response, everything."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Name | None = None
     """For people; two rules of a policy have two names."""
-    keep_input: Keep
+    keep_input: Keep | None = None
+    """Left out: as long as the inference."""
     keep_response: Keep | None = None
     """Left out: as long as the inference."""
     keep_inference: Keep
@@ -72,6 +74,11 @@ class Ages(BaseModel):
         return self
 
     @property
+    def input(self) -> str:
+        """How long the input is kept."""
+        return self.keep_input or self.keep_inference
+
+    @property
     def response(self) -> str:
         """How long the response is kept."""
         return self.keep_response or self.keep_inference
@@ -86,10 +93,10 @@ class Rule(Ages):
     """The filter, resolved: store/filters/saved.py. None: the rule is of everything."""
 
 
-class Bounds(BaseModel):
+class Bounds(Documented):
     """What a policy says beside its rules."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     max_inferences: Count | None = None
     """Of each model at most so many inferences are kept; the oldest go first."""

@@ -70,6 +70,13 @@ async def in_force(
     return {each.of: each for each in found if each.policy is not None}
 
 
+async def ahead(connection: AsyncConnection) -> dict[Of, Version]:
+    """What is in force once all has begun that waits; what is removed then is not there."""
+    query = _newest().where(policy_version.c.revoked_at.is_(None))
+    found = [_version(row) for row in await connection.execute(query)]
+    return {each.of: each for each in found if each.policy is not None}
+
+
 async def standing(connection: AsyncConnection, of: Of, *, lock: bool = False) -> Standing:
     """How a policy stands. `lock`: nobody else sets it until the transaction ends."""
     head = select(policy.c.revision).where(*_of(policy, of))

@@ -53,10 +53,11 @@ NOTHING = [
     b'[{"parameters": {"metadata": 1}}]',
     b'{"parameters": {"metadata": 1}',
     '{"parameters": {"metadata": 1}}'.encode("utf-16-le"),
+    b'{"parameters": {"metadata": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}",
 ]
 
 
-@pytest.mark.parametrize("content", NOTHING)
+@pytest.mark.parametrize("content", NOTHING, ids=range(len(NOTHING)))
 def test_nothing_to_cut(content: bytes) -> None:
     assert strip(content, [("content-length", str(len(content)))]) is None
 

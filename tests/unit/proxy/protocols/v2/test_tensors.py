@@ -3,7 +3,7 @@
 import json
 import math
 import struct
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -26,13 +26,13 @@ from .calls import prefixed
 
 _SIGNED = {"INT8": 8, "INT16": 16, "INT32": 32, "INT64": 64}
 _UNSIGNED = {"UINT8": 8, "UINT16": 16, "UINT32": 32, "UINT64": 64}
-_FLOATS = {"FP16": 16, "FP32": 32, "FP64": 64}
+_FLOATS: dict[str, Literal[16, 32, 64]] = {"FP16": 16, "FP32": 32, "FP64": 64}
 VALUES: dict[str, st.SearchStrategy[Any]] = {
     "BOOL": st.booleans(),
     "BYTES": st.binary(max_size=12),
     **{name: st.integers(-(1 << b - 1), (1 << b - 1) - 1) for name, b in _SIGNED.items()},
     **{name: st.integers(0, (1 << b) - 1) for name, b in _UNSIGNED.items()},
-    **{name: st.floats(width=bits) for name, bits in _FLOATS.items()},  # type: ignore[arg-type]
+    **{name: st.floats(width=bits) for name, bits in _FLOATS.items()},
 }
 
 

@@ -3,6 +3,7 @@
 import gzip
 import json
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -99,7 +100,8 @@ def _contents(draw: st.DrawFn) -> tuple[bytes, Headers]:
     coding = draw(st.sampled_from(["", "gzip", "deflate", "wrong", "br"]))
     if coding:
         headers.append(("content-encoding", "gzip" if coding == "wrong" else coding))
-    coded = {"gzip": gzip.compress, "deflate": zlib.compress}.get(coding, bytes)(content)
+    coders: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "deflate": zlib.compress}
+    coded = coders.get(coding, bytes)(content)
     return draw(st.sampled_from([coded, coded, coded[: len(coded) // 2]])), headers
 
 

@@ -64,19 +64,47 @@ def test_requests_have_their_answers_by_id(answer: Any, dialect: str | None) -> 
 
 
 @pytest.mark.parametrize(
-    ("asked", "answered"),
+    ("asked", "answered", "expected"),
     [
-        pytest.param(["1", "1"], ["1", "1"], id="ids that repeat"),
-        pytest.param(["", ""], ["", ""], id="no ids"),
-        pytest.param(["1", "2"], ["1", ""], id="an answer without"),
-        pytest.param(["1", "2"], ["1", "3"], id="an answer to nobody"),
+        pytest.param("11", ["1a", "1b"], "a b", id="ids that repeat"),
+        pytest.param("--", ["-a", "-b"], "a b", id="no ids"),
+        pytest.param("--", ["7a", "8b"], "a b", id="ids of the server's"),
+        pytest.param("12", ["1a", "-b"], "a b", id="an answer without"),
+        pytest.param("12", ["1a", "3b"], "a b", id="an answer to nobody"),
+        pytest.param("1-", ["-b", "1a", "-c", "1d"], "ad bc", id="one that is nameless"),
+        pytest.param("121", ["2b", "1a", "1c"], "a b c", id="one between two that repeat"),
+        pytest.param("--", ["-a"], "a ", id="one that is not answered"),
+        pytest.param("123", ["3c"], "  c", id="two that are not answered"),
     ],
 )
-def test_without_telling_ids_a_stream_is_one(asked: list[str], answered: list[str]) -> None:
-    requests = [request(b"x", id=each) for each in asked]
-    found = stream(requests, [plain("a", id=each) for each in answered])
-    assert [data_of(each) for each in found.inferences] == [["a", "a"]]
-    assert found.problem is None
+def test_where_ids_do_not_tell_the_order_does(
+    asked: str, answered: list[str], expected: str
+) -> None:
+    names = [each.strip("-") for each in asked]
+    requests = [request(f"datum {n}".encode(), id=name) for n, name in enumerate(names)]
+    found = stream(requests, [plain(each[1:], id=each[:1].strip("-")) for each in answered])
+    assert ["".join(data_of(each)) for each in found.inferences] == expected.split(" ")
+    assert [each.request_id or "" for each in found.inferences] == names
+    assert [each.data for each in found.inferences] == [
+        f"datum {n}".encode() for n in range(len(names))
+    ]
+    assert (found.request_id, found.response_id, found.problem) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "expected"),
+    [
+        pytest.param("--", ["-a", "-b", "-c"], ["a", "bc"], id="no ids"),
+        pytest.param("12", ["1a", "2b", "3c"], ["a", "bc"], id="an answer to nobody"),
+    ],
+)
+def test_answers_that_are_left_over_are_kept_with_the_last_and_named(
+    asked: str, answered: list[str], expected: list[str]
+) -> None:
+    requests = [request(b"x", id=name.strip("-")) for name in asked]
+    found = stream(requests, [plain(each[1:], id=each[:1].strip("-")) for each in answered])
+    assert ["".join(data_of(each)) for each in found.inferences] == expected
+    assert found.problem == "1 answers of the stream belong to no request that ids or order tell"
 
 
 def test_tritons_error_in_band() -> None:
@@ -124,7 +152,7 @@ def test_a_stream_that_is_not_whole_says_so() -> None:
     found = stream(
         [request(b"x", id="1"), request(b"y", id="2")], [plain("a", id="1")], whole=False
     )
-    assert len(found.inferences) == 1
+    assert [data_of(each) for each in found.inferences] == [["a"], []]
     assert found.problem is not None
     assert "the requests break off after 2" in found.problem
 
@@ -132,7 +160,8 @@ def test_a_stream_that_is_not_whole_says_so() -> None:
 def test_a_message_that_cannot_be_read_is_named() -> None:
     found = stream([request(b"x"), b"\xff"], [plain("a"), b"\xff"])
     assert found.problem == ("request 1 is no ModelInferRequest; answer 1 is no ModelInferResponse")
-    assert data_of(found.inferences[0]) == ["a"]
+    assert [data_of(each) for each in found.inferences] == [["a"], []]
+    assert found.inferences[1].data == b"\xff"
 
 
 def test_an_empty_stream() -> None:

@@ -14,6 +14,7 @@ from inference_store.store.filters.typed import (
     Calculated,
     Column,
     Compared,
+    Comparison,
     Constant,
     Fixed,
     Folded,
@@ -113,8 +114,8 @@ def test_which_lists_name_an_inference_once(truth: Truth, unique: bool) -> None:
     ("op", "lo", "hi"),
     [("=", 0, 1), ("<", None, 0), ("<=", None, 1), (">", 1, None), (">=", 0, None)],
 )
-def test_received_at_is_a_span_of_uids(op: str, lo: int | None, hi: int | None) -> None:
-    truth = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))  # type: ignore[arg-type]
+def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int | None) -> None:
+    truth = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
     found = condition_of(truth, Names())
     after = uid_floor(_AT.replace(microsecond=1))
     edges = {0: uid_floor(_AT), 1: after, None: None}

@@ -5,17 +5,20 @@ A region is a run of rows, and in it a run of columns, with a pixel brighter tha
 score is its mean brightness. The class is the brightest of the three channels.
 """
 
+from typing import Any
+
 import numpy as np
 import triton_python_backend_utils as triton
+from numpy.typing import NDArray
 
 _MIDDLE = 128
 
 
 class TritonPythonModel:
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         return [self._answer(request) for request in requests]
 
-    def _answer(self, request):
+    def _answer(self, request: Any) -> Any:
         image = triton.get_input_tensor_by_name(request, "image").as_numpy()
         bright = image.max(axis=2) > _MIDDLE
         rows = [
@@ -33,12 +36,12 @@ class TritonPythonModel:
         return triton.InferenceResponse(output_tensors=outputs)
 
 
-def _row(image, left, top, right, bottom):
+def _row(image: NDArray[Any], left: int, top: int, right: int, bottom: int) -> tuple[float, ...]:
     means = image[top:bottom, left:right].mean(axis=(0, 1)) / 255
     return left, top, right, bottom, means.max(), means.argmax()
 
 
-def _runs(marks):
+def _runs(marks: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Where each run of marks begins, and the first place behind it."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], marks.astype(np.int8), [0]))))
     return edges.reshape(-1, 2)

@@ -1,11 +1,13 @@
 """A text's words, one an answer: a decoupled model, for streams."""
 
+from typing import Any
+
 import numpy as np
 import triton_python_backend_utils as triton
 
 
 class TritonPythonModel:
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> None:
         for request in requests:
             sender = request.get_response_sender()
             (text,) = triton.get_input_tensor_by_name(request, "text").as_numpy()

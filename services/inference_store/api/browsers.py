@@ -1,0 +1,80 @@
+"""What a page of a stranger may not ask through the browser of somebody who reaches the api.
+
+A browser sends what any page asks. `Host` has the name that the page used, and who owns a name may
+point it at 127.0.0.1 (DNS rebinding); `Sec-Fetch-Site` and `Origin` tell whose page it is.
+"""
+
+from collections.abc import Collection
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from inference_store.store.errors import ForeignRequest
+from inference_store.store.settings import is_loopback
+
+from .problems import problem
+
+_CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+_OWN_SITES: Final = frozenset({"same-origin", "none"})
+
+
+class LoopbackHost:
+    """ASGI: answers nothing that is asked by another name than this machine's own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not _names_loopback(Headers(scope=scope).get("host", "")):
+            refusal = ForeignRequest(
+                "With INFERENCE_STORE_AUTH=off only `Host: localhost` and loopback addresses are"
+                " answered: ask by one of these, or set INFERENCE_STORE_AUTH=on."
+            )
+            await problem(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+
+class OwnOrigin:
+    """ASGI: refuses what may change something, and comes from a page of another origin."""
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
+        """`allowed`: other origins that may; `*`: any."""
+        self._app = app
+        self._allowed = frozenset(allowed)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (
+            scope["type"] == "http"
+            and scope["method"] not in _CHANGES_NOTHING
+            and self._is_foreign(Headers(scope=scope))
+        ):
+            refusal = ForeignRequest(
+                "The request comes from a page of another origin, and"
+                " INFERENCE_STORE_API_CORS_ORIGINS does not name it."
+            )
+            await problem(refusal)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _is_foreign(self, headers: Headers) -> bool:
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+        if "*" in self._allowed or origin in self._allowed:
+            return False
+        if site is not None:  # the browser's own word: a proxy may have changed the host
+            return site not in _OWN_SITES
+        return origin is not None and _host_of(origin) != headers.get("host", "").lower()
+
+
+def _host_of(origin: str) -> str:
+    """Its host and port; of `null` and what is no origin, none that a request has."""
+    return origin.partition("://")[2].lower() or origin
+
+
+def _names_loopback(host: str) -> bool:
+    try:
+        return is_loopback(urlsplit(f"//{host}").hostname)
+    except ValueError:
+        return False

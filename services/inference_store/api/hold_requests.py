@@ -1,0 +1,67 @@
+"""Holds as they are asked for: what a request says, made into what the ledger says."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.store import holds, model_numbers
+from inference_store.store.errors import Fault, Forbidden, Invalid, NotFound
+from inference_store.store.ledger import Body
+
+from .access import Access
+from .filters import read_filter
+from .schemas.holds import HoldBody
+
+
+async def asked_of(body: HoldBody) -> holds.Asked:
+    """What is kept, as the store takes it. Raises InvalidFilter; Invalid where it would keep
+    nothing."""
+    if body.until is not None and body.until <= datetime.now(UTC):
+        fault = Fault("until", "it has passed: leave it out, or say a time to come")
+        raise Invalid("The hold would keep nothing.", faults=[fault])
+    is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
+    return holds.Asked(
+        filter=await read_filter(body.filter, body.filter_lang),
+        filter_text=body.filter if is_text else None,
+        inference_ids=body.inference_ids,
+        types=body.types,
+    )
+
+
+@dataclass(slots=True)
+class HoldRequest:
+    """A hold that is asked for; `warnings` once its model and its keys are looked up."""
+
+    access: Access
+    body: HoldBody
+    asked: holds.Asked
+    warnings: Sequence[str] = ()
+
+    async def entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
+        """Raises what `holds.make` does; Forbidden, NotFound as the model does."""
+        body = self.body
+        model, expected = await self._model(connection)
+        made = await holds.make(connection, model, self.asked)
+        self.warnings = (*expected, *made.warnings)
+        until = None if body.until is None else body.until.astimezone(UTC).isoformat()
+        values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
+        return values | {"id": str(id), "filter": made.text, "until": until, "revision": revision}
+
+    async def _model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
+        """Its integer, and a warning where it is not registered: it may be a slip."""
+        model_id, over_all = self.body.model_id, self.access.reach.is_everything
+        if model_id is None and not over_all:
+            detail = "A hold of every model needs the rights `read` and `hold` over everything."
+            raise Forbidden(detail)
+        if model_id is None:
+            return None, ()
+        try:
+            return (await self.access.model(connection, model_id, lock=True)).model, ()
+        except NotFound:
+            if not over_all:
+                raise
+            warning = f"There is no model {model_id!r} yet: the hold keeps what comes of it."
+            return await model_numbers.reserve(connection, model_id), (warning,)

@@ -1,0 +1,76 @@
+"""`inference-store resume`: ingesters that halted set aside what they cannot store, and go on."""
+
+import argparse
+import asyncio
+import sys
+from datetime import datetime, timedelta
+
+from sqlalchemy.exc import DBAPIError
+
+from inference_store.store import set_aside
+from inference_store.store.access import Action, Who, note
+from inference_store.store.database import engine_of
+from inference_store.store.retention.durations import parse_duration
+from inference_store.store.schema import require_schema
+from inference_store.store.settings import LogSettings, PostgresSettings
+
+from .start import started
+from .user import cli_user
+
+_LONGEST = timedelta(days=1)
+
+
+class _Settings(LogSettings, PostgresSettings):
+    """What the command needs."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """For how long."""
+    parser.add_argument(
+        "--for",
+        dest="duration",
+        type=_duration,
+        default=timedelta(minutes=10),
+        help="how long the limit is lifted: PT10M (the default), at most P1D; PT0S ends it",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lift the limit, and note it in the audit."""
+    settings = started(_Settings, "resume")
+    try:
+        until = asyncio.run(_lift(settings, arguments.duration))
+    except (DBAPIError, OSError) as away:
+        sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
+    print(_sentence(until) if arguments.duration else "The limit applies again.")
+    return 0
+
+
+def _sentence(until: datetime) -> str:
+    return (
+        f"Until {until:%Y-%m-%dT%H:%M:%SZ} ingesters set aside whatever they cannot store. One that"
+        " halted goes on within ten seconds."
+    )
+
+
+async def _lift(settings: _Settings, duration: timedelta) -> datetime:
+    engine = engine_of(settings, application="inference-store-resume", pool_size=1)
+    try:
+        async with engine.begin() as connection:
+            await require_schema(connection)
+            until = await set_aside.lift_limit(connection, duration)
+            who = Who(f"cli:{cli_user()}", None)
+            await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
+            return until
+    finally:
+        await engine.dispose()
+
+
+def _duration(text: str) -> timedelta:
+    try:
+        duration = parse_duration(text)
+    except ValueError as wrong:
+        raise argparse.ArgumentTypeError(str(wrong)) from None
+    if duration is None or duration.months or duration.exact > _LONGEST:
+        raise argparse.ArgumentTypeError("a duration such as PT10M, at most P1D")
+    return duration.exact

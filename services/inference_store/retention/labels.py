@@ -1,0 +1,33 @@
+"""A model's labels repeat what its predictions say: those of erased inferences go."""
+
+from collections.abc import Iterable
+
+import structlog
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import unused_labels
+
+from .pace import Pace
+
+# Labels that are looked at in one step.
+_LABELS = 1000
+_log = structlog.get_logger()
+
+
+async def remove_unused_labels(engine: AsyncEngine, models: Iterable[int], pace: Pace) -> None:
+    """Remove the labels of these models that no prediction has, page by page."""
+    for model in models:
+        after: int | None = 0
+        while after is not None:
+            await pace.next_step()
+            after = await _remove_page(engine, model, after)
+
+
+async def _remove_page(engine: AsyncEngine, model: int, after: int) -> int | None:
+    async with engine.connect() as connection:
+        found = await unused_labels.page(connection, model, after=after, limit=_LABELS)
+    if found.unused:
+        async with engine.begin() as connection:
+            removed = await unused_labels.remove(connection, model, found.unused)
+        _log.info("labels removed", action="labels_removed", model=model, count=removed)
+    return found.last

@@ -1,0 +1,37 @@
+"""A log that was cut before it was read: what is gone is lost and named, what is left is stored."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store import books
+from inference_store.store.books import Outcome
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import Line
+from tests.polling import until
+from tests.producer import capture
+from tests.servers.fixtures import unique
+from tests.servers.kafka import Kafka
+
+pytestmark = pytest.mark.real_kafka
+EVENTS = [capture(number) for number in range(8)]
+
+
+async def test_what_lies_before_the_records_that_are_left_is_lost(
+    running: Line, engine: AsyncEngine, kafka_server: Kafka
+) -> None:
+    service, producer = running
+    await producer.produce(*EVENTS[:2])
+    await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 2)
+    service.stop()
+    await producer.produce(*EVENTS[2:5])
+    await asyncio.to_thread(kafka_server.delete_records, producer.topic)
+    await producer.produce(*EVENTS[5:])
+    service.restart(KAFKA_GROUP=unique("group"))
+    found = await until(lambda: counted(engine), lambda found: found.total() == len(EVENTS))
+    assert +found == Counter({Outcome.STORED: 5, Outcome.LOST: 3})
+    async with engine.connect() as connection:
+        [account] = await books.accounts(connection)
+    assert account.lost == [(2, 5)]

@@ -1,0 +1,28 @@
+"""An ingester that is killed again and again."""
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.ingester.shares import FIRST_EVENTS
+from inference_store.store.books import Outcome
+from tests.e2e.faults.books_close import counted
+from tests.integration.ingester.conftest import StartLine
+from tests.polling import until
+from tests.producer import capture
+
+_MANY = [capture(number) for number in range(100)]
+
+
+async def test_it_gets_on_by_a_small_batch_each_time(
+    start_line: StartLine, engine: AsyncEngine
+) -> None:
+    service, producer = await start_line()
+    service.stop()
+    await producer.produce(*_MANY)
+    stored = 0
+    for _ in range(3):
+        service.restart(FAILPOINT="ingester.commit.after")
+        service.process.wait(180)
+        before, stored = stored, (await counted(engine))[Outcome.STORED]
+        assert 0 < stored - before <= FIRST_EVENTS
+    service.restart(FAILPOINT=None)
+    await until(lambda: counted(engine), lambda counts: counts[Outcome.STORED] == len(_MANY))

@@ -1,0 +1,117 @@
+"""`inference-store certificates`: says what is not as it was signed, and its exit code too."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import insert, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.certifier import Certifier
+from inference_store.retention.eraser import Eraser
+from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.keys import new_key
+from inference_store.store.tables import inference
+from tests.warm.process import run_command
+
+from .conftest import NoPace
+from .stored import Stored, Storing, ago
+from .stranger import Stranger
+from .test_erasures import request
+
+KEY = new_key()
+EXAMPLES = Path(__file__).parents[3] / "examples"
+Say = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+async def erased(storing: Storing, engine: AsyncEngine, blobs: Blobs) -> list[Stored]:
+    """What a chain of a key and one certificate is over."""
+    certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
+    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    stored = await storing.inferences(await storing.model(), 3, ago(days=1))
+    assert await eraser.finish(await request(engine, *stored)) == "certified"
+    return stored
+
+
+@pytest.fixture
+def say(environment: dict[str, str], tmp_path: Path) -> Say:
+    with_key = environment | {"INFERENCE_STORE_CERTIFICATE_KEY": KEY.pem}
+
+    def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
+        return run_command("certificates", *arguments, environment=with_key, folder=tmp_path)
+
+    return run
+
+
+@pytest.mark.usefixtures("erased")
+async def test_a_certificate_that_was_changed(engine: AsyncEngine, say: Say) -> None:
+    good = say("verify")
+    assert (good.returncode, good.stdout) == (0, ""), good.stderr
+    # three inferences, each with three objects
+    assert "1 certificates over 12 entries" in good.stderr
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE certificate SET hash = '\\x00' WHERE number = 2"))
+    bad = say("verify")
+    assert bad.returncode == 1
+    assert bad.stdout == "certificate 2: in Postgres: its hash is not as it was signed\n"
+    assert "1 faults" in bad.stderr
+
+
+async def test_what_is_there_again_and_what_is_proved(
+    engine: AsyncEngine, erased: list[Stored], say: Say
+) -> None:
+    one = erased[1]
+    row = {"model": one.model, "uid": one.uid, "inference_id": "back", "received_at": ago(days=1)}
+    async with engine.begin() as connection:
+        await connection.execute(insert(inference), [row])
+    assert say("verify").returncode == 0
+    found = say("verify", "--objects")
+    assert found.returncode == 1
+    assert found.stdout == f"certificate 2: the inference of {one.uid} is in Postgres\n"
+    proved, unknown = say("prove", str(one.uid)), say("prove", str(uuid4()))
+    assert (proved.returncode, unknown.returncode, unknown.stdout) == (0, 1, "")
+    assert str(one.uid) in json.dumps(json.loads(proved.stdout))
+
+
+async def test_of_what_a_certificate_is(erased: list[Stored], say: Say) -> None:
+    uid = str(erased[1].uid)
+    assert [say("match", "2", "--uid", each).returncode for each in (uid, str(uuid4()))] == [0, 1]
+    other = say("match", "2", "--subject", "person_id", "p-1")
+    assert (other.returncode, "Certificate 2 is not of it." in other.stderr) == (1, True)
+    nothing = say("match", "9", "--filter", "a = 1")
+    assert (nothing.returncode, "There is no certificate 9." in nothing.stderr) == (1, True)
+
+
+async def test_what_a_stranger_runs(
+    erased: list[Stored], say: Say, stranger: Stranger, tmp_path: Path
+) -> None:
+    """The verifiers of `examples/` alone, on a copy of the bucket."""
+    copy, uid = stranger.copy_bucket(), str(erased[1].uid)
+    pem = tmp_path / "key.pem"
+    pem.write_text(KEY.pem)
+    whole = run_example("verify_certificates.py", copy, "--trust", KEY.id)
+    assert (whole.returncode, whole.stdout) == (0, ""), whole.stderr
+    listed = ("verify_entry.py", "list", copy, 2)
+    for thing, code in ((uid, 0), (erased[1].objects[0], 0), (uuid4(), 1), ("s3://b/k", 1)):
+        assert run_example(*listed, thing, "--key", pem).returncode == code
+    proof = say("prove", uid).stdout
+    changed = proof.replace('"index": ', '"index": 1')
+    for given, code in ((proof, 0), (changed, 1)):
+        assert run_example("verify_entry.py", "proof", copy, 2, given=given).returncode == code
+    (copy / "0000000002.json").unlink()
+    cut = run_example("verify_certificates.py", copy, "--trust", "0" * 32)
+    assert (cut.returncode, "is not trusted" in cut.stdout) == (1, True)
+
+
+def run_example(
+    script: str, *arguments: object, given: str = ""
+) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-I", str(EXAMPLES / script), *map(str, arguments)]
+    return subprocess.run(
+        command, input=given, capture_output=True, text=True, timeout=60, check=False
+    )

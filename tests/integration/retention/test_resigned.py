@@ -1,0 +1,81 @@
+"""A certificate that is written again in both places, with all that Postgres says beside it."""
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import select, update
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.retention.certifier import Certifier
+from inference_store.retention.eraser import Eraser
+from inference_store.store.blobs import Blobs
+from inference_store.store.certificates.archive import Archive
+from inference_store.store.certificates.keys import SigningKey, new_key
+from inference_store.store.certificates.signed import read_signed, signed
+from inference_store.store.certificates.verifying import Verification
+from inference_store.store.events import StorageKey
+from inference_store.store.tables import certificate
+
+from .conftest import NoPace
+from .stored import Storing, ago
+from .stranger import Stranger
+from .test_erasures import request
+
+KEY = new_key()
+
+
+@pytest.fixture
+async def certified(storing: Storing, engine: AsyncEngine, blobs: Blobs) -> None:
+    """A chain of a key and three certificates."""
+    certifier = Certifier(engine, blobs, [KEY], events_seconds=3600)
+    eraser = Eraser(engine, blobs, NoPace(), batch=10, certifier=certifier)
+    model = await storing.model()
+    for days in (3, 2, 1):
+        stored = await storing.inferences(model, 2, ago(days=days))
+        assert await eraser.finish(await request(engine, *stored)) == "certified"
+
+
+async def write_again(storing: Storing, number: int, *, by: SigningKey) -> None:
+    """As if the erasure had been requested by somebody else, signed in the name of our key."""
+    here = certificate.c.number == number
+    async with storing.engine.begin() as connection:
+        text = (await connection.execute(select(certificate.c.signed).where(here))).scalar_one()
+        one = read_signed(text)
+        about = one.document["erasure"] | {"requested_by": "key:somebody-else"}
+        forged = signed(by, one.kind, {**one.document, "erasure": about})
+        forged = replace(forged, signed_by=KEY.id)
+        values = {"signed": forged.text, "hash": forged.hash}
+        await connection.execute(update(certificate).where(here).values(values))
+    place = StorageKey(storing.bucket, f"certificates/{number:010}.json")
+    storing.blobs.put(place, forged.text.encode(), content_type="application/json")
+
+
+async def wrongs(storing: Storing) -> list[str]:
+    verification = Verification(storing.engine, Archive(storing.blobs), trusted={KEY.id})
+    return [str(wrong) async for wrong in verification.wrongs()]
+
+
+@pytest.mark.usefixtures("certified")
+@pytest.mark.parametrize("number", [2, 3])
+async def test_by_whoever_has_the_key_it_is_found_by_the_next(
+    storing: Storing, stranger: Stranger, number: int
+) -> None:
+    await write_again(storing, number, by=KEY)
+    assert await wrongs(storing) == [
+        f"certificate {number + 1}: in {place}: it names another hash of the one before it"
+        for place in ("Postgres", "the bucket")
+    ]
+    assert await stranger.faults(KEY, heads=False)
+
+
+@pytest.mark.usefixtures("certified")
+async def test_by_anybody_else_it_is_found_by_its_signature(
+    storing: Storing, stranger: Stranger
+) -> None:
+    await write_again(storing, 4, by=new_key())
+    assert await wrongs(storing) == [
+        f"certificate 4: in {place}: the signature is not of key {KEY.id}, which signs at this"
+        " place"
+        for place in ("Postgres", "the bucket")
+    ]
+    assert await stranger.faults(KEY, heads=False)

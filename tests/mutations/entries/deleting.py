@@ -1,0 +1,187 @@
+"""Of deletion: what goes is gone, what is held stays, what was erased does not come back."""
+
+from tests.mutations.mutant import Mutant
+
+DELETING = (
+    Mutant(
+        name="older-versions-stay",
+        promise="every version of an object goes",
+        file="store/blobs/deletion.py",
+        old="""\
+                doomed = self._survivors(bucket, names, versions=True, expected=True)
+""",
+        new="""\
+                doomed = self._survivors(bucket, names, versions=True, expected=True)
+                doomed = [version for version in doomed if version.latest]
+""",
+        command="integration",
+        tests=("tests/integration/store/blobs/test_versions.py",),
+    ),
+    Mutant(
+        name="not-listed-again",
+        promise="what is deleted is listed again to see that it is gone",
+        file="retention/eraser.py",
+        old="            left = await asyncio.to_thread(self._blobs.still_there, keys)\n",
+        new="            left = []\n",
+        command="integration",
+        tests=("tests/integration/retention/test_locked_objects.py",),
+    ),
+    Mutant(
+        name="rows-before-objects",
+        promise="a crash leaves no object without a row that names it",
+        file="retention/eraser.py",
+        old="""\
+            async with self._objects:
+                deleted, faults = await self._delete(one, batch)
+            async with self._rows:
+                await self._end(one, batch, deleted, faults, whole_span=whole_span)
+""",
+        new="""\
+            async with self._rows:
+                await self._end(one, batch, Deleted(), [], whole_span=whole_span)
+            async with self._objects:
+                deleted, faults = await self._delete(one, batch)
+""",
+        command="integration",
+        tests=("tests/integration/retention/test_kills.py",),
+    ),
+    Mutant(
+        name="hold-ignored",
+        promise="nothing deletes what a hold keeps",
+        file="store/holds/kept.py",
+        old="""\
+    if not found:
+        return list(page)
+""",
+        new="""\
+    if not going:
+        return list(page)
+""",
+        command="integration",
+        tests=("tests/integration/retention/test_holds.py",),
+    ),
+    Mutant(
+        name="holds-asked-before-the-gate",
+        promise="a hold is placed before a claim or after it, never in between",
+        file="retention/eraser.py",
+        old="            await marks.gate_exclusive(connection)\n",
+        new="",
+        command="integration",
+        tests=(
+            "tests/integration/retention/test_holds.py",
+            "tests/integration/retention/test_holds_and_kills.py",
+            "tests/integration/store/retention/test_gate.py",
+        ),
+    ),
+    Mutant(
+        name="null-does-not-protect",
+        promise="a hold keeps what its filter cannot decide about",
+        file="store/filters/saved.py",
+        old="    return truth is not False\n",
+        new="    return truth is True\n",
+        command="unit",
+        tests=("tests/unit/store/filters/test_saved.py",),
+    ),
+    Mutant(
+        name="shared-object-goes",
+        promise="an object that others point to stays",
+        file="store/retention/claims.py",
+        old="frozenset(key for key in wanted if key not in shared and key not in owned)",
+        new="frozenset(key for key in wanted if key not in owned)",
+        command="integration",
+        tests=("tests/integration/retention/test_erasures.py",),
+    ),
+    Mutant(
+        name="no-tombstone",
+        promise="what was erased does not come back with a late event",
+        file="store/retention/rows.py",
+        old='    elif one.cause != "expired_arrival":\n',
+        new='    elif one.cause == "expired_arrival":\n',
+        command="integration",
+        tests=("tests/integration/ingester", "-k", "erased_again or expired"),
+    ),
+    Mutant(
+        name="dropped-span-forgotten",
+        promise="what went with a whole partition does not come back either",
+        file="store/retention/tombstones.py",
+        old="            gone |= await _listed(connection, model, row.lo, left)\n",
+        new="            gone |= set() if left else gone\n",
+        command="integration",
+        tests=("tests/integration/retention/test_runs.py",),
+    ),
+    Mutant(
+        name="request-survives-its-input",
+        promise="an input goes with the rest of its request",
+        file="retention/eraser.py",
+        old='            if one.scope == "input":\n                rest',
+        new='            if one.scope == "none":\n                rest',
+        command="integration",
+        tests=("tests/integration/retention/test_runs.py",),
+    ),
+    Mutant(
+        name="prompts-survive-their-input",
+        promise="prompts go with the input",
+        file="store/retention/rows.py",
+        old="    await connection.execute(asked.values(prompt=None))\n",
+        new="",
+        command="integration",
+        tests=("tests/integration/retention", "-k", "input"),
+    ),
+    Mutant(
+        name="months-of-30-days",
+        promise="months go by the calendar",
+        file="store/retention/durations.py",
+        old="    return Duration(years * 12 + months, exact)\n",
+        new="    return Duration(0, exact + timedelta(days=30 * (years * 12 + months)))\n",
+        command="unit",
+        tests=("tests/unit/store/retention/test_durations.py",),
+    ),
+    Mutant(
+        name="null-deletes",
+        promise="a rule does not delete what its filter cannot decide about",
+        file="store/filters/saved.py",
+        old="    return truth is True\n",
+        new="    return truth is not False\n",
+        command="unit",
+        tests=("tests/unit/store/filters/test_saved.py", "tests/unit/store/retention"),
+    ),
+    Mutant(
+        name="minimum-age-undercut",
+        promise="no rule takes what is younger than the minimum age",
+        file="store/retention/policies/chain.py",
+        old="    return None if duration is None else min([duration.before(now), *least])\n",
+        new="    return None if duration is None else max([duration.before(now), *least])\n",
+        command="unit",
+        tests=("tests/unit/store/retention/test_chain.py",),
+    ),
+    Mutant(
+        name="cancelled-too-late",
+        promise="an erasure that has begun to delete is not cancelled",
+        file="store/retention/erasures/cancelling.py",
+        old="here.deleting_since.is_(None), here.state.in_(_NOT_YET))",
+        new='here.state.in_((*_NOT_YET, "deleting_objects")))',
+        command="integration",
+        tests=("tests/integration/api/test_erased_asides.py",),
+    ),
+    Mutant(
+        name="edit-ends-a-hold",
+        promise="an edit does not end a hold's match",
+        file="store/metadata_edits/held.py",
+        old="    if ended:\n",
+        new="    if ended and not keeping:\n",
+        command="integration",
+        tests=("tests/integration/api/test_held_edits.py",),
+    ),
+    Mutant(
+        name="young-orphan-judged",
+        promise="an object whose event may still come is no orphan",
+        file="store/reconciling/judging.py",
+        old="return before is not None and modified_at.astimezone(UTC) < before",
+        new="return before is not None",
+        command="integration",
+        tests=(
+            "tests/integration/reconciling/test_awaited.py",
+            "tests/integration/reconciling/test_comparing.py",
+        ),
+    ),
+)

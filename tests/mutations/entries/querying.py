@@ -1,0 +1,131 @@
+"""Of questions: the language, its meaning, pages, counts, aggregates."""
+
+from tests.mutations.mutant import Mutant
+
+QUERYING = (
+    Mutant(
+        name="filter-numbers-by-float",
+        promise="a number in a filter is exact",
+        file="store/cql2/literals.py",
+        old="found = exact(text, digits=CAPS.digits",
+        new="found = exact(repr(float(text)), digits=CAPS.digits",
+        command="unit",
+        tests=("tests/unit/store/cql2",),
+    ),
+    Mutant(
+        name="between-open",
+        promise="BETWEEN includes its bounds",
+        file="store/operators.py",
+        old="operands[0] <= value <= operands[1]",
+        new="operands[0] <= value < operands[1]",
+        command="unit",
+        tests=("tests/unit/store/queries", "tests/unit/store/filters"),
+    ),
+    Mutant(
+        name="not-null-is-true",
+        promise="NOT of NULL is NULL",
+        file="store/filters/evaluate.py",
+        old="    return None if found is None else not found\n",
+        new="    return not found\n",
+        command="unit",
+        tests=("tests/unit/store/filters",),
+    ),
+    Mutant(
+        name="missing-key-matches",
+        promise="`<>` and NOT do not match where the key is missing",
+        file="store/queries/conditions/comparisons.py",
+        old="        return and_(self._some(scope, uid, hit=False), ~found)\n",
+        new="        return ~found\n",
+        command="integration",
+        tests=("tests/integration/store/queries/test_sql_agrees_with_evaluate.py",),
+    ),
+    Mutant(
+        name="numbers-as-text",
+        promise="numbers are compared as numbers",
+        file="store/queries/conditions/sides.py",
+        old="        return COMPARISONS[op](self.sql, self.names.constant(constant))\n",
+        new="""\
+        sides = self.sql, self.names.constant(constant)
+        if self.kind == "number":
+            sides = cast(sides[0], TEXT), cast(sides[1], TEXT)
+        return COMPARISONS[op](*sides)
+""",
+        command="integration",
+        tests=("tests/integration/store/queries/test_sql_agrees_with_evaluate.py",),
+    ),
+    Mutant(
+        name="unknown-key-is-empty",
+        promise="an unknown key is refused, not silently empty",
+        file="store/filters/names.py",
+        old='        if checking.unknown_keys == "refuse":\n',
+        new='        if checking.unknown_keys == "never":\n',
+        command="unit",
+        tests=("tests/unit/store/filters",),
+    ),
+    Mutant(
+        name="page-skips-one",
+        promise="the next page begins right behind the last one",
+        file="store/queries/pages.py",
+        old="cursor_after(sort, fingerprint, found.hits[limit - 1])",
+        new="cursor_after(sort, fingerprint, found.hits[limit])",
+        command="integration",
+        tests=(
+            "tests/integration/store/queries/test_pages.py",
+            "tests/integration/api/test_inferences.py",
+        ),
+    ),
+    Mutant(
+        name="cursor-of-another-query",
+        promise="a cursor works for its own query alone",
+        file="store/queries/cursor.py",
+        old="    if raw[:_HASH_BYTES] != query:\n",
+        new="    if not raw:\n",
+        command="unit",
+        tests=("tests/unit/store/queries/test_cursor.py",),
+    ),
+    Mutant(
+        name="marked-is-shown",
+        promise="what is being erased shows nowhere",
+        file="store/queries/stored.py",
+        old="    return {scope: row for scope, row in found.items() if scope not in marked}\n",
+        new="    return {scope: row for scope, row in found.items() if scope or marked}\n",
+        command="integration",
+        tests=("tests/integration/store/counting/test_counts.py",),
+    ),
+    Mutant(
+        name="stored-count-stays",
+        promise="a write outdates the stored counts of its span",
+        file="store/queries/stored.py",
+        old="        ~outdated,\n",
+        new="",
+        command="integration",
+        tests=("tests/integration/store/counting/test_counts.py",),
+    ),
+    Mutant(
+        name="count-begun-without-inserts",
+        promise="a late event outdates the stored counts",
+        file="store/counting/begin.py",
+        old="AFTER INSERT OR DELETE OR UPDATE OF revision",
+        new="AFTER DELETE OR UPDATE OF revision",
+        command="integration",
+        tests=("tests/integration/store/counting/test_counts.py",),
+    ),
+    Mutant(
+        name="label-counted-twice",
+        promise="an inference counts once in each label's group",
+        file="store/aggregates/by_index.py",
+        old='func.count(row.c.uid.distinct()).label("n"))\n        .where',
+        new='func.count(row.c.uid).label("n"))\n        .where',
+        command="integration",
+        tests=("tests/integration/store/aggregates/test_agrees_with_python.py",),
+    ),
+    Mutant(
+        name="days-in-utc",
+        promise="a day is one of the time zone that was asked for",
+        file="store/aggregates/buckets.py",
+        old="_FLOORS[unit][0](at.astimezone(zone))",
+        new="_FLOORS[unit][0](at.astimezone(UTC))",
+        command="unit",
+        tests=("tests/unit/store/aggregates/test_buckets.py",),
+    ),
+)

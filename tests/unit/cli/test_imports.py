@@ -1,0 +1,89 @@
+"""What a start does not import: each package costs every start, and nobody has asked for it yet."""
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SERVICES = Path(__file__).parents[3] / "services"
+# Of each package the reason why a start does without.
+SELDOM = {
+    "alembic": "the schema is migrated by a command",
+    "inference_store.local": "servers on this machine are the demo's",
+    "jwt": "tokens are read where an issuer is set",
+    "lark": "its parser is made for the first filter in text",
+    "opentelemetry.sdk": "traces are on where the environment asks for them",
+    "rapidfuzz": "the nearest names are looked for where one is not there",
+}
+KAFKA = {"aiokafka": "of these two a reconciliation alone asks Kafka"}
+NOT_SERVED = {
+    "fastapi": "the api alone has routes",
+    "starlette": "the api alone has routes",
+    "pydantic.v1": "FastAPI imports it",
+}
+NOT_PROXIED = {
+    "google.protobuf": "messages of gRPC are the proxy's",
+    "grpc": "calls of gRPC are the proxy's",
+    "yaml": "the proxy alone has a file of configuration",
+}
+NOT_SCHEDULED = {"apscheduler": "the retention service alone has a schedule"}
+NOT_STORED = {
+    "asyncpg": "the proxy knows no database",
+    "cryptography": "the proxy signs nothing",
+    "inference_store.store.tables": "the proxy knows no database",
+    "minio": "the proxy writes to Kafka, not to the object store",
+    "obstore": "the proxy writes to Kafka, not to the object store",
+    "sqlalchemy": "the proxy knows no database",
+}
+NOTHING = {
+    "aiohttp": "no port is open yet",
+    "inference_store.store": "no command is chosen yet",
+    "pydantic": "no setting is read yet",
+    "structlog": "nothing is logged yet",
+}
+NEVER: dict[str, dict[str, str]] = {
+    "main": SELDOM | NOTHING,
+    "api": SELDOM | KAFKA | NOT_PROXIED | NOT_SCHEDULED,
+    "ingester": SELDOM
+    | NOT_SERVED
+    | NOT_PROXIED
+    | NOT_SCHEDULED
+    | {"cryptography": "the ingester signs nothing"},
+    "retention": SELDOM | KAFKA | NOT_SERVED | NOT_PROXIED,
+    "proxy": SELDOM | NOT_SERVED | NOT_SCHEDULED | NOT_STORED,
+}
+
+
+@cache
+def imported(module: str) -> frozenset[str]:
+    """All modules of a fresh interpreter that imports one of the command line's."""
+    code = f"import inference_store.cli.{module}, json, sys; print(json.dumps(list(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(SERVICES)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return frozenset(json.loads(done.stdout))
+
+
+@pytest.mark.parametrize(
+    ("module", "name"), [(module, name) for module, names in NEVER.items() for name in names]
+)
+def test_a_start_does_without(module: str, name: str) -> None:
+    assert name not in imported(module), NEVER[module][name]
+
+
+def test_pydantic_reads_no_source_of_ours() -> None:
+    """It would, for each model, when it is imported: `Documented` reads it when it is asked."""
+    reading = [
+        path.relative_to(SERVICES)
+        for path in SERVICES.rglob("*.py")
+        if "use_attribute_docstrings=" in path.read_text()
+    ]
+    assert not reading

@@ -1,0 +1,92 @@
+"""Which sources fail, by what was stored of each of late."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.sources import FAILS_AFTER, Sources, source_of
+from inference_store.store.books import Outcome, Place
+from inference_store.store.records import Record, Trouble
+
+PLACE = Place("default", "events", 0, 0)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def read(producer: str, model_id: str | None) -> Read:
+    headers = [("producer", producer)] if producer else []
+    record = Record(PLACE, 0, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
+    return Read(record, Trouble("not_json", "", model_id, None))
+
+
+def outcomes(
+    producer: str, model_id: str | None, outcome: Outcome, count: int
+) -> list[tuple[Read, Outcome]]:
+    return [(read(producer, model_id), outcome)] * count
+
+
+def test_a_source_is_a_producer_and_a_model_as_far_as_they_are_known() -> None:
+    assert source_of(read("p", "m")) == ("p", "m")
+    assert source_of(read("", None)) == ("", "")
+    waiting = MissingBlob("key", "m", "i")
+    assert source_of(Read(read("p", None).record, waiting)) == ("p", "m")
+
+
+def test_where_nothing_was_stored_everything_fails() -> None:
+    sources = Sources(60)
+    assert sources.failing_share == 1
+    sources.note(outcomes("p", "m", Outcome.DEAD, 3))
+    assert sources.failing_share == 1
+
+
+@pytest.mark.parametrize("outcome", [Outcome.DEAD, Outcome.PARKED])
+def test_a_source_fails_after_many_in_a_row(outcome: Outcome) -> None:
+    sources = Sources(60)
+    sources.note(outcomes("p", "large", Outcome.STORED, 90))
+    sources.note(outcomes("p", "small", Outcome.DUPLICATE, 10))
+    sources.note(outcomes("p", "large", outcome, FAILS_AFTER - 1))
+    assert sources.failing_share == 0
+    sources.note(outcomes("p", "large", outcome, 1))
+    assert sources.failing_share == 0.9
+    assert sources.worst == ("p", "large")
+    sources.note(outcomes("p", "large", Outcome.STORED, 10))
+    assert sources.failing_share == 0
+
+
+def test_invented_sources_weigh_nothing() -> None:
+    sources = Sources(60)
+    sources.note(outcomes("p", "m", Outcome.STORED, 1))
+    for number in range(100):
+        sources.note(outcomes(f"p{number}", "m", Outcome.DEAD, 20))
+    assert sources.failing_share == 0
+
+
+def test_what_was_stored_long_ago_weighs_nothing() -> None:
+    clock = Clock()
+    sources = Sources(60, clock)
+    sources.note(outcomes("p", "old", Outcome.STORED, 90))
+    clock.now += 61
+    sources.note(outcomes("p", "new", Outcome.STORED, 10))
+    sources.note(outcomes("p", "new", Outcome.DEAD, 20))
+    assert sources.failing_share == 0.1
+    clock.now += 60
+    sources.note(())
+    assert sources.failing_share == 1
+    clock.now += 120
+    sources.note(outcomes("p", "old", Outcome.STORED, 1))
+    assert sources.failing_share == 0, "nothing counts that is older than two windows"
+
+
+def test_a_copy_is_tried_on_without_the_original() -> None:
+    sources = Sources(60)
+    sources.note(outcomes("p", "m", Outcome.STORED, 1))
+    tried = sources.copied()
+    tried.note(outcomes("p", "m", Outcome.DEAD, 20))
+    assert (tried.failing_share, sources.failing_share) == (1, 0)

@@ -1,0 +1,57 @@
+"""A capture that lost a part, or holds what cannot be read, says so in its events."""
+
+from dataclasses import replace
+
+import pytest
+
+from inference_store.proxy.capture.prepared import Prepared, decode, encode
+from inference_store.proxy.exchange import Body, Exchange
+from inference_store.proxy.rules import Redaction, Rules
+from tests.exchanges import exchange, png, request_body
+from tests.unit.proxy.capture.test_prepare import events, prepared
+
+OVER = Body(size=10**9, whole=False)
+INCOMPLETE = {
+    "the input is over a cap": (exchange(request=OVER), ["request_over_cap"]),
+    "the answer is over a cap": (exchange(response=OVER), ["response_over_cap"]),
+    "the request broke off": (
+        exchange(request=Body(parts=(b'{"inp',), size=5, whole=False)),
+        ["request_broken_off"],
+    ),
+    "the request cannot be read": (exchange(b"no json"), ["request_unreadable"]),
+    "both": (exchange(b"no json", response=OVER), ["request_unreadable", "response_over_cap"]),
+}
+
+
+@pytest.mark.parametrize("case", INCOMPLETE)
+def test_every_event_of_it_is_flagged(case: str) -> None:
+    made, reasons = INCOMPLETE[case]
+    one = prepared(made)
+    assert one.problems == tuple(reasons)
+    for event in events(one):
+        assert event.flags == tuple(f"capture_{reason}" for reason in reasons)
+
+
+def test_what_is_whole_is_not() -> None:
+    one = prepared(exchange(request_body(png(), png())))
+    assert one.problems == ()
+    assert {event.flags for event in events(one)} == {()}
+
+
+def unread(rules: Rules, made: Exchange) -> Prepared:
+    return prepared(replace(made, request_headers=[("content-encoding", "br")]), rules)
+
+
+def test_an_input_that_a_redaction_cannot_read_is_lost_and_told() -> None:
+    rules = Rules(redactions=(Redaction(what="metadata", name="user", how="drop"),))
+    one = unread(rules, exchange(b"\x8b\x01"))
+    (event,) = events(one)
+    assert event.data is None
+    assert event.flags == ("capture_request_unreadable",)
+
+
+def test_it_is_counted_once_although_it_was_spooled() -> None:
+    one = prepared(exchange(request=OVER))
+    again = decode(encode(one))
+    assert again.problems == ()
+    assert again == replace(one, problems=())

@@ -1,0 +1,248 @@
+"""What the api has registered decides how requests are divided, and nothing waits for it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from aiohttp import web
+
+from inference_store.proxy.capture.captures import Captures
+from inference_store.proxy.capture.prepare import Preparation
+from inference_store.proxy.capture.registered import NO_REGISTRY, Registered, Registry
+from inference_store.proxy.capture.registrations import Registrations
+from inference_store.proxy.capture.work import Work
+from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.rules import Rules
+from inference_store.store.settings import CaptureSettings, ProxySettings
+from tests.exchanges import exchange
+from tests.polling import until
+from tests.settings import make_settings
+
+from .recording import recording
+from .test_captures import Log
+from .test_requests_rebuilt import CODED, json_tensor
+
+DETECTION = {"model_id": "yolo", "task_type": "Object Detection", "output_mapping": None}
+ROWS = {"model_id": "rows", "task_type": None, "output_mapping": {"batched": True}}
+KEY = "a-key-that-reads"
+
+
+def events(
+    inputs: list[dict[str, Any]],
+    outputs: list[dict[str, Any]],
+    registered: Registry = NO_REGISTRY,
+    rules: Rules | None = None,
+) -> list[dict[str, Any]]:
+    """The events of a call."""
+    settings = make_settings(ProxySettings, proxy_upstream="http://up")
+    preparation = Preparation(settings, registered)
+    call = Call(PROTOCOLS["v2"], "infer", model="yolo")
+    made = exchange(orjson.dumps({"inputs": inputs}), orjson.dumps({"outputs": outputs}))
+    chosen = preparation.choose(Work(made, call, rules or Rules(), "yolo"))
+    assert chosen is not None
+    return [orjson.loads(each.value) for each in preparation.prepare(chosen, "p", 1).messages]
+
+
+IMAGES = [json_tensor("images", "BYTES", [CODED, CODED])]
+ANSWERS = [json_tensor("out", "BYTES", ["[]", "[]"])]
+PIXELS = [{"name": "x", "datatype": "FP32", "shape": [2, 3], "data": [1, 2, 3, 4, 5, 6]}]
+SCORES = [{"name": "y", "datatype": "FP32", "shape": [2, 2], "data": [0.1, 0.9, 0.8, 0.2]}]
+
+
+def test_a_registration_divides_images_in_one_tensor() -> None:
+    found = events(IMAGES, ANSWERS, lambda _: Registered(task_type="Object Detection"))
+    assert [each["batch_index"] for each in found] == [0, 1]
+    assert [each.get("flags") for each in found] == [None, None]
+    # the event says what the file says: a registration may be changed, and rebuilt by
+    assert [each.get("task_type") for each in found] == [None, None]
+
+
+def test_a_registration_divides_a_batched_tensor() -> None:
+    found = events(PIXELS, SCORES, lambda _: Registered(batched=True))
+    assert [each["batch_size"] for each in found] == [2, 2]
+
+
+def test_what_the_file_says_wins() -> None:
+    rules = Rules(task_type="Text Generation")
+    found = events(IMAGES, ANSWERS, lambda _: Registered(task_type="Object Detection"), rules)
+    assert [each.get("flags") for each in found] == [None]
+
+
+def test_a_registration_is_the_one_of_the_models_id() -> None:
+    registered = {"7c1": Registered(task_type="Object Detection")}
+    assert len(events(IMAGES, ANSWERS, registered.get, Rules(model_id="7c1"))) == 2
+    assert len(events(IMAGES, ANSWERS, registered.get)) == 1
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "flags"),
+    [
+        (IMAGES, ANSWERS, ["batch_not_split"]),
+        (PIXELS, SCORES, ["batch_not_split"]),
+        ([json_tensor("texts", "BYTES", ["a", "b"])], ANSWERS, None),
+        ([json_tensor("image", "BYTES", [CODED])], [json_tensor("out", "BYTES", ["[]"])], None),
+        ([json_tensor("row", "FP32", [1, 2])], [json_tensor("out", "FP32", [0.1, 0.9])], None),
+        (PIXELS, [json_tensor("out", "FP32", [0.1])], None),
+    ],
+)
+def test_a_batch_that_nobody_divides_is_flagged(inputs: Any, outputs: Any, flags: Any) -> None:
+    (event,) = events(inputs, outputs)
+    assert event.get("flags") == flags
+
+
+def test_outputs_that_fit_no_input_are_flagged() -> None:
+    outputs = [json_tensor(name, "BYTES", ["[]"]) for name in "abc"]
+    (event,) = events(IMAGES, outputs, lambda _: Registered(task_type="Object Detection"))
+    assert event["flags"] == ["batch_not_split"]
+
+
+class Api:
+    """A page a model; asked without the key, it refuses."""
+
+    def __init__(self, *models: dict[str, Any]) -> None:
+        self.models = models
+        self.asked = 0
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        if request.headers["Authorization"] != f"Bearer {KEY}":
+            return web.json_response({}, status=401)
+        at = int(request.query.get("cursor", 0))
+        following = str(at + 1) if at + 1 < len(self.models) else None
+        return web.json_response({"items": self.models[at : at + 1], "next": following})
+
+
+class Nonsense(Api):
+    """What is no list of models, or a body without an end."""
+
+    def __init__(self, *, endless: bool) -> None:
+        super().__init__()
+        self.endless = endless
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.asked += 1
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        await answer.write(b"[1]")
+        while self.endless:
+            await answer.write(b" " * (1 << 20))
+        return answer
+
+
+async def eventually(happened: Callable[[], bool]) -> None:
+    async def ask() -> bool:
+        return happened()
+
+    await until(ask, bool, seconds=60)
+
+
+@asynccontextmanager
+async def served(api: Api) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_get("/v1/models", api.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def reading(url: str, path: Path, **changes: Any) -> AsyncIterator[Registrations]:
+    options = {"proxy_registry_key": KEY, "proxy_registry_seconds": 0.02} | changes
+    settings = make_settings(
+        CaptureSettings, proxy_registry_url=url, proxy_registry_file=path, **options
+    )
+    found = Registrations(settings)
+    found.open()
+    task = asyncio.create_task(found.keep_current())
+    try:
+        yield found
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def test_every_page_is_read_and_read_again(tmp_path: Path) -> None:
+    api = Api(DETECTION, ROWS)
+    async with served(api) as url, reading(url, tmp_path / "models.json") as found:
+        await eventually(lambda: found.of("rows") == Registered(batched=True))
+        assert found.of("yolo") == Registered(task_type="Object Detection")
+        assert found.of("other") is None
+        api.models = (DETECTION,)
+        await eventually(lambda: found.of("rows") is None)
+
+
+async def test_a_capture_process_divides_by_its_file_while_the_api_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_bytes(orjson.dumps({"items": [DETECTION]}))
+    settings = make_settings(
+        ProxySettings,
+        proxy_upstream="http://up",
+        proxy_registry_url="http://127.0.0.1:1",
+        proxy_registry_key=KEY,
+        proxy_registry_file=path,
+    )
+    log = Log()
+    captures = Captures(settings, start=recording(log.bucket, log, PROTOCOLS))
+    await captures.start()
+    body = orjson.dumps({"inputs": IMAGES})
+    ticket = captures.begin(len(body))
+    assert ticket is not None
+    made = exchange(body, orjson.dumps({"outputs": ANSWERS}))
+    ticket.finish(made, Call(PROTOCOLS["v2"], "infer", model="yolo"), Rules(), "yolo")
+    try:
+        await eventually(lambda: bool(log.events))
+    finally:
+        await captures.stop(5)
+    assert [event["batch_index"] for _, _, event in log.events] == [0, 1]
+
+
+async def test_while_the_api_is_away_the_file_is_what_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    async with served(Api(DETECTION, ROWS)) as url, reading(url, path):
+        await eventually(path.exists)
+    async with reading("http://127.0.0.1:1", path) as found:
+        assert found.of("yolo") == Registered(task_type="Object Detection")
+        assert found.of("rows") == Registered(batched=True)
+    assert list(tmp_path.iterdir()) == [path]  # noqa: ASYNC240
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"items": 3}', b'{"items": [1, {}]}'])
+async def test_a_broken_file_is_none(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_bytes(text)
+    async with served(Api(DETECTION)) as url, reading(url, path) as found:
+        assert found.of("rows") is None
+        await eventually(lambda: found.of("yolo") is not None)
+
+
+async def test_a_key_that_may_not_read_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_bytes(orjson.dumps({"items": [ROWS]}))
+    api = Api(DETECTION)
+    async with served(api) as url, reading(url, path, proxy_registry_key="another") as found:
+        await eventually(lambda: api.asked > 2)
+        assert found.of("rows") == Registered(batched=True)
+
+
+@pytest.mark.parametrize("endless", [False, True])
+async def test_an_api_that_answers_nonsense_changes_nothing(endless: bool, tmp_path: Path) -> None:
+    path = tmp_path / "models.json"
+    path.write_bytes(orjson.dumps({"items": [ROWS]}))
+    api = Nonsense(endless=endless)
+    async with served(api) as url, reading(url, path) as found:
+        await eventually(lambda: api.asked > 1)
+        assert found.of("rows") == Registered(batched=True)
+
+
+def test_an_address_needs_a_key() -> None:
+    with pytest.raises(ValueError, match="PROXY_REGISTRY_URL needs PROXY_REGISTRY_KEY"):
+        make_settings(CaptureSettings, proxy_registry_url="http://api:8080")

@@ -1,0 +1,313 @@
+"""Every request is rebuilt from its blobs, byte for byte, whatever protocol it is of."""
+
+import base64
+import json
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import orjson
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from inference_store.grpc_messages import message
+from inference_store.proxy.capture.kept_request import rebuilt
+from inference_store.proxy.capture.prepare import Preparation
+from inference_store.proxy.capture.work import Work
+from inference_store.proxy.exchange import Body, Exchange, Headers
+from inference_store.proxy.protocols import PROTOCOLS, Call
+from inference_store.proxy.rules import Rules
+from inference_store.store.settings import ProxySettings
+from tests.exchanges import exchange, png
+from tests.settings import make_settings
+
+IMAGE = png(5, 4)
+LARGE = 400_000
+"""Bytes of a datum that would find no room in the metadata object."""
+PREPARATION = Preparation(make_settings(ProxySettings, proxy_upstream="http://up"))
+VISION = Rules(task_type="object_detection")
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+
+class Asked(NamedTuple):
+    """A request, and the answer that makes a batch of it."""
+
+    protocol: str
+    path: str
+    messages: Sequence[bytes]
+    answer: bytes = b"{}"
+    headers: Headers = ()
+    rules: Rules = Rules()
+
+
+def captured(asked: Asked) -> tuple[Any, dict[int, bytes]]:
+    """What is kept of the request, and the data blobs by batch index."""
+    protocol = PROTOCOLS[asked.protocol]
+    call = protocol.recognise(protocol, "POST", asked.path)
+    assert isinstance(call, Call), asked.path
+    made = _exchange(asked)
+    chosen = PREPARATION.choose(Work(made, call, asked.rules, "m"))
+    assert chosen is not None
+    blobs = PREPARATION.prepare(chosen, "p", 1).blobs
+    metadata = next(each.data for each in blobs if each.key.endswith("/metadata"))
+    data = [each.data for each in blobs if each.key.endswith("/data")]
+    return orjson.loads(metadata)["request"], dict(enumerate(data))
+
+
+def _exchange(asked: Asked) -> Exchange:
+    body = Body(parts=asked.messages, size=sum(map(len, asked.messages)))
+    if PROTOCOLS[asked.protocol].transport == "rest":
+        return exchange(
+            b"", asked.answer, path=asked.path, request=body, request_headers=asked.headers
+        )
+    changes: dict[str, Any] = {"http_status": None, "grpc_code": 0}
+    return exchange(
+        b"",
+        asked.answer,
+        path=asked.path,
+        request=body,
+        transport="grpc",
+        method=asked.path,
+        **changes,
+    )
+
+
+def is_rebuilt(asked: Asked) -> None:
+    request, data = captured(asked)
+    assert request["messages"] is not None, request["why"]
+    is_rest = PROTOCOLS[asked.protocol].transport == "rest"
+    sent = [each for each in asked.messages if each or not is_rest]
+    assert rebuilt(request, data) == sent
+
+
+def _indented(value: Any) -> bytes:
+    return json.dumps(value, indent=2).encode()
+
+
+def _as_php(value: Any) -> bytes:
+    return json.dumps(value).replace("/", "\\/").encode()
+
+
+def _as_python(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+WRITERS: Sequence[Callable[[Any], bytes]] = (orjson.dumps, _indented, _as_php, _as_python)
+_WRITE = st.sampled_from(WRITERS)
+_TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
+_BYTES = st.binary(min_size=1, max_size=60)
+_BASE64 = _BYTES.map(lambda raw: base64.b64encode(raw).decode())
+_SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | _SINGLES | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=10,
+)
+
+
+def json_tensor(name: str, datatype: str, data: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": datatype, "shape": [len(data)], "data": data}
+
+
+def outputs(count: int) -> bytes:
+    return orjson.dumps({"outputs": [json_tensor(f"o{at}", "BYTES", ["x"]) for at in range(count)]})
+
+
+def binary(tensors: Sequence[tuple[str, bytes]], write: Callable[[Any], bytes]) -> Asked:
+    """V2 with the tensors behind the JSON."""
+    sizes = [
+        {"name": f"t{at}", "datatype": datatype, "shape": [-1]}
+        | {"parameters": {"binary_data_size": len(raw)}}
+        for at, (datatype, raw) in enumerate(tensors)
+    ]
+    head = write({"inputs": sizes})
+    body = head + b"".join(raw for _, raw in tensors)
+    headers = [("inference-header-content-length", str(len(head)))]
+    return Asked("v2", "/v2/models/m/infer", [body], headers=headers)
+
+
+def grpc_request(tensors: Sequence[tuple[str, Any]], *, raw: bool) -> bytes:
+    """`raw`: contents are bytes; else lists of values of the datatype."""
+    names = {"BYTES": "bytes", "FP32": "fp32", "INT64": "int64", "INT32": "int", "BOOL": "bool"}
+    made = message("inference.ModelInferRequest")(model_name="m")
+    for at, (datatype, content) in enumerate(tensors):
+        tensor = made.inputs.add(name=f"t{at}", datatype=datatype, shape=[-1])
+        if raw:
+            made.raw_input_contents.append(content)
+        else:
+            getattr(tensor.contents, f"{names[datatype]}_contents").extend(content)
+    return bytes(made.SerializeToString())
+
+
+def run(*items: dict[str, bytes]) -> bytes:
+    inputs = [message("InputItem")(input=item) for item in items]
+    return bytes(message("RunRequest")(inputs=inputs).SerializeToString())
+
+
+def _of_v2(tensors: list[dict[str, Any]], write: Callable[[Any], bytes], rules: Rules) -> Asked:
+    body = write({"id": "7", "inputs": tensors, "parameters": {"x/y": 1}})
+    answer = b"" if rules.batched else outputs(len(tensors))
+    return Asked("v2", "/v2/models/m/infer", [body], answer, rules=rules)
+
+
+_NUMBERS = st.lists(st.integers(-9, 10**12) | _SINGLES, min_size=1, max_size=40)
+_TENSORS = st.lists(
+    st.builds(json_tensor, _TEXT, st.just("BYTES"), st.lists(_TEXT | _JSON, min_size=1, max_size=3))
+    | st.builds(json_tensor, _TEXT, st.just("FP64"), _NUMBERS),
+    max_size=4,
+)
+_IMAGES = st.lists(
+    st.builds(json_tensor, _TEXT, st.just("BYTES"), st.lists(_BASE64, min_size=1, max_size=3)),
+    min_size=1,
+    max_size=3,
+)
+_ROWS = st.lists(st.lists(_SINGLES, min_size=2, max_size=2), min_size=2, max_size=4).map(
+    lambda rows: [json_tensor("rows", "FP64", rows)]
+)
+_TYPED = st.lists(
+    st.tuples(st.just("FP32"), st.lists(_SINGLES, max_size=20))
+    | st.tuples(st.just("INT64"), st.lists(st.integers(-(2**63), 2**63 - 1), max_size=20))
+    | st.tuples(st.just("BYTES"), st.lists(_BYTES, max_size=3)),
+    max_size=3,
+)
+_RAW = st.lists(st.tuples(st.sampled_from(["FP32", "BF16", "BYTES", "INT8"]), _BYTES), max_size=3)
+_GRPC = _TYPED.map(lambda found: grpc_request(found, raw=False)) | _RAW.map(
+    lambda found: grpc_request(found, raw=True)
+)
+_FILES = st.dictionaries(_TEXT, _BYTES | _TEXT.map(str.encode), min_size=1, max_size=3)
+_PART = st.fixed_dictionaries({"type": st.just("text"), "text": _TEXT}) | _BASE64.map(
+    lambda text: {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{text}"}}
+)
+_TURN = st.fixed_dictionaries({"role": _TEXT, "content": _TEXT | st.lists(_PART, max_size=3)})
+_LINES = st.lists(st.fixed_dictionaries({"input": _BASE64 | _JSON}), min_size=1, max_size=3)
+
+
+def _of_instances(instances: list[Any], write: Callable[[Any], bytes]) -> Asked:
+    answer = orjson.dumps({"predictions": [0] * len(instances)})
+    return Asked("kserve-v1", "/v1/models/m:predict", [write({"instances": instances})], answer)
+
+
+def _of_lines(lines: list[Any], write: Callable[[Any], bytes]) -> Asked:
+    body = b"\n".join(write(each).replace(b"\n", b" ") for each in lines)
+    answer = b"\n".join([b'{"output": []}'] * len(lines))
+    return Asked("chariot-v2", "/infer", [body], answer, [("content-type", "application/jsonl")])
+
+
+def _of_prompts(prompts: list[Any], write: Callable[[Any], bytes]) -> Asked:
+    answer = {"choices": [{"index": at, "text": "x"} for at in range(len(prompts))]}
+    return Asked("openai", "/v1/completions", [write({"prompt": prompts})], orjson.dumps(answer))
+
+
+REQUESTS: dict[str, st.SearchStrategy[Asked]] = {
+    "v2": st.builds(_of_v2, _TENSORS, _WRITE, st.just(Rules()))
+    | st.builds(_of_v2, _IMAGES, _WRITE, st.just(VISION))
+    | st.builds(_of_v2, _ROWS, _WRITE, st.just(Rules(batched=True)))
+    | st.builds(binary, _RAW, _WRITE),
+    "v2-grpc": _GRPC.map(lambda each: Asked("v2-grpc", INFER, [each], b""))
+    | st.lists(_GRPC, min_size=1, max_size=1).map(lambda all: Asked("v2-grpc", STREAM, all, b"")),
+    "chariot-v2": st.builds(_of_lines, _LINES, _WRITE)
+    | st.builds(lambda value, write: Asked("chariot-v2", "/infer", [write(value)]), _JSON, _WRITE),
+    "kserve-v1": st.builds(_of_instances, st.lists(_JSON | _BASE64, max_size=3), _WRITE),
+    "openai": st.builds(_of_prompts, st.lists(_TEXT, max_size=3), _WRITE)
+    | st.builds(
+        lambda turns, write: Asked("openai", "/v1/chat/completions", [write({"messages": turns})]),
+        st.lists(_TURN, max_size=3),
+        _WRITE,
+    ),
+    "omi": st.lists(_FILES, max_size=3).map(
+        lambda items: Asked("omi", "/ModzyModel/Run", [run(*items)], b"")
+    ),
+    "raw": st.binary(max_size=60).map(lambda body: Asked("raw", "/any", [body])),
+    "raw-grpc": st.lists(_BYTES, max_size=3).map(lambda all: Asked("raw-grpc", "/a/B", all)),
+}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_request_is_rebuilt(name: str, data: st.DataObject) -> None:
+    is_rebuilt(data.draw(REQUESTS[name]))
+
+
+NUMBERS = [at / 8 for at in range(LARGE // 8)]
+TEXT = "What a day; caf\u00e9s / bars. " * (LARGE // 20)
+CODED = base64.b64encode(IMAGE * (LARGE // len(IMAGE))).decode()
+PACKED = struct.pack(f"<{len(NUMBERS)}f", *NUMBERS)
+CHAT = [
+    {"role": "system", "content": TEXT},
+    {"role": "user", "content": TEXT + "?"},
+]
+PICTURE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{CODED}"}}
+TENSORS = [
+    json_tensor("a", "FP64", NUMBERS),
+    json_tensor("b", "BYTES", [TEXT, "x"]),
+    json_tensor("c", "BYTES", ["y", "z"]),
+]
+LARGE_REQUESTS = {
+    "two tensors": _of_v2(TENSORS, _as_python, Rules()),
+    "two binary tensors": binary([("FP32", PACKED), ("INT64", bytes(LARGE))], orjson.dumps),
+    "a text beside a large tensor": binary(
+        [("BYTES", b"\1\0\0\0x"), ("UINT8", bytes(range(256)) * 2000)], orjson.dumps
+    ),
+    "an instance of numbers": _of_instances([{"a": NUMBERS, "b": [1.50]}], _as_python),
+    "instances of numbers": _of_instances([NUMBERS, NUMBERS[1:]], _indented),
+    "an item of two files": Asked(
+        "omi", "/ModzyModel/Run", [run({"a.png": bytes(LARGE), "b.txt": TEXT.encode()})], b""
+    ),
+    "typed tensors": Asked(
+        "v2-grpc",
+        INFER,
+        [grpc_request([("FP32", NUMBERS), ("INT64", list(range(LARGE)))], raw=False)],
+        b"",
+    ),
+    "raw tensors": Asked(
+        "v2-grpc", INFER, [grpc_request([("FP32", PACKED), ("INT8", bytes(LARGE))], raw=True)], b""
+    ),
+    "a chat": Asked("openai", "/v1/chat/completions", [_as_php({"messages": CHAT})]),
+    "a chat with two images": Asked(
+        "openai",
+        "/v1/chat/completions",
+        [_indented({"messages": [{"role": "user", "content": [PICTURE, PICTURE]}]})],
+    ),
+    "an input that is an object": Asked("chariot-v2", "/infer", [_indented({"input": CHAT})]),
+    "base64 as PHP writes it": _of_v2([json_tensor("a", "BYTES", [CODED])], _as_php, VISION),
+}
+
+
+ROWS = [[at / 4, at / 8, at / 16, -at / 32] for at in range(800)]
+BATCHED = Rules(batched=True)
+
+
+def _batch_of_grpc() -> Asked:
+    made = message("inference.ModelInferRequest")(model_name="m")
+    for name in "ab":
+        tensor = made.inputs.add(name=name, datatype="FP32", shape=[len(ROWS), 4])
+        tensor.contents.fp32_contents.extend(value for each in ROWS for value in each)
+    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=BATCHED)
+
+
+LARGE_BATCHES = {
+    "rows": _of_v2([json_tensor("a", "FP64", ROWS)], _as_python, BATCHED),
+    "rows of two tensors": _of_v2(
+        [json_tensor("a", "FP64", ROWS), json_tensor("b", "FP64", ROWS[::-1])], _as_python, BATCHED
+    ),
+    "typed rows of two tensors": _batch_of_grpc(),
+    "instances": _of_instances(ROWS, _as_python),
+}
+
+
+@pytest.mark.parametrize("name", LARGE_BATCHES)
+def test_a_batch_of_many_is_rebuilt(name: str) -> None:
+    asked = LARGE_BATCHES[name]
+    request, data = captured(asked)
+    assert len(data) == len(ROWS)
+    assert request["messages"] is not None, request["why"]
+    assert rebuilt(request, data) == asked.messages
+
+
+@pytest.mark.parametrize("name", LARGE_REQUESTS)
+def test_a_large_request_is_rebuilt(name: str) -> None:
+    """What it is made of is in the data, and not a second time beside the metadata."""
+    is_rebuilt(LARGE_REQUESTS[name])

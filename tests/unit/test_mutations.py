@@ -1,0 +1,44 @@
+"""The mutants go with the product: each edit finds its place, and each test is there."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.mutations import MUTANTS, Mutant
+from tests.mutations.mutant import PACKAGE, ROOT, NotOnce
+
+_LIES_IN = {
+    "unit": ("tests/unit/",),
+    "integration": ("tests/integration/", "tests/e2e/faults/"),
+    "faults": ("tests/e2e/", "tests/integration/"),
+}
+
+
+def _paths(mutant: Mutant) -> list[Path]:
+    return [Path(each) for each in mutant.tests if each.startswith("tests/")]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_has_its_place_and_its_tests(mutant: Mutant) -> None:
+    edited = mutant.edited((ROOT / PACKAGE / mutant.file).read_text())
+    ast.parse(edited)
+    for path in _paths(mutant):
+        assert path.as_posix().startswith(_LIES_IN[mutant.command])
+        assert (ROOT / path).exists()
+    assert _paths(mutant), "without a path all tests would run"
+
+
+def test_names_are_there_once() -> None:
+    names = [mutant.name for mutant in MUTANTS]
+    assert len(set(names)) == len(names)
+
+
+def test_a_text_that_is_not_there_once_is_refused(tmp_path: Path) -> None:
+    [mutant] = [each for each in MUTANTS if each.name == "months-of-30-days"]
+    path = tmp_path / PACKAGE / mutant.file
+    path.parent.mkdir(parents=True)
+    path.write_text(2 * mutant.old)
+    with pytest.raises(NotOnce, match="2 times"):
+        mutant.apply(tmp_path)
+    assert path.read_text() == 2 * mutant.old

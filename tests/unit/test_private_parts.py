@@ -1,0 +1,72 @@
+"""No part of a library that may change without a word changes unnoticed."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.private_parts import PRIVATE_PARTS, PUBLIC
+
+ROOT = Path(__file__).parents[2] / "services" / "inference_store"
+TREES = {path: ast.parse(path.read_text()) for path in ROOT.rglob("*.py")}
+LISTED = {
+    name for parts in PRIVATE_PARTS.values() for names in parts.names.values() for name in names
+}
+
+
+@pytest.mark.parametrize("library", PRIVATE_PARTS)
+def test_a_new_version_of_a_library_is_looked_at(library: str) -> None:
+    assert version(library) == PRIVATE_PARTS[library].version
+
+
+@pytest.mark.parametrize("library", PRIVATE_PARTS)
+def test_every_part_is_there(library: str) -> None:
+    for place, names in PRIVATE_PARTS[library].names.items():
+        module, _, owner = place.partition(":")
+        found = import_module(module)
+        within = getattr(found, owner) if owner else found
+        for name in names:
+            assert hasattr(within, name) or f"self.{name}" in inspect.getsource(within), (
+                place,
+                name,
+            )
+
+
+def test_every_private_part_that_is_used_is_listed() -> None:
+    assert set(foreign_names()) - LISTED - PUBLIC == set()
+
+
+def foreign_names() -> Iterator[str]:
+    """Names with an underscore that none of our modules defines, and private imports."""
+    own = set(defined_names())
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own:
+                yield node.attr
+            if isinstance(node, ast.ImportFrom) and not is_ours(node):
+                hidden = any(map(is_private, (node.module or "").split(".")))
+                yield from (each.name for each in node.names if hidden or is_private(each.name))
+
+
+def defined_names() -> Iterator[str]:
+    for tree in TREES.values():
+        for node in ast.walk(tree):
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    yield name
+                case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                    yield name
+                case ast.Attribute(value=ast.Name(id="self"), attr=name, ctx=ast.Store()):
+                    yield name
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def is_ours(node: ast.ImportFrom) -> bool:
+    return node.level > 0 or (node.module or "").startswith("inference_store")

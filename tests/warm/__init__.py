@@ -1,0 +1,1 @@
+"""Python processes for tests, forked from one that has imported everything: 20 ms, not seconds."""
