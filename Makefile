@@ -66,7 +66,7 @@ types: $(DEV_STAMP) ## Check the types of all Python here.
 
 # WORKERS of pytest share one set of servers; a test that has a server of its own stays on one worker.
 # A worker that crashes ends the run: with another in its place xdist may wait for ever.
-WORKERS ?= 3
+WORKERS ?= 5
 WORKING := $(PYTEST) -n $(WORKERS) --max-worker-restart 0 --dist loadgroup --no-header -q
 # Notes what each step took, where INFERENCE_STORE_TEST_STEPS names a file.
 STEP := $(BIN)/python -m tests.runs.steps

@@ -16,6 +16,7 @@ import pytest
 from .environment import TEST_CITUS
 from .environment import service_environment as environment_of
 from .kafka import Kafka, KafkaServer, find_kafka
+from .memory import memory_folder
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres
@@ -60,7 +61,7 @@ def minio_server() -> Iterator[S3]:
 def own_postgres() -> Iterator[PostgresServer]:
     """A Postgres that the module's tests may stop, kill and restart."""
     demand("postgres", find_postgres)
-    with PostgresServer() as server:
+    with PostgresServer(parent=memory_folder()) as server:
         yield server
 
 

@@ -92,9 +92,10 @@ class PostgresServer(Server, Postgres):
         *,
         binaries: Path | None = None,
         initdb: Sequence[str] = (),
+        parent: str | None = SHARED_TEMPORARY,
     ) -> None:
         self._binaries = binaries or find_postgres()
-        Server.__init__(self)
+        Server.__init__(self, parent)
         self.port = free_port()
         Postgres.__init__(self, f"postgresql://postgres@127.0.0.1:{self.port}/postgres")
         self._settings = {

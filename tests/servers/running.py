@@ -10,6 +10,7 @@ from tests.warm.process import running_warm
 
 from .environment import TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .kafka import Kafka, KafkaServer, find_kafka
+from .memory import memory_folder
 from .minio import S3, MinioServer, find_minio
 from .missing import demand
 from .postgres import Postgres, PostgresServer, find_postgres
@@ -29,9 +30,9 @@ def running_postgres() -> AbstractContextManager[Postgres]:
 def _own_postgres() -> Iterator[Postgres]:
     # A test's database lives for a second: nothing of it is worth a checkpoint or a whole page, and
     # it is gone before it would be vacuumed.
-    settings = {"full_page_writes": "off", "checkpoint_timeout": "1h", "max_wal_size": "4GB"}
+    settings = {"full_page_writes": "off", "checkpoint_timeout": "1h", "max_wal_size": "1GB"}
     settings |= {"autovacuum": "off"}
-    with PostgresServer(settings) as server:
+    with PostgresServer(settings, parent=memory_folder()) as server:
         yield Postgres(server.dsn)
 
 

@@ -15,7 +15,7 @@ SHARED_TEMPORARY = "/tmp" if os.geteuid() == 0 else None
 
 
 class Server:
-    """One server of 127.0.0.1 with its data in a temporary folder.
+    """One server of 127.0.0.1 with its data in a temporary folder below `parent`.
 
     A context manager: started on entering; stopped, and its data removed, on leaving.
     All calls block: from a coroutine, `await asyncio.to_thread(server.restart)`.
@@ -26,10 +26,8 @@ class Server:
     last_signal = signal.SIGKILL
     start_seconds = 180.0
 
-    def __init__(self) -> None:
-        self.folder = Path(
-            tempfile.mkdtemp(prefix=f"inference-store-{self.name}-", dir=SHARED_TEMPORARY)
-        )
+    def __init__(self, parent: str | None = SHARED_TEMPORARY) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix=f"inference-store-{self.name}-", dir=parent))
         self._process: LeashedProcess | None = None
 
     def start(self) -> None:

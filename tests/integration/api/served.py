@@ -1,6 +1,7 @@
 """The api on a real port, for what a client in the same process cannot see."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
@@ -9,7 +10,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from tests.polling import until
-from tests.servers.ports import free_port
+
+# Fixed, for the kernel may let a connection's buffers grow to 32 MiB: a server could have sent
+# all that a test has before its client reads on.
+_BUFFER_BYTES = 64 * 1024
+_LOOPBACK = "127.0.0.1"
 
 
 class _Server(uvicorn.Server):
@@ -20,20 +25,30 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the app, over TCP."""
-    config = uvicorn.Config(app, port=free_port(), log_level="critical", lifespan="off")
+    """A client of the app, over TCP with small buffers."""
+    config = uvicorn.Config(app, log_level="critical", lifespan="off")
     server = _Server(config)
-    task = asyncio.create_task(server.serve())
+    listener = _listener()
+    task = asyncio.create_task(server.serve(sockets=[listener]))
 
     async def started() -> bool:
         return server.started or task.done()
 
     await until(started, bool)
+    small = httpx.AsyncHTTPTransport(
+        socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)]
+    )
+    address = f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
     try:
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{config.port}", timeout=120
-        ) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=120, transport=small) as client:
             yield client
     finally:
         server.should_exit = server.force_exit = True
         await task
+
+
+def _listener() -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+    listener.bind((_LOOPBACK, 0))
+    return listener

@@ -38,8 +38,8 @@ def _made(number: int, step: float = 1.0, *, padding: int = 0) -> list[Made]:
     return [Made(f"id-{n}", at(n * step), items, [("person", 0.5)]) for n in range(number)]
 
 
-# More than the buffers of a connection hold.
-_LARGE = _made(600, padding=30_000)
+# Several times what the buffers of a connection hold.
+_LARGE = _made(100, padding=30_000)
 
 
 async def _read(client: httpx.AsyncClient, **body: Any) -> list[dict[str, Any]]:
