@@ -154,14 +154,17 @@ def read_metrics(release: Release) -> dict[str, str]:
     }
 
 
-def test_its_metrics_are_read_at_its_admin_port(proxied: Release) -> None:
+def test_its_metrics_are_read_at_its_admin_port(proxied: Release, figures: list[str]) -> None:
+    assert called(proxied, "rest", GATEWAY, "faces", "picture-3")["status"] == 200
+    proxied.wait_for_count("faces", 2)
     address = f"http://{FULL}-proxy-admin:9104/metrics"
     spoken = proxied.client("get", address, script=CALLER)
     assert "inference_store_proxy_spool_limit_bytes 1.073741824e+09" in spoken
     assert 'inference_store_proxy_captures_total{outcome="seen"}' in spoken
     labels = 'outcome="ok",protocol="v2",upstream="mlserver"'
     counted = f"inference_store_proxy_call_seconds_count{{{labels}}}"
-    metrics = read_metrics(proxied)  # either pod may have had the REST calls, so each is asked
+    metrics = read_metrics(proxied)  # either pod may have had the REST call, so each is asked
+    figures.append(f"pods of the gateway: {'; '.join(metrics)}")
     assert any(counted in text for text in metrics.values()), json.dumps(metrics, indent=1)
 
 
@@ -229,15 +232,15 @@ def test_a_patch_puts_it_beside_a_model_server(proxied: Release, figures: list[s
     before = proxied.count("faces")
 
     def answered() -> bool:  # the node learns of a Service's new pod a moment after the Deployment
-        sent = called(proxied, "rest", "http://beside:8080", "faces", "picture-3")
+        sent = called(proxied, "rest", "http://beside:8080", "faces", "picture-4")
         return bool(sent["status"] == 200)
 
     wait_until(answered, seconds=30, what="the pod with its proxy answered")
-    called(proxied, "grpc", "beside:8081", "faces-text", "picture-4")
+    called(proxied, "grpc", "beside:8081", "faces-text", "picture-5")
     proxied.wait_for_count("faces", before + 1)
     proxied.wait_for_count("faces-text", 2)
     found = {one["inference_id"] for one in query(proxied, "faces", "camera = 'door'")}
-    assert "picture-3" in found
+    assert "picture-4" in found
     figures.append("a proxy patched into a Deployment: its calls over REST and gRPC are captured")
 
 
