@@ -101,6 +101,7 @@ READINGS: Final[Mapping[str, Form]] = {
     "bytes": lambda text: text,
     "string": _unescaped,
     "base64": _from_base64,
+    "items": lambda text: text[1:-1].strip() if text.startswith(b"[") else None,
     # the widest first: a few zeros are in many
     **{
         name: partial(_packed, name)
@@ -109,5 +110,6 @@ READINGS: Final[Mapping[str, Form]] = {
     "varints": _varints,
 }
 """From a part of a datum to bytes that stand in a request: as they are, a JSON string's text, or
-its base64; a JSON list's numbers as protobuf's varints, or little-endian by their datatype."""
-OF_NUMBERS: Final = tuple(name for name in READINGS if name not in ("bytes", "string", "base64"))
+its base64; a JSON list without its brackets, its numbers as protobuf's varints, or little-endian
+by their datatype."""
+OF_NUMBERS: Final = (*(name for name in READINGS if name in CODES), "varints")

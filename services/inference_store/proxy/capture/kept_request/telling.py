@@ -14,6 +14,7 @@ from inference_store.store.json_spans import Span
 from inference_store.store.json_text import UnreadableJson, read_json
 
 from .forms import OF_NUMBERS, READINGS
+from .lists import data_lists
 from .search import Hole, Match, Search, add_hole
 
 _LOOKED_BACK: Final = 32
@@ -43,7 +44,12 @@ class _Telling:
     def __init__(self, bodies: Sequence[bytes], *, alone: bool) -> None:
         self.holes: list[list[Hole]] = [[] for _ in bodies]
         self._search = Search(bodies)
-        self._position = (0, 0)
+        lists = [] if alone else [data_lists(each) for each in bodies]
+        # Where the data of each tensor of V2's JSON begin.
+        self._starts = [(at, each.start) for at, found in enumerate(lists) for each in found]
+        self._position = self._starts[0] if self._starts else (0, 0)
+        # How a datum's list may stand there: a row of flat data has no brackets.
+        self._spelt = ("bytes", "items") if self._starts else ("bytes",)
         self._alone = alone
         self._parts_left = _MOST_PARTS
         self._index, self._datum = 0, b""
@@ -64,7 +70,7 @@ class _Telling:
                 return True
             self._form = _form_of(datum)
         if self._form is not None:
-            return self._value(json_spans.root(datum), _MOST_LEVELS)
+            return self._tensors() if self._starts else self._root()
         return self._alone and self._lines()
 
     def _add(self, index: int, match: Match, part: tuple[int, int, str] | None) -> None:
@@ -72,6 +78,20 @@ class _Telling:
         # else a datum that is sent once and belongs to several
         if add_hole(self.holes[match.message], hole):
             self._position = (match.message, match.end)
+
+    def _root(self) -> bool:
+        return self._value(json_spans.root(self._datum), _MOST_LEVELS)
+
+    def _tensors(self) -> bool:
+        """Whether the data of all of V2's tensors were told, each behind where they begin."""
+        lists = data_lists(self._datum)
+        if len(lists) != len(self._starts):  # the datum is one tensor's list, or a text
+            return self._root()
+        told = []
+        for span, start in zip(lists, self._starts, strict=True):
+            self._position = start
+            told.append(self._value(span, _MOST_LEVELS))
+        return all(told)
 
     def _value(self, span: Span, levels: int) -> bool:
         """Whether all of a value was told; each of its parts is tried."""
@@ -90,10 +110,10 @@ class _Telling:
 
     def _list(self, span: Span, levels: int) -> bool:
         if _NESTED.search(self._datum, span.start + 1, span.end) is None:
-            return self._part(span, "bytes", *OF_NUMBERS)
+            return self._part(span, *self._spelt, *OF_NUMBERS)
         items = list(json_spans.items(self._datum, span))
         are_objects = self._datum[items[0].start : items[0].start + 1] == b"{"
-        if len(items) > 1 and not are_objects and self._part(span, "bytes"):
+        if len(items) > 1 and not are_objects and self._part(span, *self._spelt):
             return True
         return self._values(items, levels - 1)
 

@@ -69,8 +69,8 @@ def divided(tensor: Tensor, count: int) -> list[Tensor] | None:
     believed = tensor.shape[:1] in ((count,), (-1,))
     shape = (1, *tensor.shape[1:]) if believed else (1,)
     if tensor.data is not None:
-        cut = _cut(texts(tensor.data), count)
-        return [replace(tensor, shape=shape, data=b"[" + b",".join(each) + b"]") for each in cut]
+        cut = _cut_text(tensor.data, count)
+        return [replace(tensor, shape=shape, data=b"[" + each + b"]") for each in cut]
     if tensor.values is not None:
         return [replace(tensor, shape=shape, values=each) for each in _cut(tensor.values, count)]
     return [replace(tensor, shape=shape, raw=each) for each in _cut_raw(tensor, count)]
@@ -104,6 +104,18 @@ def _count(tensor: Tensor) -> int | None:
 def _cut(pieces: Sequence[Piece], count: int) -> list[Sequence[Piece]]:
     size = len(pieces) // count
     return [pieces[at : at + size] for at in range(0, size * count, size)]
+
+
+def _cut_text(data: bytes, count: int) -> list[bytes]:
+    """JSON in `count` parts, spelt as it came."""
+    root = json_spans.root(data)
+    if not data.startswith(b"[", root.start):
+        return [data[root.start : root.end]]
+    inside = data[root.start + 1 : root.end - 1]
+    if _NESTED.search(inside) is None:
+        return [b",".join(each).strip() for each in _cut(inside.split(b","), count)]
+    spans = _cut(list(json_spans.items(data, root)), count)
+    return [data[each[0].start : each[-1].end] for each in spans]
 
 
 def _cut_raw(tensor: Tensor, count: int) -> list[bytes]:

@@ -106,8 +106,8 @@ def test_numbers_of_a_divided_answer_are_exact() -> None:
     request = {"inputs": [{"name": "x", "shape": [2, 1], "datatype": "INT8", "data": [[1], [2]]}]}
     found = read(request, response, Model(task_type="tabular", batched=True))
     one, two = found.inferences
-    assert b"[1e400,12345678901234567890123]" in (one.response or b"")
-    assert b"[-0.0,1.10]" in (two.response or b"")
+    assert b"[1e400, 12345678901234567890123]" in (one.response or b"")
+    assert b"[-0.0, 1.10]" in (two.response or b"")
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ TABLE_OF_CASES = {
         VISION,
         [texts("a", name="one"), texts("b", name="two")],
         [numbers([1, 2, 3, 4], [2, 2])],
-        [(['["a"]'], ["[1,2]"]), (['["b"]'], ["[3,4]"])],
+        [(['["a"]'], ["[1, 2]"]), (['["b"]'], ["[3, 4]"])],
     ),
     "vision: one input of many elements": Case(
         VISION,
@@ -91,11 +91,11 @@ TABLE_OF_CASES = {
     ),
     "batched: flat, by the shape": Case(
         TABLE, [numbers([1, 2, 3, 4], [2, 2])], [numbers([5, 6], [2])],
-        [(["[1,2]"], ["[5]"]), (["[3,4]"], ["[6]"])],
+        [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])],
     ),
     "batched: flat, a dimension that varies": Case(
         TABLE, [numbers([1, 2, 3, 4], [-1, 2])], [numbers([5, 6], [2])],
-        [(["[1,2]"], ["[5]"]), (["[3,4]"], ["[6]"])],
+        [(["[1, 2]"], ["[5]"]), (["[3, 4]"], ["[6]"])],
     ),
     "batched: several columns": Case(
         TABLE,
