@@ -36,9 +36,9 @@ class Member(NamedTuple):
     value: Span
 
 
-def root(text: bytes) -> Span:
-    """The value that the whole text is."""
-    return _value(text, _skip(text, len(_MARK) if text.startswith(_MARK) else 0))
+def root(text: bytes, at: int = 0) -> Span:
+    """The value that the whole text is, or what is behind a place in it."""
+    return _value(text, _skip(text, len(_MARK) if text.startswith(_MARK, at) else at))
 
 
 def members(text: bytes, span: Span) -> Iterator[Member]:

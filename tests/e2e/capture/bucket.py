@@ -36,17 +36,16 @@ def requests_in(s3: S3, bucket: str, model: str) -> list[Again]:
     for key, document in sorted(documents.items()):
         if "of" in document["request"]:
             continue  # the rest of it stands with the first of its inferences
-        events = [document["event"]] + [
-            other["event"] for other in documents.values() if other["request"].get("of") == key
-        ]
-        events.sort(key=lambda event: event["batch_index"])
-        found.append(_again(document["request"], events, objects))
+        others = [each for each in documents.values() if each["request"].get("of") == key]
+        others.sort(key=lambda each: each["event"]["batch_index"])
+        found.append(_again([document, *others], objects))
     return sorted(found, key=lambda again: again.events[0]["request_received_at"])
 
 
-def _again(
-    request: Mapping[str, Any], events: list[Any], objects: Mapping[str | None, bytes]
-) -> Again:
+def _again(documents: list[Any], objects: Mapping[str | None, bytes]) -> Again:
+    events = [each["event"] for each in documents]
+    request = documents[0]["request"]
+    own = {each["event"]["batch_index"]: each["request"].get("parts", ()) for each in documents}
     data = {
         event["batch_index"]: objects[event["data_storage_key"]]
         for event in events
@@ -57,7 +56,7 @@ def _again(
         method=request["method"],
         path=request["path"] + query,
         headers=dict(request["headers"]),
-        messages=tuple(rebuilt(request, data)),
+        messages=tuple(rebuilt(request, data, own)),
         datas=tuple(data[index] for index in sorted(data)),
         events=tuple(events),
     )

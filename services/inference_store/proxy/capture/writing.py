@@ -19,7 +19,7 @@ from inference_store.store.layout import Kind, key_of
 from .datum import content_type_of, size_of
 from .documents import event_bytes, metadata_blob, metadata_text, plain_text
 from .ids import Ids, ids_of
-from .kept_request import kept_request
+from .kept_request import kept_requests
 from .prepared import Blob, Message, Prepared
 from .reading import is_ok, reasons_of, standard_of
 from .redaction import Redactor
@@ -81,11 +81,11 @@ class Writing:
     def prepared(self, producer: str, sequence: int) -> Prepared:
         blobs: list[Blob] = []
         messages: list[Message] = []
-        request = self._request()
+        requests = self._requests()
         for index, (inference, ids) in enumerate(zip(self._inferences, self._ids(), strict=True)):
             # The rest of a batch's request stands once: it is as large as all of them.
-            rest = request if index == 0 else {"of": self._key(0, "metadata")}
-            made, message = self._inference(index, inference, ids, rest)
+            first = {"of": self._key(0, "metadata")} if index else {}
+            made, message = self._inference(index, inference, ids, first | requests[index])
             blobs += made
             messages.append(message)
         return Prepared(
@@ -106,16 +106,20 @@ class Writing:
             clean=self._redactor.id,
         )
 
-    def _request(self) -> dict[str, Any]:
-        kept = kept_request(
+    def _requests(self) -> list[dict[str, Any]]:
+        first, *others = kept_requests(
             self._exchange,
             [each.data for each in self._inferences],
+            [each.metadata for each in self._inferences],
             self._work.rules.metadata_headers,
             limit=self._form.limit,
         )
-        if not self._redactor.keeps_body(self._exchange.transport):
-            kept |= {"messages": None, "why": "a redaction takes it out"}
-        return kept
+        if self._redactor.keeps_body(self._exchange.transport):
+            return [first, *others]
+        return [
+            first | {"messages": None, "why": "a redaction takes it out"},
+            *({} for _ in others),
+        ]
 
     def _inference(
         self, index: int, inference: Inference, ids: Ids, request: Mapping[str, Any]

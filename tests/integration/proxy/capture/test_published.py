@@ -2,6 +2,7 @@
 
 import hashlib
 from datetime import UTC, datetime
+from typing import Any
 
 from inference_store.proxy.capture.kept_request import rebuilt
 from inference_store.store.blobs import Blobs
@@ -44,6 +45,7 @@ async def test_blobs_events_and_reports_arrive(
     (last,) = [each for each in await reports(kafka_server, told) if each.final]
     assert last.closes
     assert (last.seen, last.published, last.events, last.highest_sequence) == (20, 20, 40, 20)
+    requests: dict[str, Any] = {}
     with Blobs(made) as blobs:
         for each in found:
             event = decode(each.value, record_time=datetime.now(UTC), buckets=blobs.buckets)
@@ -61,10 +63,11 @@ async def test_blobs_events_and_reports_arrive(
             entries = read_metadata(blob).entries
             assert entries == read_metadata(event.inline_metadata).entries
             assert [(entry.key, entry.value) for entry in entries] == [("camera", "hall")]
-            if event.extras.batch_index == 0:
-                name = event.inference_id.removesuffix("-0")
-                body = request_body(int(name.removeprefix("frame-")), 2)
-                assert rebuilt(read_json(blob)["request"], {0: data, 1: data}) == [body]
+            requests[event.inference_id] = read_json(blob)["request"]
+    for number in range(20):
+        first, second = (requests[f"frame-{number}-{index}"] for index in (0, 1))
+        again = rebuilt(first, {0: png(), 1: png()}, {1: second["parts"]})
+        assert again == [request_body(number, 2)]
 
 
 async def test_a_topic_of_reports_that_is_missing_harms_no_event(

@@ -1,6 +1,6 @@
 """Requests of any protocol: captured, and rebuilt from what is kept of them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,18 +31,39 @@ class Asked(NamedTuple):
     rules: Rules = Rules()
 
 
-def captured(asked: Asked) -> tuple[Any, dict[int, bytes]]:
-    """What is kept of the request, and the data blobs by batch index."""
+class Captured(NamedTuple):
+    """What is kept of a request."""
+
+    documents: Sequence[Any]
+    """The metadata objects, by batch index."""
+    data: Mapping[int, bytes]
+    """The data blobs, by batch index."""
+
+    @property
+    def request(self) -> Any:
+        """What stands with the first inference."""
+        return self.documents[0]["request"]
+
+    def again(self) -> list[bytes]:
+        """The request's messages. Raises AssertionError where they were not kept."""
+        assert self.request["messages"] is not None, self.request["why"]
+        requests = enumerate(each["request"] for each in self.documents)
+        own = {index: each["parts"] for index, each in requests if "parts" in each}
+        return rebuilt(self.request, self.data, own)
+
+
+def captured(asked: Asked) -> Captured:
+    """Capture a request."""
     protocol = PROTOCOLS[asked.protocol]
     call = protocol.recognise(protocol, "POST", asked.path)
     assert isinstance(call, Call), asked.path
     made = _exchange(asked)
     chosen = PREPARATION.choose(Work(made, call, asked.rules, "m"))
     assert chosen is not None
-    blobs = PREPARATION.prepare(chosen, "p", 1).blobs
-    metadata = next(each.data for each in blobs if each.key.endswith("/metadata"))
-    data = [each.data for each in blobs if each.key.endswith("/data")]
-    return orjson.loads(metadata)["request"], dict(enumerate(data))
+    blobs = {each.key: each.data for each in PREPARATION.prepare(chosen, "p", 1).blobs}
+    documents = [orjson.loads(blobs[key]) for key in blobs if key.endswith("/metadata")]
+    keys = [each["event"]["data_storage_key"] for each in documents]
+    return Captured(documents, {index: blobs[key] for index, key in enumerate(keys) if key})
 
 
 def _exchange(asked: Asked) -> Exchange:
@@ -64,8 +85,6 @@ def _exchange(asked: Asked) -> Exchange:
 
 
 def is_rebuilt(asked: Asked) -> None:
-    request, data = captured(asked)
-    assert request["messages"] is not None, request["why"]
     is_rest = PROTOCOLS[asked.protocol].transport == "rest"
     sent = [each for each in asked.messages if each or not is_rest]
-    assert rebuilt(request, data) == sent
+    assert captured(asked).again() == sent

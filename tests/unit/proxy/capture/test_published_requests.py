@@ -124,6 +124,5 @@ def test_a_published_request_is_rebuilt(name: str) -> None:
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_published_batch_is_rebuilt(name: str) -> None:
     count, asked = BATCHES[name]
-    _, data = captured(asked)
-    assert len(data) == count
+    assert len(captured(asked).data) == count
     is_rebuilt(asked)

@@ -8,69 +8,92 @@ A message is a REST body without its content coding, or one message of gRPC. A p
 string), the last three with `\\/` for `/` as well: `base64_slashes`, … Of a part of a datum it has
 `from` and `to`, and `read`, one of READINGS: what the bytes there become before they are written
 in the form. `messages` is null where the data could not be told from the rest, and `why` says so.
+
+Of a batch all of this is stored with the first inference, except what belongs to another one (its
+metadata, its id in a stream): that is in the `parts` of the other one's request, and
+`{"of": <batch index>, "part": <number>}` refers to it.
 """
 
-from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 from inference_store.proxy.capture.request_headers import kept_headers, kept_query
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.content_encoding import decoded
 
-from .forms import FORMS, READINGS
-from .search import Hole
+from .owners import owned_spans
+from .parts import Splitter, bytes_of, size_of
 from .telling import holes_of
 
 MOST_BYTES = 256 * 1024
 """A larger rest is not kept: the metadata blob has to stay readable."""
-_OF_A_PLACE = 64
+_NONE: Final[Mapping[int, Sequence[Any]]] = MappingProxyType({})
 
 
-def kept_request(
-    exchange: Exchange, data: Sequence[bytes | None], allowed: Sequence[str], *, limit: int
-) -> dict[str, Any]:
-    """What is kept of a request. `data`: of each inference, in order; `limit`: of a body opened."""
-    kept: dict[str, Any] = {
+def kept_requests(
+    exchange: Exchange,
+    data: Sequence[bytes | None],
+    metadata: Sequence[Sequence[bytes]],
+    allowed: Sequence[str],
+    *,
+    limit: int,
+) -> list[dict[str, Any]]:
+    """What is stored of a request with each inference. `data` and `metadata`: of each inference, in
+    order; `limit`: of a body without its coding."""
+    request: dict[str, Any] = {
         "method": exchange.method,
         "path": exchange.path,
         "query": kept_query(exchange.query),
         "headers": kept_headers(exchange.request_headers, allowed),
         "messages": None,
     }
-    if not exchange.request.whole:
-        return kept | {"why": "the body was over a cap, broke off, or was redacted"}
-    bodies = _bodies(exchange, limit)
-    if bodies is None:
-        return kept | {"why": "the body's content coding cannot be undone"}
-    holes = holes_of(bodies, data)
-    if holes is None:
-        return kept | {"why": "a datum of the batch cannot be told from the rest of the body"}
-    messages = [_parts(*each) for each in zip(bodies, holes, strict=True)]
-    if sum(_size_of(part) for parts in messages for part in parts) > MOST_BYTES:
-        return kept | {"why": f"the rest of the body is over {MOST_BYTES} bytes"}
-    return kept | {"messages": messages}
+    result = _messages(exchange, data, metadata, limit)
+    if isinstance(result, str):
+        return [request | {"why": result}, *({} for _ in data[1:])]
+    messages, own = result
+    others = ({"parts": parts} if parts else {} for parts in own[1:])
+    return [request | {"messages": messages}, *others]
 
 
-def rebuilt(request: Mapping[str, Any], data: Mapping[int, bytes]) -> list[bytes]:
-    """The messages of a kept request, byte for byte; `data`: the data blobs by batch index.
+def rebuilt(
+    request: Mapping[str, Any],
+    data: Mapping[int, bytes],
+    own: Mapping[int, Sequence[Any]] = _NONE,
+) -> list[bytes]:
+    """The messages of a kept request, byte for byte. By batch index: `data` are the data blobs,
+    `own` the `parts` of the other inferences.
 
-    Raises ValueError where it was not kept, KeyError for a datum that is not given.
+    Raises ValueError if it was not kept, KeyError if a datum or the parts of one are absent.
     """
     if request.get("messages") is None:
         raise ValueError(f"the request was not kept: {request.get('why')}")
-    return [b"".join(_bytes(part, data) for part in message) for message in request["messages"]]
+    messages = request["messages"]
+    return [b"".join(bytes_of(part, data, own) for part in message) for message in messages]
 
 
-def _bytes(part: Any, data: Mapping[int, bytes]) -> bytes:
-    if isinstance(part, str):
-        return part.encode()
-    if "base64" in part:
-        return b64decode(part["base64"])
-    datum = data[part["data"]]
-    if "read" in part:
-        datum = READINGS[part["read"]](datum[part["from"] : part["to"]]) or b""
-    return FORMS[part["as"]](datum) or b""
+def _messages(
+    exchange: Exchange,
+    data: Sequence[bytes | None],
+    metadata: Sequence[Sequence[bytes]],
+    limit: int,
+) -> tuple[list[list[Any]], list[list[Any]]] | str:
+    """The parts of each message, and the own parts of each inference; or why there are none."""
+    if not exchange.request.whole:
+        return "the body was over a cap, broke off, or was redacted"
+    bodies = _bodies(exchange, limit)
+    if bodies is None:
+        return "the body's content coding cannot be undone"
+    holes = holes_of(bodies, data)
+    owned = None if holes is None else owned_spans(bodies, holes, metadata)
+    if holes is None or owned is None:
+        return "a datum of the batch cannot be told from the rest of the body"
+    splitter = Splitter(len(data))
+    messages = [splitter.split(*each) for each in zip(bodies, holes, owned, strict=True)]
+    sizes = (sum(map(size_of, messages)), *map(size_of, splitter.own))
+    if max(sizes) > MOST_BYTES:
+        return f"the rest of the body is over {MOST_BYTES} bytes"
+    return messages, splitter.own
 
 
 def _bodies(exchange: Exchange, limit: int) -> list[bytes] | None:
@@ -78,37 +101,3 @@ def _bodies(exchange: Exchange, limit: int) -> list[bytes] | None:
         return list(exchange.request.parts)
     body = decoded(exchange.request.bytes, exchange.request_headers, limit)
     return None if body is None else [body] if body else []
-
-
-def _size_of(part: Any) -> int:
-    """Bytes that a part has in the metadata blob; a whole datum's place counts as none."""
-    if isinstance(part, str):
-        return len(part)
-    return _OF_A_PLACE if "read" in part else len(part.get("base64", ""))
-
-
-def _parts(body: bytes, holes: Sequence[Hole]) -> list[Any]:
-    parts: list[Any] = []
-    at = 0
-    for hole in holes:
-        parts += _shown(body[at : hole.start])
-        parts.append(_part_of(hole))
-        at = hole.end
-    return parts + _shown(body[at:])
-
-
-def _part_of(hole: Hole) -> dict[str, Any]:
-    part = {"data": hole.datum, "as": hole.form}
-    if hole.part is None:
-        return part
-    start, end, reading = hole.part
-    return part | {"from": start, "to": end, "read": reading}
-
-
-def _shown(piece: bytes) -> list[Any]:
-    if not piece:
-        return []
-    try:
-        return [piece.decode("utf-8")]
-    except UnicodeDecodeError:
-        return [{"base64": b64encode(piece).decode()}]

@@ -33,6 +33,15 @@ class Hole(NamedTuple):
     """Start and end in the datum, and how to read what is there; None: all of it."""
 
 
+class OwnedSpan(NamedTuple):
+    """A span of a message that belongs to one inference."""
+
+    start: int
+    end: int
+    datum: int
+    """The batch index of the inference."""
+
+
 class Search:
     """Finds data in bodies. All of it together looks at each byte so many times at most: a request
     is a stranger's, and may hold thousands of data that are nowhere to be found."""

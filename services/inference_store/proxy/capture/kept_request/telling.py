@@ -35,7 +35,8 @@ def holes_of(bodies: Sequence[bytes], data: Sequence[bytes | None]) -> list[list
     alone = len(data) == 1
     telling = _Telling(bodies, alone=alone)
     for index, datum in enumerate(data):
-        if datum and not telling.tell(index, datum) and not alone:
+        is_told = not datum or telling.tell(index, datum)
+        if not is_told and not alone and len(bodies) == 1:  # each message of a stream has an owner
             return None
     return telling.holes
 
@@ -56,7 +57,7 @@ class _Telling:
         self._form: tuple[str, ...] | None = None
         # Of each part of the last datum how it was read, and where it ended: those of a datum of
         # the same form follow them.
-        self._part_number = 0
+        self._part_number, self._reading = 0, ""
         self._last: dict[int, tuple[str, tuple[int, int]]] = {}
 
     def tell(self, index: int, datum: bytes) -> bool:
@@ -129,12 +130,14 @@ class _Telling:
             return True
         self._part_number += 1
         text = self._datum[span.start : span.end]
-        last, position = self._last.get(self._part_number, (readings[0], self._position))
+        first = self._reading if self._reading in readings else readings[0]
+        last, position = self._last.get(self._part_number, (first, self._position))
         for name in dict.fromkeys((last, *readings)):
             value = READINGS[name](text)
             match = self._find(value, position, as_it_is=name != "string") if value else None
             if match is not None:
                 self._add(self._index, match, (span.start, span.end, name))
+                self._reading = name
                 self._last[self._part_number] = (name, (match.message, match.end))
                 return True
         return False
