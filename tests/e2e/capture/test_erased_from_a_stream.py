@@ -1,0 +1,123 @@
+"""One request of a stream is erased: the others stay as they were, and nothing tells of it."""
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.proxy_process import Proxy, upstream
+from tests.servers.fixtures import MakeEnvironment
+from tests.servers.minio import S3
+from tests.servers.ports import free_port
+from tests.servers.waiting import wait_until
+from tests.service_process import Service
+from tests.upstreams.clients import V2, Clients
+from tests.upstreams.triton import Triton
+
+from .real_line import RealLine
+
+pytestmark = [pytest.mark.real_upstreams, pytest.mark.real_triton]
+WORDS = {"tA": b"apple", "tB": b"banana", "tC": b"cherry"}
+INFERENCES = "/models/words/inferences"
+KINDS = ("data", "response", "metadata")
+
+
+@pytest.fixture
+def line(
+    service_environment: MakeEnvironment,
+    topic: Callable[..., str],
+    minio_server: S3,
+    bucket: str,
+    triton: Triton,
+    tmp_path: Path,
+) -> Iterator[RealLine]:
+    """A proxy before Triton, and behind it all that indexes, answers and erases."""
+    port = free_port()
+    environment = service_environment(
+        KAFKA_TOPIC=topic(), KAFKA_REPORTS_TOPIC=topic(), API_PORT=str(port)
+    )
+    proxy = Proxy(environment, tmp_path, [upstream("triton", "v2-grpc", grpc=triton.grpc)])
+    services: list[Service] = [proxy]
+    try:
+        for name in ("ingester", "api", "retention"):
+            services.append(Service(name, environment, tmp_path))
+        for service in services:
+            service.wait_ready()
+        yield RealLine({"triton": proxy}, f"http://127.0.0.1:{port}/v1", minio_server, bucket)
+    finally:
+        for service in services:
+            service.stop()
+
+
+def request(clients: Clients, name: str, word: bytes) -> bytes:
+    """A request of one word, with metadata about it."""
+    about = [{"key": "subject", "type": "string", "value": f"subject of {name}"}]
+    contents = {"bytes_contents": [base64.b64encode(word).decode()]}
+    asked = {
+        "model_name": "words",
+        "id": name,
+        "parameters": {"metadata": {"string_param": json.dumps(about)}},
+        "inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "contents": contents}],
+    }
+    return clients.encode("ModelInferRequest", asked)
+
+
+def find(line: RealLine, name: str) -> httpx.Response:
+    return httpx.get(f"{line.api}{INFERENCES}/{name}", timeout=120)
+
+
+def erase(line: RealLine, name: str) -> None:
+    """Erase an inference by its id, and wait for the end of the erasure."""
+    asked = httpx.delete(f"{line.api}{INFERENCES}/{name}", timeout=120)
+    assert asked.status_code == 202, asked.text
+    url = f"{line.api}/erasures/{asked.json()['id']}"
+
+    def is_over() -> bool:
+        erasure = httpx.get(url, timeout=120).json()
+        assert erasure["state"] != "failed", erasure
+        return erasure["state"] in {"deleted", "certified"}
+
+    wait_until(is_over, seconds=180, what=f"the erasure of {name}")
+
+
+def objects(line: RealLine) -> dict[str, bytes]:
+    """All that was captured, by key."""
+    client = line.s3.client()
+    listed = client.list_objects(line.bucket, prefix="captures/", recursive=True)
+    keys = [str(each.object_name) for each in listed]
+    return {key: client.get_object(line.bucket, key).data for key in keys}
+
+
+def keys_of(line: RealLine, item: Mapping[str, Any]) -> set[str]:
+    prefix = f"s3://{line.bucket}/"
+    return {item[f"{kind}_storage_key"].removeprefix(prefix) for kind in KINDS}
+
+
+def test_one_request_of_a_stream_is_erased(line: RealLine, clients: Clients) -> None:
+    messages = [request(clients, *each) for each in WORDS.items()]
+    called = clients.call(line.proxies["triton"].grpc, f"{V2}/ModelStreamInfer", *messages)
+    assert called.code == "OK"
+    line.captured("words", len(WORDS))
+    items = {name: find(line, name).json() for name in WORDS}
+    named = {name: (item["inference_id"], item["count"]) for name, item in items.items()}
+    assert named == {name: (name, 1) for name in WORDS}
+    (again,) = line.again("words")
+    assert again.messages == tuple(messages)
+    before = objects(line)
+
+    erase(line, "tB")
+
+    gone = keys_of(line, items["tB"])
+    assert len(gone) == len(KINDS)
+    after = objects(line)
+    assert after == {key: content for key, content in before.items() if key not in gone}
+    assert not [key for key, content in after.items() if b"tB" in content or b"banana" in content]
+    assert find(line, "tB").status_code == 404
+    shown = line.captured("words", 2)
+    assert [each["inference_id"] for each in shown] == ["tA", "tC"]
+    assert [line.blob(each, "data") for each in shown] == [WORDS["tA"], WORDS["tC"]]
+    assert "subject of tB" not in json.dumps(shown)
