@@ -24,10 +24,13 @@ from inference_store.proxy.protocols.content_encoding import decoded
 
 from .owners import owned_spans
 from .parts import Splitter, bytes_of, size_of
-from .telling import holes_of
+from .search import Hole
+from .telling import holes_in_contents, holes_of
+from .tensor_contents import tensor_contents
 
 MOST_BYTES = 256 * 1024
 """A larger rest is not kept: the metadata blob has to stay readable."""
+_TENSORS: Final = "/inference.GRPCInferenceService/"
 _NONE: Final[Mapping[int, Sequence[Any]]] = MappingProxyType({})
 
 
@@ -84,7 +87,7 @@ def _messages(
     bodies = _bodies(exchange, limit)
     if bodies is None:
         return "the body's content coding cannot be undone"
-    holes = holes_of(bodies, data)
+    holes = _holes(exchange, bodies, data)
     owned = None if holes is None else owned_spans(bodies, holes, metadata)
     if holes is None or owned is None:
         return "a datum of the batch cannot be told from the rest of the body"
@@ -94,6 +97,16 @@ def _messages(
     if max(sizes) > MOST_BYTES:
         return f"the rest of the body is over {MOST_BYTES} bytes"
     return messages, splitter.own
+
+
+def _holes(
+    exchange: Exchange, bodies: Sequence[bytes], data: Sequence[bytes | None]
+) -> Sequence[Sequence[Hole]] | None:
+    if len(data) == 1 or len(bodies) != 1 or not exchange.path.startswith(_TENSORS):
+        return holes_of(bodies, data)
+    contents = tensor_contents(bodies[0])
+    holes = None if contents is None else holes_in_contents(bodies[0], contents, data)
+    return None if holes is None else [holes]
 
 
 def _bodies(exchange: Exchange, limit: int) -> list[bytes] | None:

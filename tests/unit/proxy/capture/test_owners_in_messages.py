@@ -1,0 +1,111 @@
+"""A batch in one gRPC message: no object holds a value of another inference."""
+
+import struct
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from inference_store.grpc_messages import message
+from inference_store.proxy.capture.kept_request.parts import bytes_of
+from inference_store.proxy.rules import Rules
+
+from .rebuilding import INFER, Asked, captured
+
+Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
+"""The datatype, shape and values of each."""
+BATCHED, VISION = Rules(batched=True), Rules(task_type="object_detection")
+CONTENTS: Final = {"INT32": "int_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
+CODES: Final = {"INT32": "i", "INT64": "q", "FP32": "f", "INT8": "b"}
+IMAGES = [b"\x89PNG\r\n\x1a\n-Ann", b"\x89PNG\r\n\x1a\n-Bob"]
+TYPED: dict[str, Tensors] = {
+    "rows like their shape": [("INT32", [2, 2], [2, 2, 2, 2])],
+    "rows of zeros": [("INT32", [10, 1], [2, *[0] * 9])],
+    "rows of two tensors": [("INT32", [3, 1], [1, 2, 3]), ("INT32", [3, 1], [2, 3, 1])],
+    "rows of floats": [("FP32", [2, 2], [0.0, 0.0, 0.0, 1.5])],
+    "texts like a name": [("BYTES", [3], [b"m", b"t0", b"BYTES"])],
+    "texts of two tensors": [("BYTES", [2], [b"a", b"b"]), ("BYTES", [2], [b"b", b"a"])],
+    "several texts a row": [("BYTES", [2, 2], [b"a", b"b", b"b", b"c"])],
+    "images": [("BYTES", [2], IMAGES)],
+}
+RAW: dict[str, Tensors] = {
+    "rows like their shape": [("INT8", [2, 2], [2, 2, 2, 2])],
+    "rows of two tensors": [("INT64", [2], [1, 2]), ("INT32", [2, 2], [2, 0, 1, 0])],
+    "texts": [("BYTES", [2], [b"t0", b"Bob"])],
+    "images": [("BYTES", [1], IMAGES[:1]), ("BYTES", [1], IMAGES[1:])],
+}
+BATCHES = [
+    *((name, tensors, False) for name, tensors in TYPED.items()),
+    *((name, tensors, True) for name, tensors in RAW.items()),
+]
+ROWS = st.lists(st.integers(0, 3), min_size=2, max_size=8).map(
+    lambda column: [("INT32", [-1, 1], column), ("INT32", [-1, 1], column[::-1])]
+)
+
+
+def infer(tensors: Tensors, rules: Rules, *, raw: bool) -> Asked:
+    made = message("inference.ModelInferRequest")(model_name="m")
+    for at, (datatype, shape, values) in enumerate(tensors):
+        added = made.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
+        if raw:
+            made.raw_input_contents.append(_packed(datatype, values))
+        else:
+            getattr(added.contents, CONTENTS[datatype]).extend(values)
+    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=rules)
+
+
+def _packed(datatype: str, values: Sequence[Any]) -> bytes:
+    if datatype == "BYTES":
+        return b"".join(len(each).to_bytes(4, "little") + each for each in values)
+    return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
+
+
+def with_other_values(tensors: Tensors) -> Tensors:
+    """As large, with values that are nowhere else in the message."""
+    return [
+        (datatype, shape, [_other(at, each) for at, each in enumerate(values)])
+        for datatype, shape, values in tensors
+    ]
+
+
+def _other(number: int, value: Any) -> Any:
+    if isinstance(value, bytes):
+        return bytes([0xF0 + number]) * len(value)
+    return type(value)(100 + number)
+
+
+def rest(asked: Asked) -> bytes:
+    """The text of the message that is stored with the first inference."""
+    capture = captured(asked)
+    assert len(capture.data) > 1
+    assert capture.again() == asked.messages
+    return _text(capture.request["messages"][0])
+
+
+def _text(parts: Sequence[Any]) -> bytes:
+    texts = [part for part in parts if isinstance(part, str) or "base64" in part]
+    return b"".join(bytes_of(part, {}, {}) for part in texts)
+
+
+@pytest.mark.parametrize(("name", "tensors", "raw"), BATCHES)
+def test_the_rest_of_a_message_has_no_value(name: str, tensors: Tensors, raw: bool) -> None:
+    rules = VISION if name == "images" else BATCHED
+    others = with_other_values(tensors)
+    assert rest(infer(tensors, rules, raw=raw)) == rest(infer(others, rules, raw=raw))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(ROWS, st.booleans())
+def test_the_rest_of_a_message_is_the_same_for_any_rows(tensors: Tensors, raw: bool) -> None:
+    others = with_other_values(tensors)
+    assert rest(infer(tensors, BATCHED, raw=raw)) == rest(infer(others, BATCHED, raw=raw))
+
+
+def test_a_message_with_a_value_of_no_datum_is_not_kept() -> None:
+    """Of a text with arguments the text alone is the datum."""
+    tensors: Tensors = [("BYTES", [2], [b"Ann", b"Bob"]), ("INT32", [2], [71001, 71002])]
+    request = captured(infer(tensors, BATCHED, raw=False)).request
+    assert request["messages"] is None
+    assert "cannot be told" in request["why"]
