@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from inference_store.grpc_messages import message
 from inference_store.proxy.capture.kept_request import rebuilt
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.work import Work
@@ -82,6 +83,12 @@ def _exchange(asked: Asked) -> Exchange:
         method=asked.path,
         **changes,
     )
+
+
+def run(*items: dict[str, bytes]) -> bytes:
+    """OMI's request of these items: files by name."""
+    inputs = [message("InputItem")(input=item) for item in items]
+    return bytes(message("RunRequest")(inputs=inputs).SerializeToString())
 
 
 def is_rebuilt(asked: Asked) -> None:

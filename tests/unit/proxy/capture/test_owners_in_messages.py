@@ -12,7 +12,7 @@ from inference_store.grpc_messages import message
 from inference_store.proxy.capture.kept_request.parts import bytes_of
 from inference_store.proxy.rules import Rules
 
-from .rebuilding import INFER, Asked, captured
+from .rebuilding import INFER, Asked, captured, run
 
 Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
 """The datatype, shape and values of each."""
@@ -109,3 +109,13 @@ def test_a_message_with_a_value_of_no_datum_is_not_kept() -> None:
     request = captured(infer(tensors, BATCHED, raw=False)).request
     assert request["messages"] is None
     assert "cannot be told" in request["why"]
+
+
+def test_file_names_stand_with_their_item() -> None:
+    items = [{f"{name}.txt": b"a text", f"{name}.id": b"b"} for name in ("Ann", "Bob", "Eve")]
+    capture = captured(Asked("omi", "/ModzyModel/Run", [run(*items)], b""))
+    assert capture.again() == [run(*items)]
+    first, *others = (each["request"] for each in capture.documents)
+    texts = [_text(first["messages"][0]), *(_text(each["parts"]) for each in others)]
+    for name, owner in (("Ann", 0), ("Bob", 1), ("Eve", 2)):
+        assert [at for at, each in enumerate(texts) if name.encode() in each] == [owner]

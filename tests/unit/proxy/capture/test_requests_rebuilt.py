@@ -16,7 +16,7 @@ from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.rules import Rules
 from tests.exchanges import png
 
-from .rebuilding import INFER, STREAM, Asked, captured, is_rebuilt
+from .rebuilding import INFER, STREAM, Asked, captured, is_rebuilt, run
 
 IMAGE = png(5, 4)
 LARGE = 400_000
@@ -81,11 +81,6 @@ def grpc_request(tensors: Sequence[tuple[str, Any]], *, raw: bool) -> bytes:
         else:
             getattr(tensor.contents, f"{names[datatype]}_contents").extend(content)
     return bytes(made.SerializeToString())
-
-
-def run(*items: dict[str, bytes]) -> bytes:
-    inputs = [message("InputItem")(input=item) for item in items]
-    return bytes(message("RunRequest")(inputs=inputs).SerializeToString())
 
 
 def _of_v2(tensors: list[dict[str, Any]], write: Callable[[Any], bytes], rules: Rules) -> Asked:

@@ -21,10 +21,12 @@ from typing import Any, Final
 from inference_store.proxy.capture.request_headers import kept_headers, kept_query
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.content_encoding import decoded
+from inference_store.proxy.protocols.omi import RUN
 
 from .owners import owned_spans
 from .parts import Splitter, bytes_of, size_of
-from .search import Hole
+from .run_items import run_items
+from .search import Hole, OwnedSpan
 from .telling import holes_in_contents, holes_of
 from .tensor_contents import tensor_contents
 
@@ -88,7 +90,7 @@ def _messages(
     if bodies is None:
         return "the body's content coding cannot be undone"
     holes = _holes(exchange, bodies, data)
-    owned = None if holes is None else owned_spans(bodies, holes, metadata)
+    owned = None if holes is None else _owned(exchange, bodies, holes, metadata)
     if holes is None or owned is None:
         return "a datum of the batch cannot be told from the rest of the body"
     splitter = Splitter(len(data))
@@ -107,6 +109,18 @@ def _holes(
     contents = tensor_contents(bodies[0])
     holes = None if contents is None else holes_in_contents(bodies[0], contents, data)
     return None if holes is None else [holes]
+
+
+def _owned(
+    exchange: Exchange,
+    bodies: Sequence[bytes],
+    holes: Sequence[Sequence[Hole]],
+    metadata: Sequence[Sequence[bytes]],
+) -> list[list[OwnedSpan]] | None:
+    if len(metadata) == 1 or len(bodies) != 1 or exchange.path != RUN:
+        return owned_spans(bodies, holes, metadata)
+    items = run_items(bodies[0])
+    return None if items is None else [items]
 
 
 def _bodies(exchange: Exchange, limit: int) -> list[bytes] | None:

@@ -4,6 +4,7 @@ with that inference, and are erased with it.
 | request | what belongs to an inference |
 |---|---|
 | a stream | its message |
+| `Run` of OMI | its input item, file names and all (run_items.py) |
 | JSON, or lines of JSON | the largest value that holds its datum and no other |
 | a list of V2 that holds no datum, one or more items for each inference | its items |
 | anything else | the metadata that the first inference does not have |
