@@ -28,6 +28,7 @@ TYPED: dict[str, Tensors] = {
     "texts like a name": [("BYTES", [3], [b"m", b"t0", b"BYTES"])],
     "texts of two tensors": [("BYTES", [2], [b"a", b"b"]), ("BYTES", [2], [b"b", b"a"])],
     "several texts a row": [("BYTES", [2, 2], [b"a", b"b", b"b", b"c"])],
+    "several texts in many rows": [("BYTES", [200, 2], [b"%d" % (at % 9) for at in range(400)])],
     "images": [("BYTES", [2], IMAGES)],
 }
 RAW: dict[str, Tensors] = {
@@ -72,7 +73,7 @@ def with_other_values(tensors: Tensors) -> Tensors:
 
 def _other(number: int, value: Any) -> Any:
     if isinstance(value, bytes):
-        return bytes([0xF0 + number]) * len(value)
+        return bytes([0xF0 + number % 15]) * len(value)
     return type(value)(100 + number)
 
 
@@ -112,9 +113,10 @@ def test_a_message_with_a_value_of_no_datum_is_not_kept() -> None:
 
 
 def test_file_names_stand_with_their_item() -> None:
-    items = [{f"{name}.txt": b"a text", f"{name}.id": b"b"} for name in ("Ann", "Bob", "Eve")]
-    capture = captured(Asked("omi", "/ModzyModel/Run", [run(*items)], b""))
-    assert capture.again() == [run(*items)]
+    items = [{f"{name}.txt": b"a text", f"{name}.id": b"1"} for name in ("Ann", "Bob", "Eve")]
+    asked = Asked("omi", "/ModzyModel/Run", [run(*items)], b"")
+    capture = captured(asked)
+    assert capture.again() == asked.messages
     first, *others = (each["request"] for each in capture.documents)
     texts = [_text(first["messages"][0]), *(_text(each["parts"]) for each in others)]
     for name, owner in (("Ann", 0), ("Bob", 1), ("Eve", 2)):

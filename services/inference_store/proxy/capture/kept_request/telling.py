@@ -80,7 +80,7 @@ def _starts(contents: Sequence[Contents]) -> list[_Start]:
     starts, at = [], 0
     for each in contents:
         known = (each.reading,) if each.reading in OF_NUMBERS else OF_NUMBERS
-        starts.append(_Start((at, 0), ("bytes",), known))
+        starts.append(_Start((at, 0), (), known))
         at += len(each.spans)
     return starts
 
@@ -155,7 +155,8 @@ class _Telling:
             return self._part(span, *self._start.of_numbers)
         items = list(json_spans.items(self._datum, span))
         are_objects = self._datum[items[0].start : items[0].start + 1] == b"{"
-        if len(items) > 1 and not are_objects and self._part(span, *self._start.of_texts):
+        spelt = () if are_objects or len(items) < 2 else self._start.of_texts
+        if spelt and self._part(span, *spelt):
             return True
         return self._values(items, levels - 1)
 
