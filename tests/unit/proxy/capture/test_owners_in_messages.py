@@ -4,6 +4,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from .rebuilding import INFER, Asked, captured, run
 
 Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
 """The datatype, shape and values of each."""
+NAMES = ("Ann", "Bob", "Eve")
 BATCHED, VISION = Rules(batched=True), Rules(task_type="object_detection")
 CONTENTS: Final = {"INT32": "int_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
 CODES: Final = {"INT32": "i", "INT64": "q", "FP32": "f", "INT8": "b"}
@@ -113,11 +115,14 @@ def test_a_message_with_a_value_of_no_datum_is_not_kept() -> None:
 
 
 def test_file_names_stand_with_their_item() -> None:
-    items = [{f"{name}.txt": b"a text", f"{name}.id": b"1"} for name in ("Ann", "Bob", "Eve")]
+    items = [{f"{name}.txt": b"a text", f"{name}.id": b"1"} for name in NAMES]
     asked = Asked("omi", "/ModzyModel/Run", [run(*items)], b"")
     capture = captured(asked)
     assert capture.again() == asked.messages
+    for at, document in enumerate(capture.documents):
+        metadata = orjson.dumps({**document, "request": None})
+        assert not [each for each in NAMES if each.encode() in metadata], at
     first, *others = (each["request"] for each in capture.documents)
     texts = [_text(first["messages"][0]), *(_text(each["parts"]) for each in others)]
-    for name, owner in (("Ann", 0), ("Bob", 1), ("Eve", 2)):
+    for owner, name in enumerate(NAMES):
         assert [at for at, each in enumerate(texts) if name.encode() in each] == [owner]

@@ -132,6 +132,8 @@ def _standard(request: Any, answer: Any) -> dict[str, Any]:
     told = {} if answer is None else {"status_code": answer.status_code}
     if request is None:
         return told
-    names = sorted({name for item in request.inputs for name in item.input})
+    # Metadata of every inference: a name that only some items have may tell of their persons.
+    names = [set(item.input) for item in request.inputs]
+    shared = sorted(set.intersection(*names)) if names else []
     flags = {"detect_drift": request.detect_drift, "explain": request.explain}
-    return {**told, **flags, "input_files": names}
+    return {**told, **flags, "input_files": shared}
