@@ -85,7 +85,8 @@ def check_versions(s3: S3, bucket: str, wanted: Collection[str]) -> None:
     found = [one for one in listed if not str(one.object_name).startswith(_OWN)]
     names = {str(one.object_name) for one in found}
     assert not set(wanted) - names, "objects of what is kept are gone"
-    assert not names - set(wanted), "objects of what is erased are there"
+    left = sorted(names - set(wanted))
+    assert not left, f"{len(left)} objects of what is erased are there: {left[:20]}"
     assert [one.object_name for one in found if one.is_delete_marker] == []
 
 
