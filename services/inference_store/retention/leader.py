@@ -96,7 +96,7 @@ class Leader:
         self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
 
     async def begin(self) -> None:
-        """Runs that a dead process left begin anew, and labels that it left go."""
+        """Restart the runs of a process that died, and remove the unused labels that it left."""
         async with self._engine.begin() as connection:
             await runs.interrupted(connection)
             models = await registrations.every_model(connection)

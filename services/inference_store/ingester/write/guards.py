@@ -22,7 +22,7 @@ class RegistrationGone(Exception):
 
 
 class LabelsGone(RegistrationGone):
-    """A label was removed, for nothing had it: read the events again, which makes it anew."""
+    """An unused label was removed while it was being used: read the events again, to create it."""
 
 
 class ErasedMeanwhile(Exception):

@@ -30,7 +30,7 @@ class Indexable:
 
     @property
     def all_flags(self) -> tuple[str, ...]:
-        """What was noted of it by whoever read it: the event, the blobs, metadata, predictions."""
+        """The problems that its readers noted: of the event, blobs, metadata and predictions."""
         event, metadata, predictions = self.event, self.metadata, self.predictions
         return (*event.flags, *self.flags, *metadata.flags, *predictions.flags)
 
