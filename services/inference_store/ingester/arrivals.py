@@ -78,6 +78,7 @@ async def _sort_candidates(
     now = datetime.now(UTC)
     waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
     stored = await inferences.stored(connection, waiting) if waiting else set()
+    erased_at = await tombstones.times(connection, erased.intersection(waiting))
     expired: list[tuple[Read, Indexable]] = []
     again: list[Indexable] = []
     seen = set()
@@ -89,7 +90,7 @@ async def _sort_candidates(
             found.settled.append((read, Outcome.DUPLICATE))
         elif item.identity in erased:
             # what was erased stays so; but its objects, should there be any again, are evidence
-            if not _held(in_force, read, item, now):
+            if not _held(_in_doubt(in_force, erased_at.get(item.identity)), read, item, now):
                 again.append(item)
             found.settled.append((read, Outcome.ERASED_AGAIN))
         elif claimed.intersection(_keys(item)):
@@ -127,6 +128,15 @@ def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) ->
     else:
         cutoffs = chain.decide(facts_of(item, indexed_at=now), now, item.all_flags)
     return cutoffs.expired(item.event.received_at)
+
+
+def _in_doubt(in_force: Sequence[Hold], erased_at: datetime | None) -> Sequence[Hold]:
+    """The holds that may keep what comes again. Of what lacks a blob, and so the facts, those alone
+    that are younger than its erasure: an older one did not keep it then. Else the rest of what an
+    eraser deletes while a producer writes it again would stay, with no row to name it."""
+    if erased_at is None:
+        return in_force
+    return [one for one in in_force if one.in_force_at > erased_at]
 
 
 def _held(in_force: Sequence[Hold], read: Read, item: Indexable, now: datetime) -> bool:

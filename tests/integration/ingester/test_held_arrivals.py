@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from uuid import UUID, uuid4
 
 import pytest
 from sqlalchemy import insert, select
@@ -95,3 +96,39 @@ async def test_the_objects_of_what_was_erased_stay_where_a_hold_keeps_them(
         marked = set((await connection.execute(select(erasing.c.uid))).scalars())
     assert [outcome for _, outcome in found.settled] == [Outcome.ERASED_AGAIN] * 2
     assert marked == {items[1].event.uid}
+
+
+async def test_what_was_erased_and_lacks_a_blob_is_erased_again_though_an_older_hold_is_in_doubt(
+    engine: AsyncEngine, model: int
+) -> None:
+    """An eraser deleted a part of what a producer was writing again: the rest would stay."""
+    await place(engine, model, "camera = 'held'")
+    async with engine.begin() as connection:
+        tomb, claimed, marked = [
+            await _read(connection, camera) for camera in ("other", "claimed", "marked")
+        ]
+        await connection.execute(insert(tombstone), [{"model": model, "uid": tomb.event.uid}])
+        marks = [
+            {"model": model, "uid": item.event.uid, "scope": "inference", "erasure": uuid4()}
+            | {"claimed_at": at}
+            for item, at in ((claimed, NOW + timedelta(minutes=1)), (marked, None))
+        ]
+        await connection.execute(insert(erasing), marks)
+    assert await _queued(engine, tomb, claimed, marked) == {tomb.event.uid, claimed.event.uid}
+    await place(engine, model, "camera = 'of a younger hold'")
+    assert await _queued(engine, tomb) == set()
+
+
+async def _queued(engine: AsyncEngine, *items: Indexable) -> set[UUID]:
+    """What becomes of these, redelivered without their metadata: those that are queued anew."""
+    names = [
+        MissingBlob("s3://bucket/m", "model", item.event.inference_id, item=item) for item in items
+    ]
+    async with engine.begin() as connection:
+        before = set((await connection.execute(select(erasing.c.erasure))).scalars())
+        found = await _sorted(connection, *names)
+        fresh = select(erasing.c.uid).where(erasing.c.erasure.not_in(before))
+        queued = set((await connection.execute(fresh)).scalars())
+        await connection.rollback()
+    assert [outcome for _, outcome in found.settled] == [Outcome.ERASED_AGAIN] * len(items)
+    return queued

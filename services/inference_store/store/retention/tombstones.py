@@ -69,6 +69,23 @@ async def since(
     return set((await connection.execute(query)).scalars())
 
 
+async def times(
+    connection: AsyncConnection, identities: Iterable[Identity]
+) -> dict[Identity, datetime]:
+    """When each was erased last, or its objects were claimed to be; without what was erased with a
+    span of time."""
+    found: dict[Identity, datetime] = {}
+    for model, uids in by_model(identities):
+        gone = select(tombstone.c.uid, tombstone.c.erased_at.label("at"))
+        claimed = select(erasing.c.uid, func.max(erasing.c.claimed_at).label("at"))
+        claimed = claimed.where(erasing.c.scope == "inference", erasing.c.claimed_at.is_not(None))
+        for query, table in ((gone, tombstone), (claimed.group_by(erasing.c.uid), erasing)):
+            for row in await connection.execute(query.where(among(table, model, uids))):
+                known = found.get((model, row.uid), row.at)
+                found[model, row.uid] = max(known, row.at)
+    return found
+
+
 async def forget(
     connection: AsyncConnection, *, older_than_seconds: float, limit: int = _FORGOTTEN
 ) -> int:
