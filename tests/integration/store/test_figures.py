@@ -1,6 +1,7 @@
 """The figures of the gauges are those of the tables; books that do not close are seen."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy import text
@@ -40,14 +41,19 @@ async def test_time_without_partitions_ends_what_is_ahead(engine: AsyncEngine, g
     assert found.ahead_seconds == pytest.approx(3600 if gap else 7200, abs=60)
 
 
-async def test_the_next_span_is_made_an_hour_ahead_and_not_before(engine: AsyncEngine) -> None:
-    assert not await partitions.make_ahead(engine, target=1000)  # nothing is in use
-    now = datetime.now(UTC)
+@pytest.mark.parametrize(("clock", "spans"), [("12:00", 2), ("23:25", 3)])
+async def test_the_next_span_is_made_an_hour_ahead_and_not_before(
+    engine: AsyncEngine, clock: str, spans: int
+) -> None:
+    """A span ends at midnight at the latest: where that is near, one more is made."""
+    now = datetime.combine(datetime.now(UTC), time.fromisoformat(clock), UTC)
+    make_ahead = partial(partitions.make_ahead, engine, target=1000, at=now)
+    assert not await make_ahead()  # nothing is in use
     async with engine.begin() as connection:
         await lock_catalogue(connection)
         span = Span.between(now - timedelta(hours=20), now + timedelta(minutes=30))
         await partitions.create(connection, span)
-    assert await partitions.make_ahead(engine, target=1000)
-    assert not await partitions.make_ahead(engine, target=1000)  # it is there
+    assert await make_ahead()
+    assert not await make_ahead()  # it is there
     async with engine.connect() as connection:
-        assert (await figures.of_spans(connection)).spans == 2
+        assert (await figures.of_spans(connection)).spans == spans

@@ -39,12 +39,13 @@ async def make_missing(engine: AsyncEngine, instants: Sequence[datetime], *, tar
     return known
 
 
-async def make_ahead(engine: AsyncEngine, *, target: int) -> bool:
-    """Make spans until they reach further than AHEAD; where none is in use, none. Whether it did.
+async def make_ahead(engine: AsyncEngine, *, target: int, at: datetime | None = None) -> bool:
+    """Make spans until they reach further than AHEAD from now, or `at`; where none is in use, none.
+    Whether it did.
 
     One may not be enough: a span ends at a border of its width, minutes after it begins.
     """
-    now, made = datetime.now(UTC), False
+    now, made = at or datetime.now(UTC), False
     while True:
         async with engine.connect() as connection:
             end = _end(Spans(await spans(connection, closed=True)), now)
