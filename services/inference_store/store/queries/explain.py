@@ -12,12 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Executable, Row
+from sqlalchemy import CursorResult, Executable, Row
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
 
-from .building import Built
+from .building import Built, recently_compiled
 
 # Later steps are not planned once more, and told as one.
 MOST_STEPS = 50
@@ -118,18 +118,23 @@ async def watched(connection: AsyncConnection, built: Built, what: str) -> Seque
     """The statement's rows; planned and noted where the query is being explained."""
     current = _CURRENT.get()
     if current is None:
-        return (await connection.execute(built.statement)).all()
+        return (await _execute(connection, built.statement)).all()
     plan = None
     if built.explained is not None:
-        plan = plan_of((await connection.execute(built.explained)).scalar_one())
+        plan = plan_of((await _execute(connection, built.explained)).scalar_one())
     began, found = time.perf_counter(), None
     try:
-        rows = (await connection.execute(built.statement)).all()
+        rows = (await _execute(connection, built.statement)).all()
         one = plan is not None and plan.counts and len(rows) == 1
         found = int(rows[0][-1] or 0) if one else len(rows)
     finally:
         current.add(what, plan, found, time.perf_counter() - began)
     return rows
+
+
+async def _execute(connection: AsyncConnection, statement: Executable) -> CursorResult[Any]:
+    options = {"compiled_cache": recently_compiled()}
+    return await connection.execute(statement, execution_options=options)
 
 
 class Explain(Executable, ClauseElement):
