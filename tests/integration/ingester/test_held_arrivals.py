@@ -111,7 +111,7 @@ async def test_what_was_erased_and_lacks_a_blob_is_erased_again_though_an_older_
         marks = [
             {"model": model, "uid": item.event.uid, "scope": "inference", "erasure": uuid4()}
             | {"claimed_at": at}
-            for item, at in ((claimed, NOW + timedelta(minutes=1)), (marked, None))
+            for item, at in ((claimed, NOW + timedelta(days=1)), (marked, None))
         ]
         await connection.execute(insert(erasing), marks)
     assert await _queued(engine, tomb, claimed, marked) == {tomb.event.uid, claimed.event.uid}
