@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons integration acceptance e2e properties mutations faults faults-steps \
-	bench-once bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
+	bench-once bench-api bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
 	clean
 
 help: ## Print every target and what it does.
@@ -140,6 +140,9 @@ bench-rebuild: servers ## Measure indexing again from the bucket alone beside in
 
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale
+
+bench-api: servers ## Measure a request's way through the api beside a bare route of asyncpg and orjson.
+	@$(BIN)/python -m benchmarks.api
 
 bench-neighbours: $(DEV_STAMP) ## Measure what a caller of hostile bodies does to another's answers.
 	@$(BIN)/python -m benchmarks.neighbours
