@@ -112,6 +112,7 @@ class Writing:
             [each.data for each in self._inferences],
             [each.metadata for each in self._inferences],
             self._work.rules.metadata_headers,
+            division=self._reading.division,
             limit=self._form.limit,
         )
         if self._redactor.keeps_body(self._exchange.transport):

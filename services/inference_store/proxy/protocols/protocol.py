@@ -14,6 +14,9 @@ from .problems import Problem
 
 Kind: TypeAlias = Literal["infer", "stream"]
 """`stream`: the answer comes in parts (SSE, gRPC messages)."""
+Division: TypeAlias = Literal["inputs", "rows", "elements"]
+"""What an inference has of V2's tensors: one of them, or an element of one of BYTES; a row of each;
+an element of each, whatever its datatype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ class Reading:
     """The error text of the answer."""
     standard: Mapping[str, Any] = field(default_factory=dict)
     """Standard metadata that the protocol knows: prompts, tokens, timings; JSON values."""
+    division: Division | None = None
+    """How tensors became several inferences; None: they did not, or there are no tensors."""
     not_split: bool = False
     """It may be a batch, and is one inference all the same."""
     problem: Problem | None = None

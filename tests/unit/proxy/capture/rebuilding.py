@@ -30,6 +30,7 @@ class Asked(NamedTuple):
     answer: bytes = b"{}"
     headers: Headers = ()
     rules: Rules = Rules()
+    answer_headers: Headers = ()
 
 
 class Captured(NamedTuple):
@@ -71,7 +72,12 @@ def _exchange(asked: Asked) -> Exchange:
     body = Body(parts=asked.messages, size=sum(map(len, asked.messages)))
     if PROTOCOLS[asked.protocol].transport == "rest":
         return exchange(
-            b"", asked.answer, path=asked.path, request=body, request_headers=asked.headers
+            b"",
+            asked.answer,
+            path=asked.path,
+            request=body,
+            request_headers=asked.headers,
+            response_headers=[("content-type", "application/json"), *asked.answer_headers],
         )
     changes: dict[str, Any] = {"http_status": None, "grpc_code": 0}
     return exchange(

@@ -104,5 +104,6 @@ def test_no_object_tells_of_another_inference(name: str) -> None:
     for index, document in enumerate(capture.documents):
         for other in {*range(len(NAMES))} - {index}:
             text = orjson.dumps(document)
-            secrets = (f"data-{NAMES[other]}", f"subject-{NAMES[other]}", str(AGES[other]))
+            name = NAMES[other]
+            secrets = (f"data-{name}", f"subject-{name}", f"n-{name}", str(AGES[other]))
             assert not [each for each in secrets if each.encode() in text], (index, other)

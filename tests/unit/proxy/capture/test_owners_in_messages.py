@@ -1,26 +1,14 @@
 """A batch in one gRPC message: no object holds a value of another inference."""
 
-import struct
-from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
-
 import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inference_store.grpc_messages import message
-from inference_store.proxy.capture.kept_request.parts import bytes_of
-from inference_store.proxy.rules import Rules
+from .rebuilding import Asked, captured, run
+from .tensor_batches import BATCHED, VISION, Tensors, infer, text_of, with_other_values
 
-from .rebuilding import INFER, Asked, captured, run
-
-Tensors: TypeAlias = Sequence[tuple[str, Sequence[int], Sequence[Any]]]
-"""The datatype, shape and values of each."""
 NAMES = ("Ann", "Bob", "Eve")
-BATCHED, VISION = Rules(batched=True), Rules(task_type="object_detection")
-CONTENTS: Final = {"INT32": "int_contents", "FP32": "fp32_contents", "BYTES": "bytes_contents"}
-CODES: Final = {"INT32": "i", "INT64": "q", "FP32": "f", "INT8": "b"}
 IMAGES = [b"\x89PNG\r\n\x1a\n-Ann", b"\x89PNG\r\n\x1a\n-Bob"]
 TYPED: dict[str, Tensors] = {
     "rows like their shape": [("INT32", [2, 2], [2, 2, 2, 2])],
@@ -48,48 +36,12 @@ ROWS = st.lists(st.integers(0, 3), min_size=2, max_size=8).map(
 )
 
 
-def infer(tensors: Tensors, rules: Rules, *, raw: bool) -> Asked:
-    made = message("inference.ModelInferRequest")(model_name="m")
-    for at, (datatype, shape, values) in enumerate(tensors):
-        added = made.inputs.add(name=f"t{at}", datatype=datatype, shape=shape)
-        if raw:
-            made.raw_input_contents.append(_packed(datatype, values))
-        else:
-            getattr(added.contents, CONTENTS[datatype]).extend(values)
-    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=rules)
-
-
-def _packed(datatype: str, values: Sequence[Any]) -> bytes:
-    if datatype == "BYTES":
-        return b"".join(len(each).to_bytes(4, "little") + each for each in values)
-    return struct.pack(f"<{len(values)}{CODES[datatype]}", *values)
-
-
-def with_other_values(tensors: Tensors) -> Tensors:
-    """As large, with values that are nowhere else in the message."""
-    return [
-        (datatype, shape, [_other(at, each) for at, each in enumerate(values)])
-        for datatype, shape, values in tensors
-    ]
-
-
-def _other(number: int, value: Any) -> Any:
-    if isinstance(value, bytes):
-        return bytes([0xF0 + number % 15]) * len(value)
-    return type(value)(100 + number)
-
-
 def rest(asked: Asked) -> bytes:
     """The text of the message that is stored with the first inference."""
     capture = captured(asked)
     assert len(capture.data) > 1
     assert capture.again() == asked.messages
-    return _text(capture.request["messages"][0])
-
-
-def _text(parts: Sequence[Any]) -> bytes:
-    texts = [part for part in parts if isinstance(part, str) or "base64" in part]
-    return b"".join(bytes_of(part, {}, {}) for part in texts)
+    return text_of(capture.request["messages"][0])
 
 
 @pytest.mark.parametrize(("name", "tensors", "raw"), BATCHES)
@@ -123,6 +75,6 @@ def test_file_names_stand_with_their_item() -> None:
         metadata = orjson.dumps({**document, "request": None})
         assert not [each for each in NAMES if each.encode() in metadata], at
     first, *others = (each["request"] for each in capture.documents)
-    texts = [_text(first["messages"][0]), *(_text(each["parts"]) for each in others)]
+    texts = [text_of(first["messages"][0]), *(text_of(each["parts"]) for each in others)]
     for owner, name in enumerate(NAMES):
         assert [at for at, each in enumerate(texts) if name.encode() in each] == [owner]

@@ -21,18 +21,14 @@ from typing import Any, Final
 from inference_store.proxy.capture.request_headers import kept_headers, kept_query
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.content_encoding import decoded
-from inference_store.proxy.protocols.omi import RUN
+from inference_store.proxy.protocols.protocol import Division
 
-from .owners import owned_spans
+from .cuts import Undivided
 from .parts import Splitter, bytes_of, size_of
-from .run_items import run_items
-from .search import Hole, OwnedSpan
-from .telling import holes_in_contents, holes_of
-from .tensor_contents import tensor_contents
+from .told import told
 
 MOST_BYTES = 256 * 1024
 """A larger rest is not kept: the metadata blob has to stay readable."""
-_TENSORS: Final = "/inference.GRPCInferenceService/"
 _NONE: Final[Mapping[int, Sequence[Any]]] = MappingProxyType({})
 
 
@@ -42,10 +38,11 @@ def kept_requests(
     metadata: Sequence[Sequence[bytes]],
     allowed: Sequence[str],
     *,
+    division: Division | None = None,
     limit: int,
 ) -> list[dict[str, Any]]:
     """What is stored of a request with each inference. `data` and `metadata`: of each inference, in
-    order; `limit`: of a body without its coding."""
+    order; `division`: of tensors; `limit`: of a body without its coding."""
     request: dict[str, Any] = {
         "method": exchange.method,
         "path": exchange.path,
@@ -53,7 +50,7 @@ def kept_requests(
         "headers": kept_headers(exchange.request_headers, allowed),
         "messages": None,
     }
-    result = _messages(exchange, data, metadata, limit)
+    result = _messages(exchange, data, metadata, division, limit)
     if isinstance(result, str):
         return [request | {"why": result}, *({} for _ in data[1:])]
     messages, own = result
@@ -81,6 +78,7 @@ def _messages(
     exchange: Exchange,
     data: Sequence[bytes | None],
     metadata: Sequence[Sequence[bytes]],
+    division: Division | None,
     limit: int,
 ) -> tuple[list[list[Any]], list[list[Any]]] | str:
     """The parts of each message, and the own parts of each inference; or why there are none."""
@@ -89,38 +87,16 @@ def _messages(
     bodies = _bodies(exchange, limit)
     if bodies is None:
         return "the body's content coding cannot be undone"
-    holes = _holes(exchange, bodies, data)
-    owned = None if holes is None else _owned(exchange, bodies, holes, metadata)
-    if holes is None or owned is None:
-        return "a datum of the batch cannot be told from the rest of the body"
+    try:
+        holes, owned = told(exchange, bodies, data, metadata, division)
+    except Undivided as exc:
+        return str(exc)
     splitter = Splitter(len(data))
     messages = [splitter.split(*each) for each in zip(bodies, holes, owned, strict=True)]
     sizes = (sum(map(size_of, messages)), *map(size_of, splitter.own))
     if max(sizes) > MOST_BYTES:
         return f"the rest of the body is over {MOST_BYTES} bytes"
     return messages, splitter.own
-
-
-def _holes(
-    exchange: Exchange, bodies: Sequence[bytes], data: Sequence[bytes | None]
-) -> Sequence[Sequence[Hole]] | None:
-    if len(data) == 1 or len(bodies) != 1 or not exchange.path.startswith(_TENSORS):
-        return holes_of(bodies, data)
-    contents = tensor_contents(bodies[0])
-    holes = None if contents is None else holes_in_contents(bodies[0], contents, data)
-    return None if holes is None else [holes]
-
-
-def _owned(
-    exchange: Exchange,
-    bodies: Sequence[bytes],
-    holes: Sequence[Sequence[Hole]],
-    metadata: Sequence[Sequence[bytes]],
-) -> list[list[OwnedSpan]] | None:
-    if len(metadata) == 1 or len(bodies) != 1 or exchange.path != RUN:
-        return owned_spans(bodies, holes, metadata)
-    items = run_items(bodies[0])
-    return None if items is None else [items]
 
 
 def _bodies(exchange: Exchange, limit: int) -> list[bytes] | None:

@@ -14,6 +14,7 @@ from inference_store.proxy.protocols import content_encoding, event_stream
 from inference_store.proxy.protocols.problems import NAMES, Problem, joined, missing
 from inference_store.proxy.protocols.protocol import MOST_ERROR
 from inference_store.store.events import CaptureKind, CaptureSide
+from inference_store.store.json_spans import Span
 from inference_store.store.json_text import UnreadableJson, text_of
 
 from .documents import Document, NotV2, flat_request_of, request_of, response_of
@@ -72,6 +73,21 @@ def json_part(body: bytes, headers: Headers) -> int:
     if int(text) > len(body):
         raise NotV2(f"{JSON_LENGTH} is {text}, and the body has {len(body)} bytes")
     return int(text)
+
+
+def binary_spans(tensors: Sequence[Tensor], tail: Span) -> tuple[list[Span | None], int]:
+    """Where the bytes of each tensor stand in the tail of a body, and where the last one says that
+    it ends. None: they do not stand there."""
+    spans: list[Span | None] = []
+    at = tail.start
+    for tensor in tensors:
+        size = _size(tensor)
+        if tensor.data is not None or size is None or tail.start == tail.end:
+            spans.append(None)
+            continue
+        spans.append(Span(min(at, tail.end), min(at + size, tail.end)))
+        at += size
+    return spans, at
 
 
 def _plain(body: Body, headers: Headers, side: CaptureSide) -> Read:
@@ -163,19 +179,15 @@ def _with_bytes(
     tensors: Sequence[Tensor], tail: bytes, side: CaptureSide
 ) -> tuple[list[Tensor], Problem | None]:
     """The tensors, those with a size with their bytes of the tail."""
-    found, at, problem = [], 0, None
-    for tensor in tensors:
-        size = _size(tensor)
-        if tensor.data is not None or size is None or not tail:
-            found.append(tensor)
-            continue
-        raw = tail[at : at + size]
-        at += size
-        found.append(replace(tensor, raw=raw))
-    if at != len(tail):
-        sentence = f"binary data has {len(tail)} bytes, and the tensors say {at}"
-        problem = Problem(sentence, (side, "unreadable"))
-    return found, problem
+    spans, end = binary_spans(tensors, Span(0, len(tail)))
+    found = [
+        tensor if span is None else replace(tensor, raw=tail[slice(*span)])
+        for tensor, span in zip(tensors, spans, strict=True)
+    ]
+    if end == len(tail):
+        return found, None
+    sentence = f"binary data has {len(tail)} bytes, and the tensors say {end}"
+    return found, Problem(sentence, (side, "unreadable"))
 
 
 def _size(tensor: Tensor) -> int | None:

@@ -44,13 +44,14 @@ def split_items(request: InferRequest, response: InferResponse | None) -> Split:
     if inputs is None:
         return Split([Share(request.inputs, outputs)])
     if outputs is None:
-        return Split([Share(each, None) for each in inputs])
+        return Split([Share(each, None) for each in inputs], division="elements")
     answers = _turned(outputs)
     if answers is None or len(answers) != len(inputs):
         sentence = f"the outputs are not of {len(inputs)} items: kept as one inference"
         problem = Problem(sentence, ("response", "not_divided"))
         return Split([Share(request.inputs, outputs)], problem)
-    return Split([_share(*each) for each in zip(inputs, answers, strict=True)])
+    shares = [_share(*each) for each in zip(inputs, answers, strict=True)]
+    return Split(shares, division="elements")
 
 
 def _share(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Share:

@@ -65,6 +65,7 @@ def reading_of(
         ok=False if response is not None and response.error is not None else None,
         error=response.error if response else None,
         standard=_standard(asked, run, alone=len(inferences) == 1),
+        division=divided.division,
         not_split=divided.not_split and not stream,
         problem=joined(found),
     )

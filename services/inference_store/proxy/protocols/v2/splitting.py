@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.proxy.protocols.protocol import Model
+from inference_store.proxy.protocols.protocol import Division, Model
 from inference_store.store.task_types import task_type_of
 
 from .datum import image_in, single
@@ -49,6 +49,8 @@ class Split:
     problem: Problem | None = None
     not_split: bool = False
     """It may be a batch, and nobody said how to divide it."""
+    division: Division | None = None
+    """None: there is one share."""
 
 
 def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
@@ -56,29 +58,36 @@ def split(request: InferRequest, response: InferResponse | None, model: Model) -
     outputs = None if response is None or response.error is not None else response.outputs
     whole = Split([Share(request.inputs, outputs)])
     try:
-        inputs = _divided_inputs(request.inputs, outputs, model)
+        inputs, division = _divided_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
         problem = Problem(str(exc), ("request", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
     if not inputs or len(inputs) == 1:
         return replace(whole, not_split=_may_be_batch(request.inputs, outputs, model))
     if outputs is None:
-        return Split([Share(each, None) for each in inputs])
+        return Split([Share(each, None) for each in inputs], division=division)
     parts = _divided_outputs(outputs, inputs)
     if parts is None:
         sentence = f"{len(inputs)} inputs and {len(outputs)} outputs do not match: kept as one"
         problem = Problem(sentence, ("response", "not_divided"))
         return replace(whole, problem=problem, not_split=True)
-    return Split([Share(*each) for each in zip(inputs, parts, strict=True)])
+    shares = [Share(*each) for each in zip(inputs, parts, strict=True)]
+    return Split(shares, division=division)
 
 
 def _divided_inputs(
     inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
-) -> list[Sequence[Tensor]] | None:
-    """The inputs of each inference; None: they are one's."""
-    task_type = task_type_of(model.task_type)
+) -> tuple[list[Sequence[Tensor]] | None, Division]:
+    """The inputs of each inference, and how they were divided; None: they are one's."""
     if model.batched and (batch := _batch(inputs)) is not None:
-        return batch
+        return batch, "rows"
+    return _by_input(inputs, outputs, model), "inputs"
+
+
+def _by_input(
+    inputs: Sequence[Tensor], outputs: Sequence[Tensor] | None, model: Model
+) -> list[Sequence[Tensor]] | None:
+    task_type = task_type_of(model.task_type)
     if task_type.vision:
         return _vision(inputs)
     if task_type.read is None and outputs is not None and 1 < len(inputs) == len(outputs):

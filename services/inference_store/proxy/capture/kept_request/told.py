@@ -1,0 +1,85 @@
+"""What of a request is data, and what of the rest belongs to one inference."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from inference_store.proxy.exchange import Exchange
+from inference_store.proxy.protocols.omi import RUN
+from inference_store.proxy.protocols.protocol import Division
+
+from .binary_tensors import binary_tensors
+from .cuts import Undivided
+from .owners import owned_spans
+from .row_holes import RowHoles
+from .rows import Tensor
+from .run_items import run_items
+from .search import Hole, OwnedSpan
+from .shares import owned_by, shares_of
+from .telling import holes_in_contents, holes_of
+from .tensor_contents import tensor_contents
+
+_TENSORS: Final = "/inference.GRPCInferenceService/"
+_WHY: Final = "a datum of the batch cannot be told from the rest of the body"
+
+
+class Told(NamedTuple):
+    """Of each message, in order."""
+
+    holes: Sequence[Sequence[Hole]]
+    owned: Sequence[Sequence[OwnedSpan]]
+
+
+def told(
+    exchange: Exchange,
+    bodies: Sequence[bytes],
+    data: Sequence[bytes | None],
+    metadata: Sequence[Sequence[bytes]],
+    division: Division | None,
+) -> Told:
+    """Where data and what others own stand in each body; `data` and `metadata`: of each inference;
+    `division`: of V2's tensors. Raises Undivided: something of a batch is of nobody known."""
+    if division is not None and len(bodies) == 1 and exchange.transport == "rest":
+        tensors = binary_tensors(bodies[0], exchange.request_headers, division)
+        if tensors is not None:
+            return _of_tensors(bodies[0], tensors, data, division)
+    holes = _holes(exchange, bodies, data)
+    owned = None if holes is None else _owned(exchange, bodies, holes, metadata)
+    if holes is None or owned is None:
+        raise Undivided(_WHY)
+    return Told(holes, owned)
+
+
+def _of_tensors(
+    body: bytes, tensors: Sequence[Tensor], data: Sequence[bytes | None], division: Division
+) -> Told:
+    """Each datum in its own rows. Metadata of a tensor are in its description."""
+    shares = shares_of(body, tensors, division, len(data))
+    telling = RowHoles(body)
+    holes = [
+        hole
+        for index, (datum, share) in enumerate(zip(data, shares, strict=True))
+        for hole in (telling.find(index, datum, share.rows) if datum else ())
+    ]
+    return Told([sorted(holes, key=lambda hole: hole.start)], [owned_by(shares)])
+
+
+def _holes(
+    exchange: Exchange, bodies: Sequence[bytes], data: Sequence[bytes | None]
+) -> Sequence[Sequence[Hole]] | None:
+    if len(data) == 1 or len(bodies) != 1 or not exchange.path.startswith(_TENSORS):
+        return holes_of(bodies, data)
+    contents = tensor_contents(bodies[0])
+    holes = None if contents is None else holes_in_contents(bodies[0], contents, data)
+    return None if holes is None else [holes]
+
+
+def _owned(
+    exchange: Exchange,
+    bodies: Sequence[bytes],
+    holes: Sequence[Sequence[Hole]],
+    metadata: Sequence[Sequence[bytes]],
+) -> Sequence[Sequence[OwnedSpan]] | None:
+    if len(metadata) == 1 or len(bodies) != 1 or exchange.path != RUN:
+        return owned_spans(bodies, holes, metadata)
+    items = run_items(bodies[0])
+    return None if items is None else [items]

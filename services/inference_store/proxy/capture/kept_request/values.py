@@ -1,0 +1,64 @@
+"""The values of a tensor: raw bytes, or a JSON list."""
+
+import re
+from itertools import islice
+from typing import Final
+
+from inference_store.proxy.protocols.protocol import Division
+from inference_store.proxy.protocols.v2.tensors import BYTES, CODES, bytes_elements
+from inference_store.store import json_spans
+from inference_store.store.json_spans import Span
+
+from .cuts import Undivided, cut_bytes, cut_list
+from .rows import LIST, TEXTS, Packed, Separate, Value, Values
+
+_MOST_VALUES: Final = 10_000
+"""Values of a tensor that stand each by itself."""
+_LAYERS: Final = 8
+"""Lists of one list that are opened to come to the elements, as where a request is read."""
+_LENGTH: Final = 4
+_NESTED: Final = re.compile(rb'["\[{]')
+
+
+def raw_values(body: bytes, span: Span, datatype: str, division: Division) -> Values:
+    """Those of raw bytes; of BYTES each behind its length. Raises Undivided."""
+    has_lengths = datatype == BYTES or division == "elements"
+    elements = bytes_elements(body[slice(*span)]) if has_lengths else None
+    if elements is None:
+        return Packed(span, datatype if datatype in CODES else "bytes", cut_bytes)
+    expect_few(len(elements))
+    values, at = [], span.start
+    for element in elements:
+        start, end = at + _LENGTH, at + _LENGTH + len(element)
+        values.append(Value(Span(at, end), Span(start, end)))
+        at = end
+    return Separate(values, TEXTS)
+
+
+def json_values(body: bytes, span: Span, datatype: str, division: Division) -> Values:
+    """Those of `data`, nested or flat. Raises Undivided."""
+    if division == "elements" or (division == "inputs" and datatype == BYTES):
+        span = _opened(body, span)
+    if not body.startswith(b"[", span.start):
+        return Separate([Value(span, span)], LIST)
+    is_flat = _NESTED.search(body, span.start + 1, span.end) is None
+    if is_flat and datatype != BYTES and division != "elements":
+        return Packed(span, LIST, cut_list)
+    items = list(islice(json_spans.items(body, span), _MOST_VALUES + 1))
+    expect_few(len(items))
+    return Separate([Value(each, each) for each in items], LIST)
+
+
+def expect_few(count: int) -> None:
+    """Raise Undivided for more values than are told one by one."""
+    if count > _MOST_VALUES:
+        raise Undivided(f"a tensor has more than {_MOST_VALUES} values that stand by themselves")
+
+
+def _opened(body: bytes, span: Span) -> Span:
+    for _ in range(_LAYERS):
+        items = list(islice(json_spans.items(body, span), 2))
+        if len(items) != 1 or not body.startswith(b"[", items[0].start):
+            break
+        span = items[0]
+    return span

@@ -1,0 +1,146 @@
+"""A batch in REST's binary form: no object holds a value of another inference."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from inference_store.proxy.rules import Rules
+
+from .rebuilding import Asked, captured
+from .tensor_batches import (
+    BATCHED,
+    VISION,
+    Tensors,
+    binary,
+    each_is_alone,
+    of_head,
+    packed,
+    stored,
+    tables,
+    with_other_inputs,
+    with_other_rows,
+)
+
+QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+ROWS: dict[str, tuple[Tensors, int]] = {
+    "rows like the JSON's text": ([("INT8", [2, 2], [0x20, 0x22, 0x20, 0x22])], 2),
+    "rows like each other": ([("INT32", [4, 1], [1, 1, 2, 1])], 4),
+    "texts like names": ([("BYTES", [3], [b"t0", b"BYTES", b"4"])], 3),
+    "several texts a row": ([("BYTES", [2, 2], [b"a", b"b", b"b", b"name"])], 2),
+    "texts beside numbers": ([("BYTES", [2], [b"Ann", b"Bob"]), ("INT32", [2], [1, 2])], 2),
+    "tensors like each other": ([("INT32", [2], [1, 2]), ("INT32", [2], [2, 1])], 2),
+    "rows of one byte": ([("INT8", [4], [123, 34, 91, 48]), ("INT8", [4], [48, 49, 50, 51])], 4),
+}
+INPUTS: dict[str, Tensors] = {
+    "texts like names": [("BYTES", [1], [b"t0"]), ("BYTES", [1], [b"size"])],
+    "numbers like the JSON's text": [("INT8", [2], [0x20, 0x22]), ("INT8", [2], [0x22, 0x3A])],
+    "numbers of as many rows as inputs": [("INT8", [2], [1, 2]), ("INT8", [2], [3, 4])],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_object_does_not_depend_on_another_row(name: str) -> None:
+    tensors, count = ROWS[name]
+    each_is_alone(partial(binary, rules=BATCHED), tensors, count, with_other_rows)
+
+
+@pytest.mark.parametrize("as_json", [[0], [1]])
+def test_tensors_may_stand_in_the_json_too(as_json: Sequence[int]) -> None:
+    tensors: Tensors = [
+        ("BYTES", [3], [b"t0", b"[1", b"t0"]),
+        ("INT32", [3, 2], [3, 2, 1, 3, 3, 3]),
+    ]
+    write = partial(binary, rules=BATCHED, as_json=as_json)
+    each_is_alone(write, tensors, 3, with_other_rows)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_an_object_does_not_depend_on_another_input(name: str) -> None:
+    tensors = INPUTS[name]
+    each_is_alone(partial(binary, rules=VISION), tensors, len(tensors), with_other_inputs)
+
+
+def test_elements_of_an_input_are_divided() -> None:
+    tensors: Tensors = [("BYTES", [2], [b"t0", b"name"]), ("BYTES", [1], [b"t0"])]
+    found = stored(binary(tensors, VISION))
+    first, *others = found
+    assert b'"t1"' not in first
+    assert [b'"t1"' in each for each in others] == [False, True]
+
+
+@pytest.mark.parametrize("datatype", ["BYTES", "INT8"])
+def test_an_object_does_not_depend_on_another_item(datatype: str) -> None:
+    """Of a container behind a bridge: each element behind its length, whatever the datatype."""
+    files: Tensors = [("BYTES", [2], [b"t0", b"a.txt"]), ("BYTES", [2], [b"name", b"t0"])]
+
+    def write(tensors: Tensors) -> Asked:
+        raw = [packed("BYTES", values) for _, _, values in tensors]
+        sizes = [{"binary_data_size": len(each)} for each in raw]
+        head = [{"name": "t", "datatype": datatype, "parameters": each} for each in sizes]
+        asked = of_head(json.dumps({"inputs": head}).encode(), b"".join(raw), Rules())
+        return asked._replace(answer_headers=[("omi-status-code", "200")])
+
+    each_is_alone(write, files, 2, with_other_rows)
+
+
+@QUICK
+@given(tables(), st.booleans())
+def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], first_in_json: bool) -> None:
+    tensors, count = table
+    in_json = first_in_json and len(tensors) > 1
+    write = partial(binary, rules=BATCHED, as_json=[0] if in_json else [])
+    each_is_alone(write, tensors, count, with_other_rows)
+
+
+@QUICK
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=2, max_size=4), st.data())
+def test_a_planted_value_stands_with_its_inference(
+    rows: Sequence[bytes], data: st.DataObject
+) -> None:
+    """Texts that nobody else has, numbers beside them, and values that repeat."""
+    texts = [b"text-%d-of-a-row-" % at + each for at, each in enumerate(rows)]
+    ages = [71001.25 + at + len(each) / 64 for at, each in enumerate(rows)]
+    count = len(rows)
+    tensors: Tensors = [
+        ("BYTES", [count], texts),
+        ("FP64", [count], ages),
+        ("INT32", [count], data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))),
+    ]
+    capture = captured(asked := binary(data.draw(st.permutations(tensors)), BATCHED))
+    assert capture.again() == asked.messages
+    kept = [text + capture.data[at] for at, text in enumerate(stored(asked))]
+    for at, values in enumerate(zip(texts, (packed("FP64", [each]) for each in ages), strict=True)):
+        for value in values:
+            assert [index for index, each in enumerate(kept) if value in each] == [at]
+
+
+TEXTS = packed("BYTES", [b"a", b"b"])
+TENSOR = b'{"name":"t","datatype":"BYTES","parameters":{"binary_data_size":%d}}' % len(TEXTS)
+HEAD = b'{"inputs":[%s]}' % TENSOR
+UNKNOWN = {
+    "bytes of no tensor": (HEAD, TEXTS + b"Eve", "where the binary data end"),
+    "bytes that are not there": (HEAD.replace(b"10", b"11"), TEXTS, "where the binary data end"),
+    "another encoding": (HEAD.decode().encode("utf-16"), TEXTS, "not in UTF-8"),
+    "a list that was not read": (b'{"inputs":["Eve"],"inputs":[%s]}' % TENSOR, TEXTS, "repeated"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_may_be_of_anybody_is_not_kept(name: str) -> None:
+    head, tail, why = UNKNOWN[name]
+    capture = captured(of_head(head, tail, BATCHED))
+    assert len(capture.documents) == 2
+    assert capture.request["messages"] is None
+    assert why in capture.request["why"]
+
+
+def test_a_batch_beyond_any_search_is_kept() -> None:
+    """Nothing is looked for in more than its own row."""
+    rows = [bytes([at % 3]) * 64 for at in range(1000)]
+    numbers: Sequence[int] = list(b"".join(rows))
+    asked = binary([("INT8", [1000, 64], numbers), ("INT8", [1000, 64], numbers[::-1])], BATCHED)
+    assert captured(asked).again() == asked.messages
