@@ -3,8 +3,9 @@
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
@@ -23,6 +24,7 @@ CONTENTS: Final[Mapping[str, str]] = {
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
+QUICK: Final = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CODES: Final = {"INT32": "i", "INT64": "q", "FP32": "f", "FP64": "d", "INT8": "b"}
 
 
@@ -78,6 +80,8 @@ def with_other_values(tensors: Tensors) -> Tensors:
 def _other(number: int, value: Any) -> Any:
     if isinstance(value, bytes):
         return bytes([0xF0 + number % 15]) * len(value)
+    if isinstance(value, int) and not 0 <= value < 0x80:  # a varint of several bytes
+        return value ^ 1
     return type(value)(100 + number % 20)
 
 
@@ -129,6 +133,36 @@ def each_is_alone(
     assert len(found) == count
     for index, text in enumerate(found):
         assert text == stored(write(others(tensors, index, count)))[index]
+
+
+class Planted(NamedTuple):
+    """Tensors with the same first dimension, and the bytes that each row alone has."""
+
+    tensors: Tensors
+    values: Sequence[Sequence[bytes]]
+
+
+@st.composite
+def planted_tables(draw: st.DrawFn) -> Planted:
+    """A text and a number that nobody else has, and numbers that repeat."""
+    rows = draw(st.lists(st.binary(min_size=1, max_size=9), min_size=2, max_size=4))
+    texts = [b"text-%d-of-a-row-" % at + each for at, each in enumerate(rows)]
+    ages = [71001.25 + at + len(each) / 64 for at, each in enumerate(rows)]
+    tensors: Tensors = [
+        ("BYTES", [len(rows)], texts),
+        ("FP64", [len(rows)], ages),
+        ("INT32", [len(rows)], [draw(st.integers(0, 2)) for _ in rows]),
+    ]
+    values = [(text, packed("FP64", [age])) for text, age in zip(texts, ages, strict=True)]
+    return Planted(draw(st.permutations(tensors)), values)
+
+
+def each_stands_once(asked: Asked, values: Sequence[Sequence[bytes]]) -> None:
+    """The request is rebuilt, and each value stands with its inference alone."""
+    data = captured(asked).data
+    found = [data[at] + text for at, text in enumerate(stored(asked))]
+    for at, value in ((at, value) for at, each in enumerate(values) for value in each):
+        assert [index for index, each in enumerate(found) if value in each] == [at]
 
 
 @st.composite

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.proxy.rules import Rules
@@ -13,19 +13,22 @@ from inference_store.proxy.rules import Rules
 from .rebuilding import Asked, captured
 from .tensor_batches import (
     BATCHED,
+    QUICK,
     VISION,
+    Planted,
     Tensors,
     binary,
     each_is_alone,
+    each_stands_once,
     of_head,
     packed,
+    planted_tables,
     stored,
     tables,
     with_other_inputs,
     with_other_rows,
 )
 
-QUICK = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 ROWS: dict[str, tuple[Tensors, int]] = {
     "rows like the JSON's text": ([("INT8", [2, 2], [0x20, 0x22, 0x20, 0x22])], 2),
     "rows like each other": ([("INT32", [4, 1], [1, 1, 2, 1])], 4),
@@ -97,25 +100,9 @@ def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], first_in_jso
 
 
 @QUICK
-@given(st.lists(st.binary(min_size=1, max_size=9), min_size=2, max_size=4), st.data())
-def test_a_planted_value_stands_with_its_inference(
-    rows: Sequence[bytes], data: st.DataObject
-) -> None:
-    """Texts that nobody else has, numbers beside them, and values that repeat."""
-    texts = [b"text-%d-of-a-row-" % at + each for at, each in enumerate(rows)]
-    ages = [71001.25 + at + len(each) / 64 for at, each in enumerate(rows)]
-    count = len(rows)
-    tensors: Tensors = [
-        ("BYTES", [count], texts),
-        ("FP64", [count], ages),
-        ("INT32", [count], data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count))),
-    ]
-    capture = captured(asked := binary(data.draw(st.permutations(tensors)), BATCHED))
-    assert capture.again() == asked.messages
-    kept = [text + capture.data[at] for at, text in enumerate(stored(asked))]
-    for at, values in enumerate(zip(texts, (packed("FP64", [each]) for each in ages), strict=True)):
-        for value in values:
-            assert [index for index, each in enumerate(kept) if value in each] == [at]
+@given(planted_tables())
+def test_a_planted_value_stands_with_its_inference(table: Planted) -> None:
+    each_stands_once(binary(table.tensors, BATCHED), table.values)
 
 
 TEXTS = packed("BYTES", [b"a", b"b"])

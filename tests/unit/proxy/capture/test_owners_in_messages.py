@@ -1,12 +1,33 @@
 """A batch in one gRPC message: no object holds a value of another inference."""
 
+from functools import partial
+
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from .rebuilding import Asked, captured, run
-from .tensor_batches import BATCHED, VISION, Tensors, infer, text_of, with_other_values
+from inference_store.grpc_messages import message
+
+from .rebuilding import INFER, Asked, captured, run
+from .tensor_batches import (
+    BATCHED,
+    QUICK,
+    VISION,
+    Planted,
+    Tensors,
+    each_is_alone,
+    each_stands_once,
+    infer,
+    packed,
+    planted_tables,
+    stored,
+    tables,
+    text_of,
+    with_other_inputs,
+    with_other_rows,
+    with_other_values,
+)
 
 NAMES = ("Ann", "Bob", "Eve")
 IMAGES = [b"\x89PNG\r\n\x1a\n-Ann", b"\x89PNG\r\n\x1a\n-Bob"]
@@ -51,19 +72,76 @@ def test_the_rest_of_a_message_has_no_value(name: str, tensors: Tensors, raw: bo
     assert rest(infer(tensors, rules, raw=raw)) == rest(infer(others, rules, raw=raw))
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@QUICK
 @given(ROWS, st.booleans())
 def test_the_rest_of_a_message_is_the_same_for_any_rows(tensors: Tensors, raw: bool) -> None:
     others = with_other_values(tensors)
     assert rest(infer(tensors, BATCHED, raw=raw)) == rest(infer(others, BATCHED, raw=raw))
 
 
-def test_a_message_with_a_value_of_no_datum_is_not_kept() -> None:
+BESIDE: dict[str, tuple[Tensors, int]] = {
+    "numbers beside a text": ([("BYTES", [2], [b"Ann", b"Bob"]), ("INT32", [2], [7, 8])], 2),
+    "numbers before a text": ([("FP64", [2, 2], [0, 1, 1, 0]), ("BYTES", [2], [b"a", b"t0"])], 2),
+    "numbers of many bytes": ([("BYTES", [3], [b""] * 3), ("INT64", [3], [-1, 300, 2**62])], 3),
+    "like each other": ([("INT32", [3], [1, 2, 1]), ("BYTES", [3], [b"\1", b"\2", b"\1"])], 3),
+}
+
+
+@pytest.mark.parametrize("raw", [False, True])
+@pytest.mark.parametrize("name", BESIDE)
+def test_a_value_of_no_datum_stands_with_its_row(name: str, raw: bool) -> None:
     """Of a text with arguments the text alone is the datum."""
-    tensors: Tensors = [("BYTES", [2], [b"Ann", b"Bob"]), ("INT32", [2], [71001, 71002])]
-    request = captured(infer(tensors, BATCHED, raw=False)).request
-    assert request["messages"] is None
-    assert "cannot be told" in request["why"]
+    tensors, count = BESIDE[name]
+    each_is_alone(partial(infer, rules=BATCHED, raw=raw), tensors, count, with_other_rows)
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_an_object_does_not_depend_on_another_input(raw: bool) -> None:
+    tensors: Tensors = [("INT32", [2], [1, 2]), ("INT32", [2], [2, 1])]
+    each_is_alone(partial(infer, rules=VISION, raw=raw), tensors, 2, with_other_inputs)
+
+
+@QUICK
+@given(tables(), st.booleans())
+def test_any_rows_are_rebuilt_and_alone(table: tuple[Tensors, int], raw: bool) -> None:
+    tensors, count = table
+    each_is_alone(partial(infer, rules=BATCHED, raw=raw), tensors, count, with_other_rows)
+
+
+@QUICK
+@given(planted_tables(), st.booleans())
+def test_a_planted_value_stands_with_its_inference(table: Planted, raw: bool) -> None:
+    each_stands_once(infer(table.tensors, BATCHED, raw=raw), table.values)
+
+
+def test_numbers_that_are_not_packed_are_divided() -> None:
+    """As a writer of proto2 sends them: each with its tag."""
+    text = b"\x0a\x01t\x12\x05BYTES\x1a\x01\x02\x2a\x06\x42\x01a\x42\x01b"
+    ages = [b"\x10\x07", b"\x10\xb9\x60"]
+    numbers = b"\x0a\x01n\x12\x05INT32\x1a\x01\x02\x2a\x05" + b"".join(ages)
+    inputs = (b"\x2a%c%s" % (len(each), each) for each in (text, numbers))
+    found = stored(Asked("v2-grpc", INFER, [b"".join(inputs)], b"", rules=BATCHED))
+    assert [[age in each for age in ages] for each in found] == [[True, False], [False, True]]
+
+
+def _mixed(*, of_all: bool) -> Asked:
+    """Typed contents, and raw ones of all tensors or of the first."""
+    made = message("inference.ModelInferRequest")(model_name="m")
+    for name in "ab":
+        made.inputs.add(name=name, datatype="INT32", shape=[2])
+    made.inputs[1].contents.int_contents.extend([71001, 71002])
+    for _ in range(2 if of_all else 1):
+        made.raw_input_contents.append(packed("INT32", [1, 2]))
+    return Asked("v2-grpc", INFER, [bytes(made.SerializeToString())], b"", rules=BATCHED)
+
+
+@pytest.mark.parametrize("of_all", [False, True])
+def test_raw_beside_typed_contents_are_not_kept(of_all: bool) -> None:
+    """What of them a model server reads is its own affair."""
+    capture = captured(_mixed(of_all=of_all))
+    assert len(capture.documents) == 2
+    assert capture.request["messages"] is None
+    assert "raw contents and typed ones" in capture.request["why"]
 
 
 def test_file_names_stand_with_their_item() -> None:

@@ -5,7 +5,7 @@ with that inference, and are erased with it.
 |---|---|
 | a stream | its message |
 | `Run` of OMI | its input item, file names and all (run_items.py) |
-| V2 with binary data | its rows, or its tensor, description and all (shares.py) |
+| V2 over gRPC, or with binary data | its rows, or its tensor, description and all (shares.py) |
 | JSON, or lines of JSON | the largest value that holds its datum and no other |
 | a list of V2 that holds no datum, one or more items for each inference | its items |
 | anything else | the metadata that the first inference does not have |

@@ -6,13 +6,15 @@ from typing import Final, NamedTuple
 from inference_store.store.json_spans import Span
 
 _FIXED: Final = {1: 8, 5: 4}
-_LENGTH_DELIMITED: Final = 2
+LENGTH_DELIMITED: Final = 2
+"""The wire type of texts, bytes, messages and packed numbers."""
 
 
 class Field(NamedTuple):
-    """A field: its number, its span with its tag, and the span of its value."""
+    """A field: its number, its wire type, its span with its tag, and the span of its value."""
 
     number: int
+    wire_type: int
     whole: Span
     value: Span
 
@@ -23,19 +25,19 @@ def fields(message: bytes, span: Span) -> Iterator[Field]:
     while at < span.end:
         tag, start = _varint(message, at)
         end = _end_of_value(message, start, tag & 7)
-        if tag & 7 == _LENGTH_DELIMITED:
+        if tag & 7 == LENGTH_DELIMITED:
             length, start = _varint(message, start)
             end = start + length
         if end > span.end:
             raise ValueError("a field ends behind its message")
-        yield Field(tag >> 3, Span(at, end), Span(start, end))
+        yield Field(tag >> 3, tag & 7, Span(at, end), Span(start, end))
         at = end
 
 
 def _end_of_value(message: bytes, at: int, wire_type: int) -> int:
     if wire_type in _FIXED:
         return at + _FIXED[wire_type]
-    if wire_type in (0, _LENGTH_DELIMITED):
+    if wire_type in (0, LENGTH_DELIMITED):
         return _varint(message, at)[1]
     raise ValueError(f"wire type {wire_type}")
 

@@ -35,6 +35,8 @@ class RowHoles:
         return [hole for span, row in pairs for hole in self._list(index, datum, span, row)]
 
     def _whole(self, index: int, datum: bytes, spans: Sequence[Span]) -> Hole | None:
+        if all(len(datum) > end - start for start, end in spans):  # no form is shorter
+            return None
         for name in self._forms:
             form = FORMS[name](datum)
             places = (self._body.find(form, *span) for span in spans) if form else ()

@@ -7,7 +7,7 @@ lines.
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from inference_store.store import json_spans
 from inference_store.store.json_spans import Span
@@ -16,7 +16,6 @@ from inference_store.store.json_text import UnreadableJson, read_json
 from .forms import OF_NUMBERS, READINGS
 from .lists import data_lists
 from .search import Hole, Match, Search, add_hole
-from .tensor_contents import Contents, is_covered
 
 _LOOKED_BACK: Final = 32
 """Data that are looked for in all of the request; others behind those before them."""
@@ -34,8 +33,7 @@ def holes_of(bodies: Sequence[bytes], data: Sequence[bytes | None]) -> list[list
     """Where the data stand in each body. None: a batch has a datum that cannot be told, and would
     stay in what is kept once it is erased. Data mostly stand in their order: one pass finds all."""
     alone = len(data) == 1
-    starts = [] if alone else _starts_of_lists(bodies)
-    telling = _Telling(bodies, starts, alone=alone)
+    telling = _Telling(bodies, alone=alone)
     for index, datum in enumerate(data):
         is_told = not datum or telling.tell(index, datum)
         if not is_told and not alone and len(bodies) == 1:  # each message of a stream has an owner
@@ -43,55 +41,17 @@ def holes_of(bodies: Sequence[bytes], data: Sequence[bytes | None]) -> list[list
     return telling.holes
 
 
-def holes_in_contents(
-    body: bytes, contents: Sequence[Contents], data: Sequence[bytes | None]
-) -> list[Hole] | None:
-    """Where the data of a batch stand in the contents of tensors. None: one of them cannot be
-    told, or an element would stay in the rest."""
-    spans = [span for each in contents for span in each.spans]
-    telling = _Telling([body[start:end] for start, end in spans], _starts(contents), alone=False)
-    if not all(not datum or telling.tell(index, datum) for index, datum in enumerate(data)):
-        return None
-    holes = sorted(
-        hole._replace(start=span.start + hole.start, end=span.start + hole.end)
-        for span, holes in zip(spans, telling.holes, strict=True)
-        for hole in holes
-    )
-    elements = [element for each in contents for element in each.elements]
-    return holes if all(is_covered(body, each, holes) for each in elements) else None
-
-
-class _Start(NamedTuple):
-    """Where the data of a tensor begin, and how its lists may stand there."""
-
-    position: tuple[int, int]
-    of_texts: Sequence[str]
-    of_numbers: Sequence[str]
-
-
-def _starts_of_lists(bodies: Sequence[bytes]) -> list[_Start]:
-    """Those of V2's JSON, where a row of flat data has no brackets."""
-    spelt = ("bytes", "items")
-    lists = [(at, span.start) for at, body in enumerate(bodies) for span in data_lists(body)]
-    return [_Start(position, spelt, (*spelt, *OF_NUMBERS)) for position in lists]
-
-
-def _starts(contents: Sequence[Contents]) -> list[_Start]:
-    starts, at = [], 0
-    for each in contents:
-        known = (each.reading,) if each.reading in OF_NUMBERS else OF_NUMBERS
-        starts.append(_Start((at, 0), (), known))
-        at += len(each.spans)
-    return starts
-
-
 class _Telling:
-    def __init__(self, bodies: Sequence[bytes], starts: Sequence[_Start], *, alone: bool) -> None:
+    def __init__(self, bodies: Sequence[bytes], *, alone: bool) -> None:
         self.holes: list[list[Hole]] = [[] for _ in bodies]
         self._search = Search(bodies)
-        self._starts = starts
-        self._start = starts[0] if starts else _Start((0, 0), ("bytes",), ("bytes", *OF_NUMBERS))
-        self._position = self._start.position
+        lists = [] if alone else [data_lists(each) for each in bodies]
+        # Where the data of each tensor of V2's JSON begin.
+        self._starts = [(at, each.start) for at, found in enumerate(lists) for each in found]
+        self._start = self._position = self._starts[0] if self._starts else (0, 0)
+        # How a datum's list may stand there: a row of flat data has no brackets.
+        self._spelt = ("bytes", "items") if self._starts else ("bytes",)
+        self._of_numbers = self._spelt if self._starts else ("bytes", *OF_NUMBERS)
         self._alone = alone
         self._parts_left = _MOST_PARTS
         self._index, self._datum = 0, b""
@@ -131,7 +91,7 @@ class _Telling:
             return self._root()
         told = []
         for span, start in zip(lists, self._starts, strict=True):
-            self._start, self._position = start, start.position
+            self._start = self._position = start
             told.append(self._value(span, _MOST_LEVELS))
         return all(told)
 
@@ -152,11 +112,10 @@ class _Telling:
 
     def _list(self, span: Span, levels: int) -> bool:
         if _NESTED.search(self._datum, span.start + 1, span.end) is None:
-            return self._part(span, *self._start.of_numbers)
+            return self._part(span, *self._of_numbers)
         items = list(json_spans.items(self._datum, span))
         are_objects = self._datum[items[0].start : items[0].start + 1] == b"{"
-        spelt = () if are_objects or len(items) < 2 else self._start.of_texts
-        if spelt and self._part(span, *spelt):
+        if len(items) > 1 and not are_objects and self._part(span, *self._spelt):
             return True
         return self._values(items, levels - 1)
 
@@ -173,7 +132,7 @@ class _Telling:
         self._part_number += 1
         text = self._datum[span.start : span.end]
         first = self._reading if self._reading in readings else readings[0]
-        key = self._start.position if self._starts else self._part_number
+        key = self._start if self._starts else self._part_number
         last, position = self._last.get(key, (first, self._position))
         for name in dict.fromkeys((last, *readings)):
             value = READINGS[name](text)

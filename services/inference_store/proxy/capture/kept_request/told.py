@@ -9,16 +9,15 @@ from inference_store.proxy.protocols.protocol import Division
 
 from .binary_tensors import binary_tensors
 from .cuts import Undivided
+from .message_tensors import message_tensors
 from .owners import owned_spans
 from .row_holes import RowHoles
 from .rows import Tensor
 from .run_items import run_items
 from .search import Hole, OwnedSpan
 from .shares import owned_by, shares_of
-from .telling import holes_in_contents, holes_of
-from .tensor_contents import tensor_contents
+from .telling import holes_of
 
-_TENSORS: Final = "/inference.GRPCInferenceService/"
 _WHY: Final = "a datum of the batch cannot be told from the rest of the body"
 
 
@@ -38,11 +37,11 @@ def told(
 ) -> Told:
     """Where data and what others own stand in each body; `data` and `metadata`: of each inference;
     `division`: of V2's tensors. Raises Undivided: something of a batch is of nobody known."""
-    if division is not None and len(bodies) == 1 and exchange.transport == "rest":
-        tensors = binary_tensors(bodies[0], exchange.request_headers, division)
+    if division is not None and len(bodies) == 1 < len(data):
+        tensors = _tensors(exchange, bodies[0], division)
         if tensors is not None:
             return _of_tensors(bodies[0], tensors, data, division)
-    holes = _holes(exchange, bodies, data)
+    holes = holes_of(bodies, data)
     owned = None if holes is None else _owned(exchange, bodies, holes, metadata)
     if holes is None or owned is None:
         raise Undivided(_WHY)
@@ -63,14 +62,11 @@ def _of_tensors(
     return Told([sorted(holes, key=lambda hole: hole.start)], [owned_by(shares)])
 
 
-def _holes(
-    exchange: Exchange, bodies: Sequence[bytes], data: Sequence[bytes | None]
-) -> Sequence[Sequence[Hole]] | None:
-    if len(data) == 1 or len(bodies) != 1 or not exchange.path.startswith(_TENSORS):
-        return holes_of(bodies, data)
-    contents = tensor_contents(bodies[0])
-    holes = None if contents is None else holes_in_contents(bodies[0], contents, data)
-    return None if holes is None else [holes]
+def _tensors(exchange: Exchange, body: bytes, division: Division) -> list[Tensor] | None:
+    """None: the body is JSON alone. Raises Undivided."""
+    if exchange.transport == "grpc":
+        return message_tensors(body, division)
+    return binary_tensors(body, exchange.request_headers, division)
 
 
 def _owned(

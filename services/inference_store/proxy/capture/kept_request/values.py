@@ -12,7 +12,7 @@ from inference_store.store.json_spans import Span
 from .cuts import Undivided, cut_bytes, cut_list
 from .rows import LIST, TEXTS, Packed, Separate, Value, Values
 
-_MOST_VALUES: Final = 10_000
+MOST_VALUES: Final = 10_000
 """Values of a tensor that stand each by itself."""
 _LAYERS: Final = 8
 """Lists of one list that are opened to come to the elements, as where a request is read."""
@@ -44,15 +44,15 @@ def json_values(body: bytes, span: Span, datatype: str, division: Division) -> V
     is_flat = _NESTED.search(body, span.start + 1, span.end) is None
     if is_flat and datatype != BYTES and division != "elements":
         return Packed(span, LIST, cut_list)
-    items = list(islice(json_spans.items(body, span), _MOST_VALUES + 1))
+    items = list(islice(json_spans.items(body, span), MOST_VALUES + 1))
     expect_few(len(items))
     return Separate([Value(each, each) for each in items], LIST)
 
 
 def expect_few(count: int) -> None:
     """Raise Undivided for more values than are told one by one."""
-    if count > _MOST_VALUES:
-        raise Undivided(f"a tensor has more than {_MOST_VALUES} values that stand by themselves")
+    if count > MOST_VALUES:
+        raise Undivided(f"a tensor has more than {MOST_VALUES} values that stand by themselves")
 
 
 def _opened(body: bytes, span: Span) -> Span:
