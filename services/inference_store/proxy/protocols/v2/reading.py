@@ -10,7 +10,7 @@ from inference_store.store.task_types import task_type_of
 
 from .datum import Datum, arguments_of, datum_of
 from .items import Run, split_items
-from .splitting import Share, split
+from .splitting import Share, split, undivided
 from .tensors import InferRequest, InferResponse, Parameters
 from .writing import Written, envelope_json
 
@@ -38,11 +38,10 @@ def reading_of(
     `run`: what an OMI container said, where a bridge answered for one.
     """
     asked = request or InferRequest()
-    divided = (
-        split_items(asked, response)
-        if run
-        else split(asked, response, Model() if stream else model)
-    )
+    if run:
+        divided = split_items(asked, response)
+    else:
+        divided = undivided(asked, response) if stream else split(asked, response, model)
     vision = task_type_of(model.task_type).vision
     inferences, found = [], [*problems, divided.problem]
     for share in divided.shares:
@@ -66,7 +65,7 @@ def reading_of(
         error=response.error if response else None,
         standard=_standard(asked, run, alone=len(inferences) == 1),
         division=divided.division,
-        not_split=divided.not_split and not stream,
+        not_split=divided.not_split,
         problem=joined(found),
     )
 

@@ -55,8 +55,8 @@ class Split:
 
 def split(request: InferRequest, response: InferResponse | None, model: Model) -> Split:
     """The inferences of a request. An answer that is an error counts as none."""
-    outputs = None if response is None or response.error is not None else response.outputs
-    whole = Split([Share(request.inputs, outputs)])
+    whole = undivided(request, response)
+    outputs = whole.shares[0].outputs
     try:
         inputs, division = _divided_inputs(request.inputs, outputs, model)
     except _TooMany as exc:
@@ -73,6 +73,12 @@ def split(request: InferRequest, response: InferResponse | None, model: Model) -
         return replace(whole, problem=problem, not_split=True)
     shares = [Share(*each) for each in zip(inputs, parts, strict=True)]
     return Split(shares, division=division)
+
+
+def undivided(request: InferRequest, response: InferResponse | None) -> Split:
+    """A request as one inference, whatever it holds."""
+    outputs = None if response is None or response.error is not None else response.outputs
+    return Split([Share(request.inputs, outputs)])
 
 
 def _divided_inputs(

@@ -107,6 +107,20 @@ def test_answers_that_are_left_over_are_kept_with_the_last_and_named(
     assert found.problem == "1 answers of the stream belong to no request that ids or order tell"
 
 
+@DIALECTS
+def test_a_request_of_a_stream_is_one_inference_whatever_it_holds(
+    answer: Any, dialect: str | None
+) -> None:
+    requests = [request(JPEG + b"1", JPEG + b"2", id=each) for each in "ab"]
+    answers = [answer("first", "second", id=each) for each in "ab"]
+    found = stream(requests, answers, model=Model(dialect=dialect))
+    assert [each.request_id for each in found.inferences] == ["a", "b"]
+    assert [data_of(each) for each in found.inferences] == [["first", "second"]] * 2
+    assert found.problem is None
+    alone = stream(requests[:1], answers[:1], model=Model(dialect=dialect))
+    assert len(alone.inferences) == 1
+
+
 def test_tritons_error_in_band() -> None:
     alone = stream([request(JPEG, id="1")], [StreamResponse(error_message="no such model")])
     assert (alone.ok, alone.error) == (False, "no such model")
