@@ -8,8 +8,9 @@ a reference table, on every node. The books, policies and catalogues stay on the
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import Table, text
+from sqlalchemy import Engine, Table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .tables import (
@@ -80,6 +81,8 @@ _UNCOUNTED = (
     " FOR leaf IN SELECT tgrelid FROM pg_trigger WHERE tgname = 'outdate_counts' LOOP"
     " EXECUTE format('DROP TRIGGER outdate_counts ON %s', leaf); END LOOP; END $$",
 )
+_HAS_CITUS = text("SELECT to_regclass('pg_dist_partition') IS NOT NULL")
+_FINAL: WeakKeyDictionary[Engine, bool] = WeakKeyDictionary()
 _PLACED = text(
     "SELECT c.relname FROM pg_dist_partition p JOIN pg_class c ON c.oid = p.logicalrelid"
     " WHERE (p.partmethod = 'h' OR p.repmodel = 't') AND c.relname = ANY(:names)"
@@ -142,7 +145,7 @@ def _distributed(table: Table, shards: int) -> Step:
 
 async def placed(connection: AsyncConnection) -> set[str]:
     """The tables that are distributed or on every node already."""
-    if not await connection.scalar(text("SELECT to_regclass('pg_dist_partition') IS NOT NULL")):
+    if not await connection.scalar(_HAS_CITUS):
         return set()
     names = [table.name for table in (*DISTRIBUTED, *REFERENCE)]
     return set((await connection.execute(_PLACED, {"names": names})).scalars())
@@ -151,6 +154,18 @@ async def placed(connection: AsyncConnection) -> set[str]:
 async def is_distributed(connection: AsyncConnection) -> bool:
     """Whether the partitioned tables are distributed: their DDL is less rich then."""
     return DISTRIBUTED[0].name in await placed(connection)
+
+
+async def is_distributed_cached(connection: AsyncConnection) -> bool:
+    """The same, asked once of an engine if the answer is final: the tables are distributed, or
+    there is no Citus. No service runs while they are being distributed."""
+    engine = connection.sync_engine
+    if engine not in _FINAL:
+        places = await placed(connection)
+        if not places and await connection.scalar(_HAS_CITUS):
+            return False
+        _FINAL[engine] = DISTRIBUTED[0].name in places
+    return _FINAL[engine]
 
 
 async def require_extension(connection: AsyncConnection) -> None:

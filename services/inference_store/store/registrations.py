@@ -3,9 +3,10 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
+from functools import cache
 from typing import Any, Final
 
-from sqlalchemy import func, null, select
+from sqlalchemy import Select, bindparam, func, null, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -155,11 +156,17 @@ async def get(
 
     Raises NotFound, also of a model that is not within reach.
     """
-    query = select(registration).where(registration.c.model_id == model_id, within.where)
-    row = (await connection.execute(query.with_for_update() if lock else query)).first()
+    query = _by_id() if within.is_everything else _by_id().where(within.where)
+    query = query.with_for_update() if lock else query
+    row = (await connection.execute(query, {"wanted": model_id})).first()
     if row is None:
         raise NotFound(f"There is no model {model_id!r}.")
     return registration_of(row)
+
+
+@cache
+def _by_id() -> Select[Any]:
+    return select(registration).where(registration.c.model_id == bindparam("wanted"))
 
 
 async def page(

@@ -3,10 +3,11 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from asyncpg.exceptions import QueryCanceledError
-from sqlalchemy import Row, func, select, text
+from sqlalchemy import Row, Select, Text, bindparam, func, select, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -75,27 +76,28 @@ async def fetch(
     what: str = "",
     workers: int = 0,
     settings: Mapping[str, str] | None = None,
+    parameters: Mapping[str, Any] | None = None,
 ) -> list[Row[Any]]:
     """The statement's rows, within a share of the time that is left. Raises OutOfTime.
 
     `large`: it is built and compiled beside the loop. `what` it does, for people, where the
     query is being explained.
-    `settings` of Postgres hold for this statement alone.
+    `settings` of Postgres hold for this statement alone; `parameters` are its own.
     Without parallel workers UNION ALL gives its parts in the order they are written.
     """
     statement = await _built(connection, building, deadline.left_seconds * share, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < _LEAST_SECONDS * 1000:
         raise OutOfTime
-    limits = select(
-        func.set_config("statement_timeout", str(milliseconds), True),
-        func.set_config("max_parallel_workers_per_gather", str(workers), True),
-        *(func.set_config(name, value, True) for name, value in (settings or {}).items()),
-    )
+    limits = {
+        "statement_timeout": str(milliseconds),
+        "max_parallel_workers_per_gather": str(workers),
+        **(settings or {}),
+    }
     await connection.execute(_SAVE)
     try:
-        await connection.execute(limits)
-        rows = list(await explain.watched(connection, statement, what))
+        await connection.execute(_set(tuple(limits)), limits)
+        rows = list(await explain.watched(connection, statement, what, parameters))
     except DBAPIError as exc:
         if not exc.connection_invalidated:
             await _undo(connection)
@@ -105,6 +107,11 @@ async def fetch(
     # Nothing was written. What was set, the time left above all, binds nothing after it.
     await _undo(connection)
     return rows
+
+
+@cache
+def _set(names: tuple[str, ...]) -> Select[Any]:
+    return select(*(func.set_config(name, bindparam(name, type_=Text()), True) for name in names))
 
 
 async def _undo(connection: AsyncConnection) -> None:

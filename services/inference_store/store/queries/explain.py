@@ -114,17 +114,22 @@ def planned() -> Callable[[Executable], Executable] | None:
     return Explain if current is not None and len(current.steps) < MOST_STEPS else None
 
 
-async def watched(connection: AsyncConnection, built: Built, what: str) -> Sequence[Row[Any]]:
+async def watched(
+    connection: AsyncConnection,
+    built: Built,
+    what: str,
+    parameters: Mapping[str, Any] | None = None,
+) -> Sequence[Row[Any]]:
     """The statement's rows; planned and noted where the query is being explained."""
     current = _CURRENT.get()
     if current is None:
-        return (await _execute(connection, built.statement)).all()
+        return (await _execute(connection, built.statement, parameters)).all()
     plan = None
     if built.explained is not None:
-        plan = plan_of((await _execute(connection, built.explained)).scalar_one())
+        plan = plan_of((await _execute(connection, built.explained, parameters)).scalar_one())
     began, found = time.perf_counter(), None
     try:
-        rows = (await _execute(connection, built.statement)).all()
+        rows = (await _execute(connection, built.statement, parameters)).all()
         one = plan is not None and plan.counts and len(rows) == 1
         found = int(rows[0][-1] or 0) if one else len(rows)
     finally:
@@ -132,9 +137,12 @@ async def watched(connection: AsyncConnection, built: Built, what: str) -> Seque
     return rows
 
 
-async def _execute(connection: AsyncConnection, statement: Executable) -> CursorResult[Any]:
-    options = {"compiled_cache": recently_compiled()}
-    return await connection.execute(statement, execution_options=options)
+async def _execute(
+    connection: AsyncConnection, statement: Executable, parameters: Mapping[str, Any] | None
+) -> CursorResult[Any]:
+    # one with parameters is always the same, and stays in the engine's own cache
+    options = {"compiled_cache": recently_compiled()} if parameters is None else {}
+    return await connection.execute(statement, parameters, execution_options=options)
 
 
 class Explain(Executable, ClauseElement):

@@ -3,21 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, CompoundSelect, any_, literal, select, union, union_all
+from sqlalchemy import ARRAY, CompoundSelect, any_, bindparam, literal, select, union, union_all
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.distribution import is_distributed
+from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.errors import Invalid, NotFound
 from inference_store.store.events.uid import received_at_of
 from inference_store.store.partitions import spans
-from inference_store.store.tables import inference, inference_alias
+from inference_store.store.tables import erasing, inference, inference_alias
 
 from .bounded import Deadline, fetch
-from .operand import one
 from .scope import (
     GROUP,
     HIGHEST,
@@ -122,36 +123,51 @@ async def _by_name(  # noqa: PLR0917
     planned_once: int,
     hidden: bool,
 ) -> Sequence[UUID]:
-    marks = not hidden and await has_marks(connection, model)
     everywhere = Scope(model, LOWEST, HIGHEST)
     parts = await pieces(connection, everywhere, newest_first=True, closed=hidden)
     # Citus has no plan for any model: which one it is says where it lies.
-    once = len(parts) <= planned_once and not await is_distributed(connection)
+    once = len(parts) <= planned_once and not await is_distributed_cached(connection)
     settings = _PLANNED_ONCE if once else _BY_INDEX
     found: list[UUID] = []
     for group in unbroken_groups(parts, len(parts) if once else _GROUP):
-        statement = _named(around(group), name, most - len(found), marks=marks)
+        here = around(group)
         # within a savepoint: the locks of a group are gone before the next one is looked at
-        rows = await fetch(connection, statement, deadline, what="look up an id", settings=settings)
+        rows = await fetch(
+            connection,
+            _named(hidden),
+            deadline,
+            what="look up an id",
+            settings=settings,
+            parameters={
+                **{"model": model, "lo": here.lo, "hi": here.hi},
+                **{"name": name, "most": most - len(found)},
+            },
+        )
         found += sorted({row.uid for row in rows}, reverse=True)
         if len(found) >= most:
             break
     return found[:most]
 
 
-def _named(scope: Scope, name: str, most: int, *, marks: bool) -> CompoundSelect[Any]:
-    """Uids that have the name as their own id or as an alias; one with both comes twice."""
-    text, limit = one(name, TEXT()), one(most, INTEGER())
+@cache
+def _named(hidden: bool) -> CompoundSelect[Any]:
+    """Uids that have the name as their own id or as an alias; one with both comes twice. Built
+    once: that takes as long as to ask."""
+    lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
+    model, most = (bindparam(name, type_=INTEGER()) for name in ("model", "most"))
     ways = []
     for table, column in (
         (inference, inference.c.inference_id),
         (inference_alias, inference_alias.c.alias),
     ):
         uid = table.c.uid
-        rows = select(uid).where(scope.of(table), column == text)
-        if marks:
-            rows = rows.where(unmarked(scope, uid))
-        ways.append(select(rows.order_by(uid.desc()).limit(limit).subquery().c.uid))
+        where = (table.c.model == model, uid >= lo, uid < hi)
+        rows = select(uid).where(*where, column == bindparam("name", type_=TEXT()))
+        if not hidden:
+            mark = erasing.c
+            of_it = (mark.model == model, mark.uid == uid, mark.scope == "inference")
+            rows = rows.where(~select(mark.uid).where(*of_it).exists())
+        ways.append(select(rows.order_by(uid.desc()).limit(most).subquery().c.uid))
     return union_all(*ways)
 
 

@@ -1,18 +1,30 @@
 """Inferences in full, by uid: the row, and what of metadata and predictions is asked for."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import any_, select
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Select,
+    Table,
+    and_,
+    any_,
+    bindparam,
+    literal,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import ARRAY, INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.metadata import Entry, decode_entries
 from inference_store.store.tables import erasing, inference, inference_alias, label, prediction
-
-from .operand import many
 
 METADATA, PREDICTIONS = "metadata", "predictions"
 
@@ -44,25 +56,19 @@ async def read(
     """The inferences by these uids, in their order; one that is gone meanwhile is left out."""
     if not uids:
         return []
-    wanted = many(uids, UUID_TYPE(as_uuid=True))
-    columns = [c for c in inference.columns if c.name != METADATA or METADATA in include]
-    rows = await connection.execute(
-        select(*columns, label.c.name.label("top_label_name"))
-        .outerjoin(label, label.c.label == inference.c.top_label)
-        .where(inference.c.model == model, inference.c.uid == any_(wanted))
-    )
+    wanted = {"model": model, "uids": list(uids)}
+    rows = await connection.execute(_rows(METADATA in include), wanted)
     found = {row["uid"]: dict(row) for row in rows.mappings()}
-    aliases = await _aliases(connection, model, wanted)
-    inputs = await _marked(connection, model, wanted, "input")
-    responses = await _marked(connection, model, wanted, "response")
-    predictions = await _predictions(connection, model, wanted) if PREDICTIONS in include else None
+    beside = await _beside(connection, wanted)
+    predictions = await _predictions(connection, wanted) if PREDICTIONS in include else None
     return [
         Inference(
             row=found[uid],
             top_label=found[uid]["top_label_name"],
-            aliases=tuple(aliases.get(uid, ())),
-            input_erased=uid in inputs or found[uid]["data_deleted_at"] is not None,
-            response_erased=uid in responses or found[uid]["response_deleted_at"] is not None,
+            aliases=tuple(beside[uid, "alias"]),
+            input_erased=(uid, "input") in beside or found[uid]["data_deleted_at"] is not None,
+            response_erased=(uid, "response") in beside
+            or found[uid]["response_deleted_at"] is not None,
             metadata=_entries(found[uid], include),
             predictions=None if predictions is None else tuple(predictions.get(uid, ())),
         )
@@ -77,36 +83,61 @@ def _entries(row: Mapping[str, Any], include: Collection[str]) -> tuple[Entry, .
     return () if row[METADATA] is None else decode_entries(row[METADATA])
 
 
-async def _aliases(connection: AsyncConnection, model: int, uids: Any) -> dict[UUID, list[str]]:
-    table = inference_alias.c
-    query = select(table.uid, table.alias).where(table.model == model, table.uid == any_(uids))
-    found: dict[UUID, list[str]] = {}
-    for row in await connection.execute(query.order_by(table.alias)):
-        found.setdefault(row.uid, []).append(row.alias)
+async def _beside(
+    connection: AsyncConnection, wanted: Mapping[str, Any]
+) -> defaultdict[tuple[UUID, str], list[str]]:
+    """What other tables say: aliases, and which parts are being deleted."""
+    found: defaultdict[tuple[UUID, str], list[str]] = defaultdict(list)
+    for uid, what, text in await connection.execute(_about(), wanted):
+        found[uid, what].append(text)
     return found
 
 
-async def _marked(connection: AsyncConnection, model: int, uids: Any, scope: str) -> set[UUID]:
-    table = erasing.c
-    query = select(table.uid).where(
-        table.model == model, table.uid == any_(uids), table.scope == scope
-    )
-    return set((await connection.execute(query)).scalars())
-
-
 async def _predictions(
-    connection: AsyncConnection, model: int, uids: Any
+    connection: AsyncConnection, wanted: Mapping[str, Any]
 ) -> dict[UUID, list[Mapping[str, Any]]]:
-    named = [c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}]
-    query = (
-        select(prediction.c.uid, label.c.name.label("label"), *named)
-        .outerjoin(label, label.c.label == prediction.c.label)
-        .where(prediction.c.model == model, prediction.c.uid == any_(uids))
-        .order_by(prediction.c.uid, prediction.c.rank, prediction.c.ordinal)
-    )
     found: dict[UUID, list[Mapping[str, Any]]] = {}
-    for row in (await connection.execute(query)).mappings():
+    for row in (await connection.execute(_of_predictions(), wanted)).mappings():
         # the column "end" comes under a name that is not quite a str
         items = {str(name): value for name, value in row.items() if name != "uid"}
         found.setdefault(row["uid"], []).append(items)
     return found
+
+
+# Built once: to build a statement and to find it among the compiled ones takes as long as to ask.
+
+
+@cache
+def _rows(with_metadata: bool) -> Select[Any]:
+    columns = [c for c in inference.columns if c.name != METADATA or with_metadata]
+    return (
+        select(*columns, label.c.name.label("top_label_name"))
+        .outerjoin(label, label.c.label == inference.c.top_label)
+        .where(_wanted(inference))
+    )
+
+
+@cache
+def _about() -> CompoundSelect[Any]:
+    alias, mark = inference_alias.c, erasing.c
+    aliases = select(alias.uid, literal("alias").label("what"), alias.alias.label("text"))
+    marks = select(mark.uid, mark.scope, literal(""))
+    marks = marks.where(_wanted(erasing), mark.scope.in_(("input", "response")))
+    return union_all(aliases.where(_wanted(inference_alias)), marks).order_by("text")
+
+
+@cache
+def _of_predictions() -> Select[Any]:
+    named = [c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}]
+    return (
+        select(prediction.c.uid, label.c.name.label("label"), *named)
+        .outerjoin(label, label.c.label == prediction.c.label)
+        .where(_wanted(prediction))
+        .order_by(prediction.c.uid, prediction.c.rank, prediction.c.ordinal)
+    )
+
+
+def _wanted(table: Table) -> ColumnElement[bool]:
+    """Rows of the inferences that `model` and `uids`, the statement's parameters, name."""
+    uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
+    return and_(table.c.model == bindparam("model", type_=INTEGER()), table.c.uid == any_(uids))

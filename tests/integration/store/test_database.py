@@ -1,0 +1,43 @@
+"""Connections that the server has closed are replaced before a request meets them."""
+
+from contextlib import AsyncExitStack
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.store.database import create_engine
+from tests.polling import until
+from tests.servers.postgres import Postgres
+
+_CONNECTIONS = 3
+
+
+async def _pid(connection: AsyncConnection) -> int:
+    return int(await connection.scalar(text("SELECT pg_backend_pid()")) or 0)
+
+
+async def _open_all(engine: AsyncEngine) -> tuple[set[int], list[Any]]:
+    """The processes behind every connection of the pool, and the driver's connections."""
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(engine.connect()) for _ in range(_CONNECTIONS)]
+        drivers = [(await each.get_raw_connection()).driver_connection for each in opened]
+        return {await _pid(each) for each in opened}, drivers
+
+
+async def test_connections_that_postgres_closed_are_made_anew(database: str) -> None:
+    engine = create_engine(database, pool_size=_CONNECTIONS)
+    try:
+        before, drivers = await _open_all(engine)
+        ended = ", ".join(f"pg_terminate_backend({pid})" for pid in before)
+        Postgres(database).ask(f"SELECT ARRAY[{ended}]")
+
+        async def closed() -> bool:
+            return all(each.is_closed() for each in drivers)
+
+        await until(closed, bool)
+        after, _ = await _open_all(engine)
+        assert len(after) == _CONNECTIONS
+        assert not after & before
+    finally:
+        await engine.dispose()
