@@ -11,7 +11,7 @@ PREFIX = "INFERENCE_STORE_"
 TEST_POSTGRES_DSN = "INFERENCE_STORE_TEST_POSTGRES_DSN"
 TEST_KAFKA = "INFERENCE_STORE_TEST_KAFKA"
 TEST_S3 = "INFERENCE_STORE_TEST_S3"
-# A Postgres with Citus: the suite runs on it, in databases that are distributed.
+# A database of a Citus coordinator: the suite runs there, in databases that are distributed.
 TEST_CITUS = "INFERENCE_STORE_TEST_CITUS_DSN"
 
 

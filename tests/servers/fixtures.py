@@ -4,8 +4,6 @@ The servers of a session are shared; `own_postgres`, `own_kafka` and `own_minio`
 own, for tests that stop, kill and restart them.
 """
 
-import asyncio
-import os
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
-from .environment import TEST_CITUS
+from .citus import Citus
 from .environment import service_environment as environment_of
 from .kafka import Kafka, KafkaServer, find_kafka
 from .memory import memory_folder
@@ -37,7 +35,7 @@ def unique(prefix: str = "test") -> str:
 def postgres_server() -> Iterator[Postgres]:
     """A Postgres: the one that INFERENCE_STORE_TEST_POSTGRES_DSN names, else our own.
 
-    Before it the one of INFERENCE_STORE_TEST_CITUS_DSN: Citus on one node.
+    Before it the one of INFERENCE_STORE_TEST_CITUS_DSN: a coordinator of Citus with its workers.
     """
     with running_postgres() as server:
         yield server
@@ -83,7 +81,13 @@ def own_minio() -> Iterator[MinioServer]:
 
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: Postgres) -> Iterator[str]:
-    """The name of a database that Alembic has brought to the newest schema; nobody connects."""
+    """The name of a database that Alembic has brought to the newest schema; nobody connects.
+
+    On Citus its tables are distributed.
+    """
+    if isinstance(postgres_server, Citus):
+        yield postgres_server.template
+        return
     name = unique("template")
     migrate(postgres_server.create_database(name))
     yield name
@@ -103,23 +107,8 @@ def migrate(database: "str | PostgresSettings") -> None:
 def database(postgres_server: Postgres, migrated_template: str) -> Iterator[str]:
     """The address of a fresh migrated database, dropped after the test."""
     name = unique()
-    if os.environ.get(TEST_CITUS):
-        # A copy would have the template's shards in its catalogue.
-        yield spread(postgres_server.create_database(name))
-    else:
-        yield postgres_server.create_database(name, template=migrated_template)
+    yield postgres_server.create_database(name, template=migrated_template)
     postgres_server.drop_database(name)
-
-
-def spread(dsn: str) -> str:
-    """Migrate a database of a Citus server and distribute its tables, into few shards."""
-    from inference_store.store.distributing import distribute  # noqa: PLC0415  (as above)
-
-    migrate(dsn)
-    with ThreadPoolExecutor(1) as thread:
-        work = distribute(dsn, shards=4, say=lambda _: None)
-        thread.submit(asyncio.run, work).result()
-    return dsn
 
 
 @pytest.fixture

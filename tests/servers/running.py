@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from tests.warm.process import running_warm
 
+from .citus import citus_of
 from .environment import TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .kafka import Kafka, KafkaServer, find_kafka
 from .memory import memory_folder
@@ -18,8 +19,10 @@ from .sharing import Start, ask_for_server
 
 
 def running_postgres() -> AbstractContextManager[Postgres]:
-    """A Postgres, or Citus on one node, as INFERENCE_STORE_TEST_* says; else our own."""
-    dsn = os.environ.get(TEST_CITUS) or os.environ.get(TEST_POSTGRES_DSN)
+    """Citus or a Postgres, as INFERENCE_STORE_TEST_* says; else our own."""
+    if os.environ.get(TEST_CITUS):
+        return shared_or_own("citus")
+    dsn = os.environ.get(TEST_POSTGRES_DSN)
     if dsn:
         return nullcontext(Postgres(dsn))
     demand("postgres", find_postgres)
@@ -89,6 +92,7 @@ class MinioOfARun(MinioServer):
 
 
 STARTS: Mapping[str, Start] = {
+    "citus": lambda: citus_of(os.environ[TEST_CITUS]),
     "postgres": _own_postgres,
     "kafka": _own_kafka,
     "minio": _own_minio,

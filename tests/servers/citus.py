@@ -1,0 +1,123 @@
+"""Citus for the tests: a coordinator, the workers that it knows, and databases on all of them."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+import asyncpg
+
+from .postgres import Postgres
+from .waiting import wait_until
+
+_WORKERS = (
+    "SELECT coalesce(array_agg(nodename || ':' || nodeport ORDER BY nodename, nodeport), '{}')"
+    " FROM pg_dist_node WHERE groupid <> 0"
+)
+_CONNECTED = "SELECT count(*) FROM pg_stat_activity WHERE datname = '{}'"
+_DISCONNECTED = (
+    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{}'"
+    " AND pid <> pg_backend_pid()"
+)
+
+
+class Citus(Postgres):
+    """A coordinator and its workers, none where it is one node alone.
+
+    `template` is the name of a database with the newest schema whose tables are distributed.
+    """
+
+    def __init__(self, dsn: str, workers: Sequence[str], template: str) -> None:
+        super().__init__(dsn)
+        self.workers = tuple(workers)
+        self.template = template
+
+    @property
+    def nodes(self) -> list[Postgres]:
+        """The coordinator and the workers."""
+        return [Postgres(self.dsn), *map(Postgres, self.workers)]
+
+    def create_database(self, name: str, *, template: str = "template1") -> str:
+        """Make a database on every node. A copy of `self.template` is one cluster again: a node
+        finds the shards of another in the database of the same name."""
+        make = partial(Postgres.create_database, name=name, template=template)
+        with ThreadPoolExecutor() as threads:
+            addresses = list(threads.map(make, self.nodes))
+        if template == "template1":
+            _join(addresses)
+        return addresses[0]
+
+    def drop_database(self, name: str) -> None:
+        """Drop it on every node."""
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(partial(_drop, name=name), self.nodes))
+
+
+@contextmanager
+def citus_of(dsn: str) -> Iterator[Citus]:
+    """The cluster of a coordinator's database, with a template for this run."""
+    coordinator = Postgres(dsn)
+    joined = coordinator.ask("SELECT to_regclass('pg_dist_node') IS NOT NULL")
+    places = coordinator.ask(_WORKERS) if joined else []
+    workers = [_at(dsn, place) for place in places]
+    citus = Citus(dsn, workers, f"template-{uuid4()}")
+    spread(citus.create_database(citus.template))
+    for node in citus.nodes:
+        _close(node, citus.template)
+    try:
+        yield citus
+    finally:
+        citus.drop_database(citus.template)
+
+
+def spread(dsn: str) -> None:
+    """Migrate a database of a Citus cluster and distribute its tables, into few shards."""
+    from inference_store.store.distributing import distribute  # noqa: PLC0415  (few tests need it)
+    from inference_store.store.migration import upgrade  # noqa: PLC0415
+
+    # In a thread of its own: this one may have a loop already.
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(upgrade, dsn).result()
+        work = distribute(dsn, shards=4, say=lambda _: None)
+        thread.submit(asyncio.run, work).result()
+
+
+def _at(dsn: str, place: str) -> str:
+    """The address of the same database on another node."""
+    address = urlsplit(dsn)
+    user, at, _ = address.netloc.rpartition("@")
+    return address._replace(netloc=f"{user}{at}{place}").geturl()
+
+
+def _join(addresses: Sequence[str]) -> None:
+    """Make databases of one name on all nodes a cluster."""
+    for address in addresses:
+        Postgres(address).execute("CREATE EXTENSION citus")
+    if len(addresses) > 1:
+        first, *others = [urlsplit(address) for address in addresses]
+        Postgres(addresses[0]).execute(
+            f"SELECT citus_set_coordinator_host('{first.hostname}', {first.port})",
+            *(f"SELECT citus_add_node('{each.hostname}', {each.port})" for each in others),
+        )
+
+
+def _drop(node: Postgres, name: str) -> None:
+    """Drop a database. Citus' own process of it may just be starting, and take its time to end."""
+
+    def dropped() -> bool:
+        try:
+            node.drop_database(name)
+        except asyncpg.ObjectInUseError:
+            return False
+        return True
+
+    wait_until(dropped, seconds=60, what=f"{name} is dropped")
+
+
+def _close(node: Postgres, name: str) -> None:
+    """Let nobody into a database, Citus' own process of it neither: a template must be unused."""
+    node.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false', _DISCONNECTED.format(name))
+    wait_until(lambda: node.ask(_CONNECTED.format(name)) == 0, seconds=60, what="nobody is in it")
