@@ -101,11 +101,12 @@ async def _forget_inferences(
     elif one.cause != "expired_arrival":
         # one statement and one array: a row each costs more than all that is deleted
         each = func.unnest(literal(list(uids), ARRAY(UUID_TYPE(as_uuid=True))))
-        made = insert(tombstone).from_select(["model", "uid"], select(literal(model), each))
+        columns = ("model", "uid", "erased_at")
+        # the time is selected, so that on Citus it is the coordinator's, which orders holds too
+        made = insert(tombstone).from_select(columns, select(literal(model), each, func.now()))
+        again = {"erased_at": made.excluded.erased_at}
         await connection.execute(
-            made.on_conflict_do_update(
-                index_elements=["model", "uid"], set_={"erased_at": func.now()}
-            )
+            made.on_conflict_do_update(index_elements=["model", "uid"], set_=again)
         )
     return +gone
 
