@@ -6,6 +6,8 @@ OLDEST := 11
 NEWEST := 14
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+# Installs a lock, and shows how far it is.
+INSTALL := PYTHONPATH=services $(BIN)/python -m inference_store.local.installing
 PYTEST := $(BIN)/python -m pytest
 # A stamp carries the checksum of what was installed: another lock, or other messages to compile, is
 # another stamp.
@@ -34,8 +36,9 @@ help: ## Print every target and what it does.
 
 venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need.
 
-demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections.
-	@$(BIN)/inference-store demo
+# PORT: of the REST API, given with the command alone; a PORT that is set in a shell is another program's.
+demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
+	@$(BIN)/inference-store demo $(if $(filter command line,$(origin PORT)),--port $(PORT))
 
 lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock files.
 	$(LOCK) --upgrade -o requirements.lock
@@ -196,10 +199,10 @@ $(BIN)/pip:
 # All that the demo needs is in the development lock too.
 $(DEMO_STAMP): | $(BIN)/pip
 	@test -e $(DEV_STAMP) || { echo "Installing what the demo needs into .venv ..." && \
-		$(PIP) --require-hashes -r requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e .; }
+		$(INSTALL) requirements-demo.lock && $(PIP) --no-deps --no-build-isolation -e .; }
 	@touch $@
 
 $(DEV_STAMP): | $(BIN)/pip
 	@echo "Installing what the tests need into .venv ..."
-	@$(PIP) --require-hashes -r requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .
+	@$(INSTALL) requirements-dev.lock && $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@

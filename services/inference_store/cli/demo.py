@@ -4,17 +4,32 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
 
-_PORTS = {"INFERENCE_STORE_API_PORT": 8080, "INFERENCE_STORE_PROXY_PORT": 8090}
-"""Setting to the port that is wished for."""
+_PREFIX = "INFERENCE_STORE_"
+_TAKEN = {f"{_PREFIX}API_PORT": "api", f"{_PREFIX}PROXY_PORT": "proxy"}
+"""The settings that the demo takes from its environment, and whose port each is."""
+_EPILOG = (
+    f"Of the settings {_PREFIX}… in your environment the demo takes {' and '.join(_TAKEN)}; it"
+    " ignores all others, and reads no .env: what is set for a real store must not reach this one."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
+    parser.epilog = _EPILOG
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where .inference-store/ is made (default: .)"
+    )
+    parser.add_argument(
+        "--port",
+        type=_port,
+        help="of the REST API (default: the last start's, at first 8080; if taken, the next free)",
+    )
+    parser.add_argument(
+        "--proxy-port", type=_port, help="of the proxy (default: likewise, at first 8090)"
     )
     parser.add_argument(
         "--once", action="store_true", help="stop after the three answers; do not serve on"
@@ -28,22 +43,53 @@ def run(arguments: argparse.Namespace) -> int:
         from inference_store.local.demo.story import tell  # noqa: PLC0415
         from inference_store.local.errors import LocalStackError  # noqa: PLC0415
         from inference_store.local.folder import NAME, LocalFolder  # noqa: PLC0415
-        from inference_store.local.ports import first_free  # noqa: PLC0415
     except ModuleNotFoundError as error:  # the extra is not installed
         print(f"{error}: run `make demo`, or install inference-store[demo].", file=sys.stderr)
         return 1
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, _interrupt)
-    api, proxy = (int(os.environ.get(name) or first_free(port)) for name, port in _PORTS.items())
-    folder = LocalFolder(arguments.folder.resolve() / NAME)
+    folder, screen = LocalFolder(arguments.folder.resolve() / NAME), Screen()
+    if ignored := told_ignored(os.environ):
+        screen.say(ignored)
     try:
-        tell(folder, Screen(), api_port=api, proxy_port=proxy, once=arguments.once)
+        tell(folder, screen, asked_ports=asked_ports(arguments, os.environ), once=arguments.once)
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running, the data stays")
-    except LocalStackError as error:
+    except (LocalStackError, argparse.ArgumentTypeError) as error:
         print(f"\n{error}", file=sys.stderr)
         return 1
     return 0
+
+
+def asked_ports(arguments: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, int]:
+    """By part, the ports that must be taken: the command line's, else the environment's.
+
+    Raises ArgumentTypeError where the environment names no port.
+    """
+    asked = {
+        part: _port(environment[name], name)
+        for name, part in _TAKEN.items()
+        if environment.get(name)
+    }
+    given = {"api": arguments.port, "proxy": arguments.proxy_port}
+    return asked | {part: port for part, port in given.items() if port is not None}
+
+
+def told_ignored(environment: Mapping[str, str]) -> str:
+    """Which settings of the environment the demo ignores, and which it takes; "" without any."""
+    ignored = sorted(
+        name for name in environment if name.startswith(_PREFIX) and name not in _TAKEN
+    )
+    if not ignored:
+        return ""
+    return f"Ignored from your environment: {', '.join(ignored)}. {_EPILOG}"
+
+
+def _port(text: str, name: str = "") -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
+        return int(text)
+    wrong = f"{text!r} is no port: write 1 to 65535, as in 8080"
+    raise argparse.ArgumentTypeError(f"{name}: {wrong}" if name else wrong)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:

@@ -45,6 +45,11 @@ class LocalFolder:
         """Object storage: one folder for each bucket."""
         return self.path / "s3"
 
+    @property
+    def ports(self) -> Path:
+        """The ports of the last start."""
+        return self.path / "ports.json"
+
     def make(self) -> None:
         """Make the folders. Others may pass through the first, never list it (Postgres may run
         as another user below it); the rest is ours alone."""

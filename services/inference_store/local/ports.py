@@ -27,6 +27,7 @@ def is_free(port: int) -> bool:
         return True
 
 
-def first_free(wished: int) -> int:
-    """`wished` when it is free, else any that is."""
-    return wished if is_free(wished) else free_ports(1)[0]
+def free_from(first: int, *, without: frozenset[int] = frozenset()) -> int:
+    """The next port from `first` on that is free; any free one where the next hundred are taken."""
+    near = (port for port in range(first, min(first + 100, 65536)) if port not in without)
+    return next((port for port in near if is_free(port)), None) or free_ports(1)[0]

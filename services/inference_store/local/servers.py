@@ -1,14 +1,13 @@
 """Postgres, S3 and Kafka together: started at once, stopped in the reverse order."""
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from . import kafka, postgres, s3
 from .folder import LocalFolder
 from .leftovers import end_leftovers
-from .ports import free_ports
 
 _REVERSE = (kafka.NAME, s3.NAME, postgres.NAME)
 
@@ -33,18 +32,23 @@ def end_what_is_left(folder: LocalFolder, programs: Sequence[str]) -> list[str]:
 
 @contextmanager
 def running_servers(
-    folder: LocalFolder, *, buckets: tuple[str, ...], topic: str, partitions: int
+    folder: LocalFolder,
+    *,
+    ports: Mapping[str, int],
+    buckets: tuple[str, ...],
+    topic: str,
+    partitions: int,
 ) -> Iterator[Servers]:
     """The three servers for as long as the block runs; what an earlier start left is ended first.
 
+    `ports`: those of Postgres and S3, by their names. Kafka's test broker takes any that is free.
     Must be called by the main thread, with the folder made and taken. Raises LocalStackError.
     """
     end_what_is_left(folder, ())
-    postgres_port, s3_port = free_ports(2)
     with ExitStack() as stack:
-        database = postgres.start_postgres(folder, postgres_port)
+        database = postgres.start_postgres(folder, ports[postgres.NAME])
         stack.callback(database.running.stop)
-        objects = s3.start_s3(folder, s3_port, buckets)
+        objects = s3.start_s3(folder, ports[s3.NAME], buckets)
         stack.callback(objects.running.stop)
         broker = kafka.start_kafka(folder, topic, partitions)
         stack.callback(broker.running.stop)

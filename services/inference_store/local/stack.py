@@ -1,16 +1,31 @@
 """Everything together: the three servers, the tables, a model server, and the services."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from . import model_server, programs
+from . import model_server, postgres, programs, s3
+from .chosen_ports import API, PROXY, ChosenPorts, choose_ports
 from .folder import LocalFolder
 from .model_server import ModelServer
 from .part import RunningPart
-from .ports import HOST, free_ports
+from .ports import HOST
 from .servers import Servers, end_what_is_left, running_servers
+
+_PROXY_GRPC = "proxy-grpc"
+_MODELS_GRPC = f"{model_server.NAME}-grpc"
+
+
+def _admin(service: str) -> str:
+    return f"{service}-admin"
+
+
+_PARTS = (
+    *(API, PROXY, _PROXY_GRPC, *map(_admin, programs.SERVICES)),
+    *(model_server.NAME, _MODELS_GRPC, postgres.NAME, s3.NAME),
+)
+"""Everything that listens, but for Kafka's test broker: it takes any port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,20 +58,29 @@ class Stack:
 
 
 @contextmanager
-def running_stack(folder: LocalFolder, api_port: int, proxy_port: int) -> Iterator[Stack]:
+def running_stack(
+    folder: LocalFolder, asked_ports: Mapping[str, int], say: Callable[[str], None]
+) -> Iterator[Stack]:
     """The whole store for as long as the block runs, stopped in the reverse order after it.
 
+    `asked_ports`: by part, those that must be taken; `say` is told what became of the others.
     Must be called by the main thread, with the folder made and taken. Raises LocalStackError.
     """
     end_what_is_left(folder, (*reversed(programs.SERVICES), programs.MIGRATE, model_server.NAME))
     with ExitStack() as stack:
-        ports = _ports(api_port, proxy_port)
+        chosen_ports = choose_ports(folder.ports, _PARTS, asked_ports)
+        for sentence in chosen_ports.sentences:
+            say(sentence)
+        ports = _of_services(chosen_ports)
         # First: loading its models takes longest, and nothing waits for it before the services.
-        models = model_server.start_model_server(folder, *free_ports(2))
+        models = model_server.start_model_server(
+            folder, chosen_ports[model_server.NAME], chosen_ports[_MODELS_GRPC]
+        )
         stack.callback(models.running.stop)
         servers = stack.enter_context(
             running_servers(
                 folder,
+                ports=chosen_ports.ports,
                 buckets=(programs.BUCKET,),
                 topic=programs.TOPIC,
                 partitions=programs.PARTITIONS,
@@ -75,9 +99,9 @@ def running_stack(folder: LocalFolder, api_port: int, proxy_port: int) -> Iterat
         yield _stack(servers, models, services, ports)
 
 
-def _ports(api: int, proxy: int) -> programs.ServicePorts:
-    grpc, *admin = free_ports(1 + len(programs.SERVICES))
-    return programs.ServicePorts(api, proxy, grpc, dict(zip(programs.SERVICES, admin, strict=True)))
+def _of_services(chosen: ChosenPorts) -> programs.ServicePorts:
+    admin = {name: chosen[_admin(name)] for name in programs.SERVICES}
+    return programs.ServicePorts(chosen[API], chosen[PROXY], chosen[_PROXY_GRPC], admin)
 
 
 def _stack(

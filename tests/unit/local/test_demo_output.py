@@ -46,7 +46,13 @@ def test_an_answer_is_shown_in_one_line_an_inference() -> None:
     }
     assert short(answer) == "→ frame-00007 (coins): face 0.31"
     assert short({"items": []}) == "→ none"
-    assert short({"count": 4}) == '→ {"count": 4}'
+
+
+def test_of_a_digit_the_true_label_and_the_best_three_are_shown() -> None:
+    predictions = [{"label": label, "score": 0.4} for label in "1742"]
+    metadata = [{"key": "true_label", "type": "string", "value": "8"}]
+    item = {"inference_id": "digit-1553", "metadata": metadata, "predictions": predictions}
+    assert short({"items": [item]}) == "→ digit-1553 (it is 8): 1 0.40, 7 0.40, 4 0.40"
 
 
 def test_progress_into_a_file_is_a_line_now_and_then() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from inference_store.local.errors import LocalStackError
 from inference_store.local.folder import LocalFolder
-from inference_store.local.ports import first_free, free_ports, is_free
+from inference_store.local.ports import free_from, free_ports, is_free
 from inference_store.local.postgres_home import reachable_by_all
 from inference_store.local.programs import environment
 
@@ -44,7 +44,8 @@ def test_a_folder_closed_to_others_is_seen(tmp_path: Path) -> None:
 def test_ports_are_different_and_free() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
-    assert first_free(ports[0]) == ports[0]
+    assert free_from(ports[0]) == ports[0]
+    assert free_from(ports[0], without=frozenset(ports[:1])) > ports[0]
     assert is_free(ports[1])
 
 

@@ -1,6 +1,5 @@
 """Three questions one would ask of these inferences, and their real answers."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -31,26 +30,28 @@ QUERIES = (
         },
     ),
     DemoQuery(
-        "What did the people detector say of the last frames of the hallway camera?",
+        "What did the people detector take for a person in the yard at night, and was sure of it?",
         f"/v1/models/{PEOPLE.model_id}/inferences/query",
         {
             "metadata_filter": [
-                {
-                    "key": "frame_number",
-                    "type": "int",
-                    "operator": "gt",
-                    "value": FRAMES * 3 // 4,
-                },
-                {"key": "data_source", "operator": "eq", "value": "hallway-camera-feed"},
+                {"key": "frame_number", "type": "int", "operator": "gt", "value": FRAMES // 2},
+                {"key": "data_source", "operator": "eq", "value": "yard-camera-feed"},
+                {"key": "night", "type": "bool", "operator": "eq", "value": True},
             ],
+            "prediction": {"label": "person", "score": {"gte": 0.7}},
             "include": ["metadata", "predictions"],
             "limit": _SHOWN,
         },
     ),
     DemoQuery(
-        "How many images could the digit classifier half take for an 8?",
-        f"/v1/models/{DIGITS.model_id}/inferences/count",
-        {"prediction": {"label": "8", "score": {"gte": 0.1, "lt": 0.9}}},
+        "Which handwritten 8 did the digit classifier take for a 1?",
+        f"/v1/models/{DIGITS.model_id}/inferences/query",
+        {
+            "filter": "true_label = '8'",
+            "prediction": {"label": "1", "score": {"gte": 0.5}},
+            "include": ["metadata", "predictions"],
+            "limit": _SHOWN,
+        },
     ),
 )
 
@@ -80,14 +81,15 @@ def told_incomplete(rest: Rest) -> str:
 
 
 def short(answer: Mapping[str, Any]) -> str:
-    """An answer in a few lines: a count as it is; of each inference id, photograph, findings."""
-    if "items" not in answer:
-        return f"→ {json.dumps(answer)}"
+    """An answer in a few lines: of each inference its id, what was seen, and the first findings."""
     return "\n".join(f"→ {_line(item)}" for item in answer["items"]) or "→ none"
 
 
 def _line(item: Mapping[str, Any]) -> str:
     told = {entry["key"]: entry["value"] for entry in item.get("metadata") or ()}
-    where = ", ".join(told[key] for key in ("photograph", "data_source") if key in told)
-    found = [f"{one['label']} {one['score']:.2f}" for one in item.get("predictions") or ()]
-    return f"{item['inference_id']} ({where}): {', '.join(found) or 'nothing found'}"
+    seen = [told[key] for key in ("photograph", "data_source") if key in told]
+    if "true_label" in told:
+        seen.append(f"it is {told['true_label']}")
+    predictions = list(item.get("predictions") or ())[:_SHOWN]
+    found = [f"{one['label']} {one['score']:.2f}" for one in predictions]
+    return f"{item['inference_id']} ({', '.join(seen)}): {', '.join(found) or 'nothing found'}"

@@ -1,6 +1,7 @@
 """The demo from its first line to its last: start, feed, ask, say what there is, serve."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from inference_store.local import programs
@@ -17,17 +18,18 @@ _WATCH_SECONDS = 0.5
 
 
 def tell(
-    folder: LocalFolder, screen: Screen, *, api_port: int, proxy_port: int, once: bool
+    folder: LocalFolder, screen: Screen, *, asked_ports: Mapping[str, int], once: bool
 ) -> None:
     """Run the demo until it is interrupted, or with `once` until the answers are printed.
 
-    Must be called by the main thread. Raises LocalStackError.
+    `asked_ports`: by part, those that must be taken. Must be called by the main thread. Raises
+    LocalStackError.
     """
     screen.say(f"Inference Store, all of it on this machine. Everything lies in {folder.path}.")
     folder.make()
     with folder.taken():
         screen.step("starting a model server, Postgres, S3, Kafka, then migrate and the services")
-        with running_stack(folder, api_port, proxy_port) as stack:
+        with running_stack(folder, asked_ports, screen.say) as stack:
             rest = Rest(stack.api)
             screen.step("everything is ready")
             _feed(stack, rest, screen)

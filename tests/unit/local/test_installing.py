@@ -1,0 +1,55 @@
+"""While pip installs, it shows how far it is; where it fails, what it said."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from inference_store.local.demo.screen import Screen
+from inference_store.local.installing import Progress, install
+
+SERVICES = Path(__file__).parents[3] / "services"
+
+
+def progress(folder: Path) -> Progress:
+    return Progress(most=3, folder=folder)
+
+
+def test_each_package_that_comes_is_shown(tmp_path: Path) -> None:
+    seen = progress(tmp_path)
+    assert str(seen) == "looking for 3 packages"
+    seen.see("Collecting opencv-python-headless==4.14.0 (from -r a.lock (line 3))\n")
+    seen.see("  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl.metadata (20 kB)\n")
+    assert seen.fetched == 0
+    seen.see("  Downloading opencv_python_headless-4.14.0-abi3-x86_64.whl (60.1 MB)\n")
+    seen.see("  Using cached https://pypi.example/orjson-3.13-x86_64.whl (1.2 MB)\n")
+    assert str(seen) == "fetching: 2 of at most 3 packages, now orjson (1.2 MB)"
+
+
+def test_what_is_unpacked_is_counted(tmp_path: Path) -> None:
+    seen = progress(tmp_path)
+    seen.see("Installing collected packages: a, b\n")
+    (tmp_path / "a-1.dist-info").mkdir()
+    assert str(seen) == "unpacking: 1 of 2 packages"
+
+
+def test_a_failure_says_what_pip_said(tmp_path: Path) -> None:
+    lock = tmp_path / "a.lock"
+    lock.write_text("no-such-folder @ file:///nowhere/no-such-folder\n")
+    out = io.StringIO()
+    assert install(lock, Screen(out)) != 0
+    assert "ERROR" in out.getvalue()
+
+
+def test_it_needs_nothing_that_is_installed(tmp_path: Path) -> None:
+    code = "import inference_store.local.installing, sys; print(*sys.modules)"
+    done = subprocess.run(
+        (sys.executable, "-S", "-c", code),
+        env=os.environ | {"PYTHONPATH": str(SERVICES)},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "inference_store.local.installing" in done.stdout
