@@ -110,6 +110,16 @@ def send_own_picture(printed: str, folder: Path) -> None:
     assert (found["protocol"], found["ok"], found["width"]) == ("v2", True, 400)
 
 
+def assert_the_doctor_finds_nothing(printed: str, folder: Path) -> None:
+    """As pasted into a shell: the demo is sound, and the doctor says so."""
+    (command,) = re.findall(r"^\(set -a; .* doctor\)$", printed, re.MULTILINE)
+    done = subprocess.run(
+        command, shell=True, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ok      topic: 3 partitions" in done.stdout
+
+
 def remove_database(output: Path) -> None:
     """As root the database lies outside the test's folder, and would stay behind."""
     found = re.search(r"(/\S+)/data: the database", output.read_text())
@@ -134,6 +144,7 @@ def test_the_demo_feeds_once_answers_and_leaves_no_process(tmp_path: Path) -> No
         assert "→ none" not in printed
         assert "nothing found" not in printed
         send_own_picture(printed, tmp_path)
+        assert_the_doctor_finds_nothing(printed, tmp_path)
         api = first.api
         fed = INFERENCES | {"face-detector": INFERENCES["face-detector"] + 1}
         pids = first.pids()

@@ -4,7 +4,8 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,11 @@ class LocalFolder:
         """The ports of the last start."""
         return self.path / "ports.json"
 
+    @property
+    def settings(self) -> Path:
+        """The settings of what runs now, as a shell reads them."""
+        return self.run / "settings.env"
+
     def make(self) -> None:
         """Make the folders. Others may pass through the first, never list it (Postgres may run
         as another user below it); the rest is ours alone."""
@@ -71,6 +77,11 @@ class LocalFolder:
         if not file.exists():
             _written(file, new_key().pem)
         return file
+
+    def write_settings(self, environment: Mapping[str, str]) -> None:
+        """Write the settings for commands that are run beside the stack. They hold passwords."""
+        lines = (f"{name}={shlex.quote(value)}\n" for name, value in environment.items())
+        _written(self.settings, "".join(lines))
 
     @contextmanager
     def taken(self) -> Iterator[None]:

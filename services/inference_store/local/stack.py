@@ -88,6 +88,7 @@ def running_stack(
         )
         chosen = programs.settings(servers, models, ports)
         chosen["CERTIFICATE_KEY_FILE"] = str(folder.certificate_key())
+        folder.write_settings({programs.PREFIX + name: value for name, value in chosen.items()})
         programs.migrate(folder, chosen)
         services = {}
         for name in programs.SERVICES:  # all started before any is waited for

@@ -1,6 +1,7 @@
 """The folder: passwords are made once, and only one stack may have it."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,13 @@ def test_passwords_are_made_once_and_for_us_alone(folder: LocalFolder) -> None:
     assert folder.passwords() == first
     assert len({first.postgres, first.s3_access_key, first.s3_secret_key}) == 3
     assert (folder.path / "passwords.json").stat().st_mode & 0o077 == 0
+
+
+def test_a_shell_reads_the_settings_and_nobody_else(folder: LocalFolder) -> None:
+    folder.write_settings({"INFERENCE_STORE_POSTGRES_PASSWORD": "a 'quoted' $word"})
+    assert folder.settings.stat().st_mode & 0o077 == 0
+    read = f'. {folder.settings}; printf %s "$INFERENCE_STORE_POSTGRES_PASSWORD"'
+    assert subprocess.check_output(read, shell=True, text=True) == "a 'quoted' $word"
 
 
 def test_a_second_stack_in_the_same_folder_is_refused(folder: LocalFolder) -> None:

@@ -1,5 +1,7 @@
 """The demo from its first line to its last: start, feed, ask, say what there is, serve."""
 
+import shlex
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -40,6 +42,7 @@ def tell(
             screen.say(_open_image(rest))
             screen.say(own_picture(stack.proxy, rest))
             screen.say(certificate(rest))
+            screen.say(examination(folder))
             screen.say(_what_there_is(stack, folder))
             if not once:
                 _serve(stack, screen)
@@ -97,6 +100,15 @@ curl -s "{at}/v1/certificates?limit=1"
 """
 
 
+def examination(folder: LocalFolder) -> str:
+    """How to let the doctor look at what runs; any other command goes the same way."""
+    program = shlex.quote(str(Path(sys.executable).with_name("inference-store")))
+    return f"""\
+# Look at everything that the services need, and what is wrong with it:
+(set -a; . {shlex.quote(str(folder.settings))}; {program} doctor)
+"""
+
+
 def _what_there_is(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
@@ -109,7 +121,7 @@ Running     on 127.0.0.1 only:
     models     {stack.model_server.rest}, gRPC {stack.model_server.grpc} (Open Inference Protocol)
     proxy      {stack.proxy}, gRPC {stack.proxy_grpc} (stands before the models)
 {admin}
-Written     {folder.path}: logs/, s3/, run/ (pid files), passwords.json,
+Written     {folder.path}: logs/, s3/, run/ (pid files, settings.env), passwords.json,
             certificate-key.pem
             {servers.postgres.data}: the database
 {_copied_binaries(servers.postgres.binaries)}\

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import certifi
@@ -32,6 +32,8 @@ if TYPE_CHECKING:  # typed dictionaries that obstore has for type checkers alone
 
 RETRIES = 2
 _AWS = "https://s3.amazonaws.com"
+_REFUSED = 300
+_ERRORS = (b"<?xml", b"<Error")
 # ValueError: no credentials anywhere, or a name that cannot be a bucket's.
 _AWAY = (
     *(S3Error, ServerError, InvalidResponseError),
@@ -91,10 +93,27 @@ def minio_client(settings: BlobSettings, endpoint: str | None) -> Minio:
     )
 
 
+class _Pool(urllib3.PoolManager):
+    """minio-py reads why a server refused only where the server calls its XML `application/xml`.
+
+    Others say `text/xml` (rclone), or nothing: what begins as S3's errors do is named so here.
+    """
+
+    def urlopen(  # type: ignore[override]  # as in urllib3 itself
+        self, method: str, url: str, redirect: bool = True, **given: Any
+    ) -> urllib3.BaseHTTPResponse:
+        """Ask as urllib3 does."""
+        answer = super().urlopen(method, url, redirect, **given)
+        if answer.status >= _REFUSED and (answer.data or b"").lstrip().startswith(_ERRORS):
+            answer.headers["Content-Type"] = "application/xml"
+        return answer
+
+
 def http_pool(settings: BlobSettings) -> urllib3.PoolManager:
+    """Connections of the minio client. Errors of every S3 can be read."""
     timeout = settings.s3_timeout_seconds
     trusted = _trusting(os.environ.get("SSL_CERT_FILE") or certifi.where(), settings.s3_ca_file)
-    return urllib3.PoolManager(
+    return _Pool(
         timeout=urllib3.Timeout(connect=timeout, read=timeout),
         maxsize=16,
         ssl_context=trusted,
@@ -138,7 +157,7 @@ _NO_VERSIONS = {"NotImplemented", "XNotImplemented", "MethodNotAllowed"}
 
 
 def knows_no_versions(error: MinioException) -> bool:
-    """Whether a server does not list versions, for it keeps none; rclone says so without XML."""
+    """Whether a server does not list versions, for it keeps none; some say so without XML."""
     if isinstance(error, S3Error):
         return error.code in _NO_VERSIONS
     return isinstance(error, InvalidResponseError) and "Response code: 501" in str(error)

@@ -18,11 +18,13 @@ from .clients import http_pool, minio_client, without_secrets
 _NOT_KEPT = {"ObjectLockConfigurationNotFoundError", "NoSuchObjectLockConfiguration"}
 _UNKNOWN = {"NotImplemented", "MethodNotAllowed"}
 _DENIED = "AccessDenied"
+NOT_S3 = "NotS3"
+"""The code, ours, of an answer that is none of S3's."""
 _AWAY = (*(S3Error, ServerError, InvalidResponseError), *(urllib3.exceptions.HTTPError, OSError))
 
 
 class BucketTrouble(Exception):
-    """The object store answers, but not as it should; `code` is S3's."""
+    """The object store answers, but not as it should; `code` is S3's, or NOT_S3."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -53,6 +55,8 @@ def look_at(settings: BlobSettings, bucket: str) -> BucketState:
         return BucketState(_versioning(client, bucket, missing), locked, days, missing)
     except S3Error as error:
         raise BucketTrouble(error.code or "", without_secrets(str(error.message))) from None
+    except InvalidResponseError as error:
+        raise BucketTrouble(NOT_S3, without_secrets(str(error))) from None
     except (*_AWAY, ValueError) as error:
         raise BlobsAway(without_secrets(str(error))) from None
 

@@ -17,6 +17,11 @@ _AWAY = (KafkaError, OSError, ssl.SSLError, ValueError)
 _SHORT_SECONDS = 3 * 24 * 3600
 _STANDS = timedelta(minutes=5)
 _MUCH = 100_000
+# Every Kafka since 0.11 tells them.
+_NOT_TOLD = (
+    "its settings are not told, as this broker knows no DescribeConfigs: it is one for tests, and"
+    " keeps nothing when it ends"
+)
 
 
 async def look(subject: Subject) -> list[Finding]:
@@ -42,7 +47,8 @@ async def topic(subject: Subject) -> list[Finding]:
     try:
         found = await inspection.topic(subject.settings)
     except _AWAY as error:
-        return [failed(f"the topic cannot be described: {error}"[:300], "May we describe it?")]
+        remedy = f"May we Describe and DescribeConfigs the topic {name!r}? Are its brokers well?"
+        return [failed(f"the topic {name!r} cannot be described: {error}"[:300], remedy)]
     if found is None:
         remedy = (
             f"kafka-topics.sh --create --topic {name} --partitions 6 --replication-factor 3"
@@ -50,14 +56,20 @@ async def topic(subject: Subject) -> list[Finding]:
         )
         return [failed(f"there is no topic {name!r}", remedy)]
     seen = f"{found.partitions} partitions, {found.replicas} replicas"
-    return [*_of_replicas(found), *_of_retention(found, subject.settings)] or [ok(seen)]
+    if found.settings is None:
+        return [*_of_leaders(found)] or [ok(f"{seen}; {_NOT_TOLD}")]
+    judged = (_of_leaders(found), _of_replicas(found), _of_retention(found, subject.settings))
+    return [finding for findings in judged for finding in findings] or [ok(seen)]
+
+
+def _of_leaders(found: TopicSettings) -> Iterator[Finding]:
+    if found.leaderless:
+        yield failed(f"{found.leaderless} partitions have no leader", "Bring the brokers back.")
 
 
 def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
-    least = int(found.settings.get("min.insync.replicas") or 1)
+    least = int((found.settings or {}).get("min.insync.replicas") or 1)
     both = f"min.insync.replicas={least} with {found.replicas} replicas"
-    if found.leaderless:
-        yield failed(f"{found.leaderless} partitions have no leader", "Bring the brokers back.")
     if least > found.replicas:
         yield failed(f"{both}: nothing can be published", "Lower it, or add replicas.")
     elif found.replicas == 1:
@@ -72,10 +84,11 @@ def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
 
 
 def _of_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
-    if "compact" in found.settings.get("cleanup.policy", "delete"):
+    told = found.settings or {}
+    if "compact" in told.get("cleanup.policy", "delete"):
         seen = "the topic is compacted: of two events with one key the older is dropped"
         yield failed(seen, "Set cleanup.policy=delete.")
-    kept = int(found.settings.get("retention.ms") or -1)
+    kept = int(told.get("retention.ms") or -1)
     if 0 <= kept < _SHORT_SECONDS * 1000:
         yield warning(
             f"events are kept for {kept / 3600_000:.1f} hours: a longer outage loses them",

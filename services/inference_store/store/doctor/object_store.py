@@ -3,25 +3,41 @@
 import asyncio
 from collections.abc import Iterator
 
-from inference_store.store.blobs.inspection import BucketState, BucketTrouble, look_at
+from inference_store.store.blobs.inspection import (
+    NOT_S3,
+    BucketState,
+    BucketTrouble,
+    look_at,
+)
 from inference_store.store.errors import BlobsAway
 
 from .finding import Finding, Subject, failed, ok, warning
 
-_KEYS = (
-    "Check INFERENCE_STORE_S3_ACCESS_KEY and INFERENCE_STORE_S3_SECRET_KEY, or the role that is"
-    " taken instead."
-)
-_REMEDIES = {
-    "NoSuchBucket": "Create it, or mend INFERENCE_STORE_S3_BUCKET and _S3_ALLOWED_BUCKETS.",
-    "InvalidAccessKeyId": _KEYS,
-    "SignatureDoesNotMatch": _KEYS,
-    "ExpiredToken": _KEYS,
-    "AccessDenied": f"{_KEYS} They need the right to list the bucket.",
-    "RequestTimeTooSkewed": "Set this machine's clock: see the check 'object store clock'.",
-    "AuthorizationHeaderMalformed": "Check INFERENCE_STORE_S3_REGION.",
-    "PermanentRedirect": "Check INFERENCE_STORE_S3_REGION and INFERENCE_STORE_S3_ENDPOINT.",
+_NAMES = "INFERENCE_STORE_S3_ACCESS_KEY and INFERENCE_STORE_S3_SECRET_KEY"
+_KEYS = f"Check {_NAMES}, or the role that is taken instead."
+_ENDPOINT = "INFERENCE_STORE_S3_ENDPOINT"
+# By S3's code: what is wrong, and what to do.
+_TROUBLES = {
+    "NoSuchBucket": (
+        "there is no such bucket",
+        "Create it, or mend INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+    ),
+    "InvalidAccessKeyId": ("the access key is not known", _KEYS),
+    "SignatureDoesNotMatch": ("the secret key is wrong", _KEYS),
+    "ExpiredToken": ("the login has expired", _KEYS),
+    "AccessDenied": ("the keys have no right to list it", f"{_KEYS} Grant s3:ListBucket."),
+    "RequestTimeTooSkewed": (
+        "the clocks are too far apart",
+        "Set this machine's clock: see the check 'object store clock'.",
+    ),
+    "AuthorizationHeaderMalformed": ("the region is wrong", "Check INFERENCE_STORE_S3_REGION."),
+    "PermanentRedirect": (
+        "the bucket is elsewhere",
+        f"Check INFERENCE_STORE_S3_REGION and {_ENDPOINT}.",
+    ),
+    NOT_S3: ("what answers is no S3 server, or stands before one", f"Check {_ENDPOINT}."),
 }
+_UNKNOWN = ("the object store refuses", "Look the code up in the object store's manual.")
 
 
 async def look(subject: Subject) -> list[Finding]:
@@ -35,8 +51,8 @@ async def _bucket(subject: Subject, name: str) -> list[Finding]:
     try:
         state = await asyncio.to_thread(look_at, subject.settings, name)
     except BucketTrouble as trouble:
-        remedy = _REMEDIES.get(trouble.code, "Look the code up in the object store's manual.")
-        return [failed(f"{name}: {trouble.code}: {trouble}"[:300], remedy)]
+        wrong, remedy = _TROUBLES.get(trouble.code, _UNKNOWN)
+        return [failed(f"{name}: {wrong} ({trouble.code}: {trouble})"[:300], remedy)]
     except BlobsAway as away:
         remedy = "Is INFERENCE_STORE_S3_ENDPOINT its address as seen from here, and its CA known?"
         return [failed(f"the object store does not answer: {away}"[:300], remedy)]

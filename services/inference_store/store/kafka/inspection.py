@@ -9,7 +9,16 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.conn import create_conn
-from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
+from aiokafka.errors import (
+    IncompatibleBrokerVersion,
+    KafkaConnectionError,
+    KafkaError,
+    KafkaTimeoutError,
+    NoError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+from aiokafka.protocol.metadata import MetadataRequest
 
 from inference_store.store.settings import KafkaSettings
 
@@ -24,14 +33,17 @@ _READ_MILLISECONDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """A topic as the brokers keep it. `settings`: the topic's own and the brokers' defaults."""
+    """A topic as the brokers keep it.
+
+    `settings`: the topic's own and the brokers' defaults; None: the brokers do not tell them.
+    """
 
     partitions: int
     replicas: int
     # partitions without a leader, and those with fewer replicas in sync than they have
     leaderless: int
     lagging: int
-    settings: Mapping[str, str]
+    settings: Mapping[str, str] | None
 
 
 async def version(settings: KafkaSettings) -> tuple[int, str]:
@@ -56,24 +68,46 @@ async def version(settings: KafkaSettings) -> tuple[int, str]:
 
 async def topic(settings: KafkaSettings) -> TopicSettings | None:
     """The topic of the settings; None where there is none. Raises KafkaError, OSError."""
-    name = settings.kafka_topic
     admin = AIOKafkaAdminClient(
         **client_arguments(settings), request_timeout_ms=_TIMEOUT_MILLISECONDS
     )
     try:
         await _started(admin, settings)
-        (found,) = await admin.describe_topics([name])
-        if found["error_code"] or not found["partitions"]:
+        partitions = await _partitions(admin, settings.kafka_topic)
+        if partitions is None:
             return None
-        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        return _settings_of(partitions, await _told_settings(admin, settings.kafka_topic))
     finally:
         await admin.close()
+
+
+async def _partitions(admin: AIOKafkaAdminClient, name: str) -> list[Any] | None:
+    """Those of a topic; None where there is none. aiokafka's own question would make it."""
+    request = MetadataRequest([name], allow_auto_topic_creation=False)
+    answer = await admin._client.send(admin._client.get_random_node(), request)
+    (found,) = answer.to_object()["topics"]
+    error = for_code(found["error_code"])
+    if error is UnknownTopicOrPartitionError:
+        return None
+    if error is not NoError:
+        raise error(f"the broker says of the topic {name!r}: {error.message}")
+    return list(found["partitions"]) or None
+
+
+async def _told_settings(admin: AIOKafkaAdminClient, name: str) -> dict[str, str] | None:
+    """What brokers tell of a topic's settings; None where they do not know the question."""
+    try:
+        (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+    except IncompatibleBrokerVersion:
+        return None
     # error code, message, type, name, entries; of an entry: name, value
-    entries = answer.resources[0][4]
-    return _settings_of(found["partitions"], {entry[0]: entry[1] or "" for entry in entries})
+    code, message, _, _, entries = answer.resources[0]
+    if (error := for_code(code)) is not NoError:
+        raise error(f"the broker does not describe the topic {name!r}: {message or error.message}")
+    return {entry[0]: entry[1] or "" for entry in entries}
 
 
-def _settings_of(partitions: list[Any], settings: Mapping[str, str]) -> TopicSettings:
+def _settings_of(partitions: list[Any], settings: Mapping[str, str] | None) -> TopicSettings:
     return TopicSettings(
         partitions=len(partitions),
         replicas=min(len(one["replicas"]) for one in partitions),
