@@ -157,7 +157,8 @@ async def test_a_deadline_is_the_upstreams_too(started: Line, path: str) -> None
     assert started.upstream.left is not None
     assert started.upstream.left < 0.5
     if path != UNKNOWN:
-        assert (await started.captures.exchange()).grpc_code == 4
+        # the caller's timer began first: its RST_STREAM may come before the proxy's deadline
+        assert (await started.captures.exchange()).grpc_code in (1, 4)
 
 
 async def test_no_deadline_is_none(started: Line) -> None:
@@ -173,6 +174,7 @@ async def test_the_configurations_limit_counts_where_it_is_earlier(started: Line
     started.onward["timeout_seconds"] = 0.2
     seen = await unary(started.proxied, INFER, REQUEST, timeout=120)
     assert seen.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert (await started.captures.exchange()).grpc_code == 4
 
 
 @pytest.mark.parametrize("path", [INFER, STREAM, UNKNOWN])

@@ -1,0 +1,45 @@
+"""What is noted of a caller that is gone."""
+
+from typing import Any, cast
+
+import pytest
+
+from inference_store.proxy.grpc.ending import Context, cut_off
+from inference_store.proxy.grpc.seen import Seen
+
+
+class Caller:
+    """A call's context that knows only how long its deadline is away, in seconds."""
+
+    def __init__(self, remaining: float | None) -> None:
+        self._remaining = remaining
+
+    def time_remaining(self) -> float | None:
+        return self._remaining
+
+
+class Ends:
+    """Takes how a call ended."""
+
+    def __init__(self) -> None:
+        self.ended_with: tuple[Any, ...] | None = None
+
+    def ended(self, *ended_with: Any) -> None:
+        self.ended_with = ended_with
+
+
+@pytest.mark.parametrize(
+    ("remaining", "ended_with"),
+    [
+        (0.0, (4, "the caller's deadline passed")),
+        (-0.1, (4, "the caller's deadline passed")),
+        (0.1, (1, "the caller was gone before the answer's end")),
+        (None, (1, "the caller was gone before the answer's end")),
+    ],
+)
+def test_a_caller_is_gone_by_its_deadline_or_of_its_own(
+    remaining: float | None, ended_with: tuple[int, str]
+) -> None:
+    ends = Ends()
+    cut_off(cast(Context, Caller(remaining)), cast(Seen, ends))
+    assert ends.ended_with == ended_with
