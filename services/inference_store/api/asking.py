@@ -7,16 +7,19 @@ from contextlib import contextmanager
 from inference_store.store import traces
 from inference_store.store.errors import QueryTimeout
 from inference_store.store.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
-from inference_store.store.queries.bounded import OutOfTime
+from inference_store.store.queries.bounded import OutOfTime, Overloaded
 from inference_store.store.queries.matching import Query
 
 
 @contextmanager
 def in_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
-    """As `asking`. Raises QueryTimeout, which says how to `narrow`, where time runs out."""
+    """As `asking`. Raises QueryTimeout, which says how to `narrow`, if the question took too long;
+    Overloaded, which narrowing does not help, if it had little of its time."""
     try:
         with asking(kind, *queries):
             yield
+    except Overloaded:
+        raise
     except OutOfTime:
         QUERY_TIMEOUTS.labels(kind).inc()
         raise QueryTimeout(narrow) from None

@@ -24,12 +24,16 @@ from inference_store.store.errors import (
     StoreError,
 )
 from inference_store.store.metrics import REFUSED
-from inference_store.store.queries.bounded import OutOfTime
+from inference_store.store.queries.bounded import OutOfTime, Overloaded
 
 from .answer import PROBLEM, ProblemAnswer
 
 PAGE = "/docs/errors"
 _NAME_CHARACTERS = 256  # of a field's name that are looked at and shown: none that we know has more
+_BUSY: dict[type[Exception], str] = {
+    Overloaded: "The store was busy, and the question did not run. Send it again.",
+    PoolTimeout: "Every connection to Postgres is in use. Send the request again.",
+}
 _log = structlog.get_logger()
 
 
@@ -113,7 +117,7 @@ async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
 def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
     """A refusal as an answer."""
     more = dict(headers or {})
-    if exc.status in (401, 403, 429, 431):
+    if exc.status in (401, 403, 429, 431) or isinstance(exc, errors.Busy):
         REFUSED.labels(exc.type).inc()
     if exc.status == 401:
         more["WWW-Authenticate"] = "Bearer"
@@ -230,11 +234,13 @@ def refusal_of(exc: Exception) -> StoreError:
     """What an error is to the caller; what nobody foresaw is logged."""
     if isinstance(exc, StoreError):
         return exc
+    if isinstance(exc, (Overloaded, PoolTimeout)):
+        return errors.Busy(_BUSY[type(exc)])
     if isinstance(exc, OutOfTime) or "canceling statement due to statement timeout" in str(exc):
         return errors.QueryTimeout("The query took too long: narrow its time window.")
     if isinstance(exc, BlobsAway):
         return errors.Unavailable(f"The object store is away: {exc}.")
-    if isinstance(exc, (PoolTimeout, OSError)) or is_trouble(exc):
+    if isinstance(exc, OSError) or is_trouble(exc):
         _log.warning("postgres is away", action="postgres_away", error=str(exc)[:500])
         return errors.Unavailable("Postgres is away, or is not taking requests.")
     _log.error("a request failed", action="request_failed", exc_info=exc)

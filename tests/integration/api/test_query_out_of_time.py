@@ -1,9 +1,12 @@
 """A query whose time runs out, over HTTP: part of the answer, how far it came, and the cursor."""
 
+import asyncio
 import json
+import time
 from typing import Any
 
 import httpx
+import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.metrics import QUERY_TIMEOUTS
@@ -133,3 +136,31 @@ async def test_a_sorted_page_does_not_end_early(make_app: MakeApp, engine: Async
     found = answer.json()
     assert _ids(found) == [f"id-{n}" for n in [*range(4, -1, -1), *range(_DAYS - 1, 4, -1)]]
     assert found["next"] is None
+
+
+@pytest.mark.parametrize("what", ["query", "count", "aggregate"])
+async def test_a_question_that_did_not_run(
+    make_app: MakeApp, engine: AsyncEngine, what: str
+) -> None:
+    """The api is kept busy by others while its time goes by: its question is not at fault."""
+    await store(engine, *_made())
+    body = _body() | ({"measures": [{"function": "count"}]} if what == "aggregate" else {})
+    before = _timeouts()
+    async with client_of(make_app(query_timeout_seconds=0.02)) as client:
+        busy = asyncio.create_task(_keep_busy(0.03))
+        try:
+            answer = await client.post(_QUERY.replace("query", what), json=body)
+        finally:
+            busy.cancel()
+    assert (answer.status_code, answer.json()["type"]) == (503, "/docs/errors#busy")
+    assert int(answer.headers["Retry-After"]) > 0
+    assert _timeouts() == before
+
+
+async def _keep_busy(seconds: float) -> None:
+    """Hold up every other task of the loop, again and again."""
+    while True:
+        until = time.process_time() + seconds
+        while time.process_time() < until:
+            pass
+        await asyncio.sleep(0)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.database import cause_of
 
 from . import explain
-from .building import Building, Built, built
+from .building import Building, Built, NotBegun, built
 
 _LEAST_SECONDS = 0.001
 _SAVE = text("SAVEPOINT bounded")
@@ -26,6 +26,17 @@ class OutOfTime(Exception):
     """The statement was cut off; the transaction goes on."""
 
 
+class Overloaded(OutOfTime):
+    """The time is over, and the question had little of it: this process was busy with others."""
+
+
+class _Work:
+    """Seconds that a request's statements took."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Deadline:
     """The instant, on the monotonic clock, at which a request's time is over.
@@ -35,6 +46,8 @@ class Deadline:
 
     at: float
     soft: float | None = None
+    began: float = field(default_factory=time.monotonic)
+    work: _Work = field(default_factory=_Work)
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
@@ -53,7 +66,7 @@ class Deadline:
     @property
     def early(self) -> "Deadline":
         """Its soft end as the only one; itself where it has none."""
-        return self if self.soft is None else Deadline(self.soft)
+        return self if self.soft is None else replace(self, at=self.soft, soft=None)
 
     @property
     def left_seconds(self) -> float:
@@ -64,6 +77,11 @@ class Deadline:
     def is_over(self) -> bool:
         """Whether too little is left for any statement."""
         return self.left_seconds < _LEAST_SECONDS
+
+    def exceeded(self) -> OutOfTime:
+        """What to raise when it is over: Overloaded if the statements had less than half of it."""
+        passed = time.monotonic() - self.began
+        return OutOfTime() if 2 * self.work.seconds >= passed else Overloaded()
 
 
 async def fetch(
@@ -78,7 +96,8 @@ async def fetch(
     settings: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> list[Row[Any]]:
-    """The statement's rows, within a share of the time that is left. Raises OutOfTime.
+    """The statement's rows, within a share of the time that is left. Raises OutOfTime, which is
+    Overloaded if the time went by while other requests kept this process busy.
 
     `large`: it is built and compiled beside the loop. `what` it does, for people, where the
     query is being explained.
@@ -88,12 +107,13 @@ async def fetch(
     statement = await _built(connection, building, deadline.left_seconds * share, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < _LEAST_SECONDS * 1000:
-        raise OutOfTime
+        raise deadline.exceeded()
     limits = {
         "statement_timeout": str(milliseconds),
         "max_parallel_workers_per_gather": str(workers),
         **(settings or {}),
     }
+    began = _unoccupied()
     await connection.execute(_SAVE)
     try:
         await connection.execute(_set(tuple(limits)), limits)
@@ -102,11 +122,19 @@ async def fetch(
         if not exc.connection_invalidated:
             await _undo(connection)
         if _cut_off(exc):
-            raise OutOfTime from exc
+            deadline.work.seconds += milliseconds / 1000  # by Postgres's clock
+            raise deadline.exceeded() from exc
         raise
+    deadline.work.seconds += _unoccupied() - began
     # Nothing was written. What was set, the time left above all, binds nothing after it.
     await _undo(connection)
     return rows
+
+
+def _unoccupied() -> float:
+    """Seconds that have gone by less those for which this process kept a processor busy. While it
+    does so an answer of Postgres waits: that time is not the statement's."""
+    return time.monotonic() - time.process_time()
 
 
 @cache
@@ -141,5 +169,7 @@ async def _built(
             beside=large,
             seconds=seconds,
         )
+    except NotBegun as exc:
+        raise Overloaded from exc
     except TimeoutError as exc:
         raise OutOfTime from exc

@@ -22,6 +22,10 @@ Building: TypeAlias = Executable | Callable[[], Executable]
 _MOST_COMPILED = 32
 
 
+class NotBegun(TimeoutError):
+    """The statement waited for others that were being built until its time was over."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """What is executed. `explained`: the same in its other form, where that is asked for."""
@@ -40,7 +44,7 @@ async def built(
 ) -> Built:
     """The statement; built `beside` the loop it is compiled as well, and kept in no cache.
 
-    Raises TimeoutError after so many seconds of waiting.
+    Raises TimeoutError after so many seconds; NotBegun if it was not its turn by then.
     """
     if not beside:
         return _whole(building, explain)
@@ -51,9 +55,14 @@ async def built(
         explained = None if made.explained is None else _compiled(made.explained, dialect)
         return Built(_compiled(made.statement, dialect), explained)
 
-    working = asyncio.get_running_loop().run_in_executor(_thread(), compiled)
-    async with asyncio.timeout(seconds):
-        return await working
+    working = _thread().submit(compiled)
+    try:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(working)
+    except TimeoutError:
+        if working.cancelled():  # by the timeout; what has begun cannot be
+            raise NotBegun from None
+        raise
 
 
 def _whole(building: Building, explain: Callable[[Executable], Executable] | None) -> Built:

@@ -19,6 +19,7 @@ StoreError
 ├── HeadersTooLarge    431
 ├── NotKept            501  a part of the standard that is not kept here
 ├── QueryTimeout       503
+├── Busy               503  it was not done, for others are being served
 └── Unavailable        503  a part is away
     └── LedgerApart        the bucket and Postgres are not of one time
 
@@ -231,6 +232,15 @@ class QueryTimeout(StoreError):
     title = "The query took too long"
 
 
+class Busy(StoreError):
+    """Other requests took the time or every connection; yours was not done. Send it again after
+    `Retry-After`: it need not be changed."""
+
+    status = 503
+    type = "busy"
+    title = "The store is busy"
+
+
 class Unavailable(StoreError):
     """A part the answer needs (the detail says which) is away; try again shortly."""
 
@@ -244,52 +254,3 @@ class LedgerApart(Unavailable):
 
     type = "ledger-apart"
     title = "The ledger in the bucket and Postgres are apart"
-
-
-class InvalidEvent(Exception):
-    """A Kafka message that can never be indexed: it becomes a dead letter.
-
-    `reason` is one of `events.reasons.DEAD_LETTER_REASONS`; `detail` is for people.
-    """
-
-    def __init__(
-        self,
-        reason: str,
-        detail: str,
-        *,
-        model_id: str | None = None,
-        inference_id: str | None = None,
-    ) -> None:
-        super().__init__(f"{reason}: {detail}")
-        self.reason = reason
-        self.detail = detail
-        self.model_id = model_id
-        self.inference_id = inference_id
-
-
-class BlobMissing(Exception):
-    """The object store has no object by this key (its bucket exists)."""
-
-
-class BlobUnreadable(BlobMissing):
-    """The object may well be there, and is not given: archived, or by a key that is refused."""
-
-
-class BlobForbidden(Exception):
-    """The object store refuses this one object, and gives others of its bucket."""
-
-
-class BlobTooLarge(Exception):
-    """The object is over the cap for its kind; it stays where it is and is not indexed."""
-
-
-class BlobsAway(Exception):
-    """The object store or the bucket cannot be reached: wait, lose nothing."""
-
-
-class AccessDenied(BlobsAway):
-    """The object store says 403: to this object or to all, which it does not tell apart."""
-
-
-class SchemaBehind(Exception):
-    """The database's schema is older than what this version needs. Ends a service at its start."""

@@ -1,0 +1,35 @@
+"""What an error that no route names is to the caller."""
+
+import json
+
+import pytest
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from inference_store.api.problems import problem, refusal_of
+from inference_store.store.metrics import REFUSED
+from inference_store.store.queries.bounded import OutOfTime, Overloaded
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (PoolTimeout("QueuePool limit of size 10 overflow 0 reached"), "busy"),
+        (Overloaded(), "busy"),
+        (OutOfTime(), "query-timeout"),
+        (OSError("Connection refused"), "unavailable"),
+    ],
+)
+def test_errors_of_load_and_of_time_are_told_apart(error: Exception, kind: str) -> None:
+    answer = problem(refusal_of(error))
+    body = json.loads(bytes(answer.body))
+    assert (answer.status_code, body["type"]) == (503, f"/docs/errors#{kind}")
+    assert int(answer.headers["Retry-After"]) > 0
+    # narrowing a question that did not run helps nobody
+    assert ("narrow" in body["detail"]) == (kind == "query-timeout")
+
+
+def test_who_is_turned_away_for_load_is_counted() -> None:
+    busy = REFUSED.labels("busy")
+    before = busy._value.get()
+    problem(refusal_of(Overloaded()))
+    assert busy._value.get() == before + 1
