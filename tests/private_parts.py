@@ -29,7 +29,8 @@ PRIVATE_PARTS: Final[Mapping[str, PrivateParts]] = {
         "0.14.0",
         {
             "aiokafka:AIOKafkaConsumer": ("_client", "_coordinator"),
-            "aiokafka.conn:AIOKafkaConnection": ("_versions",),
+            "aiokafka.conn:": ("AIOKafkaConnection", "CloseReason", "create_conn"),
+            "aiokafka.conn:AIOKafkaConnection": ("_versions", "_writer", "send"),
             "aiokafka.consumer.group_coordinator:GroupCoordinator": ("_group_instance_id",),
             "aiokafka.record._crecords:": ("default_records", "legacy_records"),
             "aiokafka.record.default_records:": ("_DefaultRecordBatchPy", "_DefaultRecordPy"),

@@ -10,6 +10,7 @@ from aiokafka.errors import KafkaError
 
 from inference_store.store.settings import KafkaSettings, trusting
 
+from .closed_transports import notice_closed_transports
 from .tokens import ClientCredentials
 
 _ASK_SECONDS = 10
@@ -21,6 +22,7 @@ def client_arguments(settings: KafkaSettings) -> dict[str, Any]:
 
     Made anew for each client: it holds the token of OAUTHBEARER.
     """
+    notice_closed_transports()
     arguments: dict[str, Any] = {
         "bootstrap_servers": settings.kafka_bootstrap_servers,
         "security_protocol": settings.kafka_security_protocol,
