@@ -3,22 +3,21 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
-from asyncpg.exceptions import QueryCanceledError
-from sqlalchemy import Row, Select, Text, bindparam, func, select, text
+from asyncpg.exceptions import InterfaceError, PostgresError, QueryCanceledError
+from sqlalchemy import Row, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.database import cause_of
+from inference_store.store.database import cause_of, driver_of
 
 from . import explain
 from .building import Building, Built, NotBegun, built
 
 _LEAST_SECONDS = 0.001
-_SAVE = text("SAVEPOINT bounded")
-_BACK = text("ROLLBACK TO SAVEPOINT bounded")
+_SAVE = "SAVEPOINT bounded"
+_BACK = "ROLLBACK TO SAVEPOINT bounded"
 _UNDONE_WITHIN = 20
 
 
@@ -114,9 +113,8 @@ async def fetch(
         **(settings or {}),
     }
     began = _unoccupied()
-    await connection.execute(_SAVE)
+    await _limit(connection, limits)
     try:
-        await connection.execute(_set(tuple(limits)), limits)
         rows = list(await explain.watched(connection, statement, what, parameters))
     except DBAPIError as exc:
         if not exc.connection_invalidated:
@@ -137,21 +135,36 @@ def _unoccupied() -> float:
     return time.monotonic() - time.process_time()
 
 
-@cache
-def _set(names: tuple[str, ...]) -> Select[Any]:
-    return select(*(func.set_config(name, bindparam(name, type_=Text()), True) for name in names))
+async def _limit(connection: AsyncConnection, limits: Mapping[str, str]) -> None:
+    """Begin a savepoint in which Postgres has these settings: one round trip, by the driver."""
+    driver = await driver_of(connection)
+    if driver.is_in_transaction():
+        first = [_SAVE]
+    else:  # SQLAlchemy begins one with the first statement that it sends
+        await connection.execute(text(_SAVE))
+        first = []
+    await _send(driver, "; ".join(first + [f"SET LOCAL {n} = '{v}'" for n, v in limits.items()]))
 
 
 async def _undo(connection: AsyncConnection) -> None:
     """Back to before the statement. The little time it had left may end this one too."""
+    driver = await driver_of(connection)
     for _ in range(_UNDONE_WITHIN):
         try:
-            await connection.execute(_BACK)
+            await _send(driver, _BACK)
             return
         except DBAPIError as exc:
             if not _cut_off(exc):
                 raise
-    await connection.execute(_BACK)
+    await _send(driver, _BACK)
+
+
+async def _send(driver: Any, command: str) -> None:
+    """Raises DBAPIError, as a statement of SQLAlchemy's does."""
+    try:
+        await driver.execute(command)
+    except (PostgresError, InterfaceError, OSError) as exc:
+        raise DBAPIError(command, None, exc) from exc
 
 
 def _cut_off(exc: DBAPIError) -> bool:

@@ -77,7 +77,7 @@ async def test_the_next_page_goes_on_where_time_ran_out(
 
 async def _found(engine: AsyncEngine, query: Query) -> list[UUID]:
     async with engine.connect() as connection:
-        page = await find(connection, query, limit=100, deadline=Deadline.after(60), walk=1)
+        page = await find(connection, query, limit=100, deadline=Deadline.after(600), walk=1)
         assert not page.out_of_time
         return page.uids
 
