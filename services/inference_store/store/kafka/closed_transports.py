@@ -14,10 +14,12 @@ class Connection(conn.AIOKafkaConnection):  # type: ignore[misc]
     """aiokafka's connection, on which a closed transport is a connection that is broken."""
 
     def send(self, request: Any, expect_response: bool = True) -> Any:
-        """As aiokafka's. Raises KafkaConnectionError for RuntimeError."""
+        """As aiokafka's. Raises KafkaConnectionError if the transport is closed."""
         try:
             return super().send(request, expect_response)
         except RuntimeError as error:
+            if not self._writer.transport.is_closing():
+                raise
             self.close(reason=conn.CloseReason.CONNECTION_BROKEN)
             raise KafkaConnectionError(f"The connection is broken: {error}") from error
 
