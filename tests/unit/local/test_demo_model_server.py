@@ -20,7 +20,8 @@ from inference_store.local.demo.model_server.serving import BadRequest, Input, N
 from inference_store.local.demo.requests import Request, frame_requests
 from inference_store.local.demo.sending import grpc_message, rest_body, send_all
 from inference_store.local.errors import LocalStackError
-from inference_store.local.ports import HOST, free_ports
+from inference_store.local.ports import HOST
+from tests.servers.ports import free_port
 
 IMAGE = {"name": "image", "datatype": "BYTES", "shape": [1]}
 
@@ -33,7 +34,10 @@ def serving() -> Serving:
 @pytest.fixture
 async def address(serving: Serving) -> AsyncIterator[tuple[str, str]]:
     """Of REST and of gRPC."""
-    rest, over_grpc = free_ports(2)
+    # outside the range from which the system gives ports to whoever connects
+    rest = over_grpc = free_port()
+    while over_grpc == rest:
+        over_grpc = free_port()
     server = await serve_grpc(serving, over_grpc)
     runner = await serve_rest(serving, rest)
     yield f"http://{HOST}:{rest}", f"{HOST}:{over_grpc}"
