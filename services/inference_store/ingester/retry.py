@@ -172,7 +172,7 @@ class Retries:
         settled = await self._writer.index(
             connection, [read], sidecars=sidecars, one_by_one=one_by_one
         )
-        await self._writer.put(sidecars)
+        await self._writer.put(connection, sidecars)
         ((_, outcome),) = settled
         PARKED_TRIES.labels(outcome.value).inc()
         return outcome

@@ -31,6 +31,8 @@ from .write import Writer
 
 _PARTITIONS_SECONDS = 20.0
 _LIVE_SECONDS = 120.0
+# Another has our partitions by then, and waits for the locks of what we had begun.
+_IDLE_TRANSACTION_SECONDS = 60.0
 _log = structlog.get_logger()
 
 
@@ -44,7 +46,11 @@ async def run(
     stop = stop or asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    engine = engine_of(settings, application="inference-store-ingester")
+    engine = engine_of(
+        settings,
+        application="inference-store-ingester",
+        idle_transaction_seconds=_IDLE_TRANSACTION_SECONDS,
+    )
     blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
     try:
         heartbeat = Heartbeat(limit_seconds=live_seconds)

@@ -51,6 +51,7 @@ def engine_of(
     dsn: str | None = None,
     pool_size: int | None = None,
     statement_timeout_seconds: float | None = None,
+    idle_transaction_seconds: float | None = None,
 ) -> AsyncEngine:
     """The engine that the settings describe, or of another server (`dsn`) reached the same way."""
     tls: str | ssl.SSLContext | None = None
@@ -63,6 +64,7 @@ def engine_of(
         application=application,
         pool_size=pool_size or settings.postgres_pool_size,
         statement_timeout_seconds=statement_timeout_seconds,
+        idle_transaction_seconds=idle_transaction_seconds,
         password=settings.postgres_password.get_secret_value(),
         tls=tls,
     )
@@ -74,12 +76,15 @@ def create_engine(
     application: str = "inference-store",
     pool_size: int = 10,
     statement_timeout_seconds: float | None = None,
+    idle_transaction_seconds: float | None = None,
     password: str = "",
     tls: str | ssl.SSLContext | None = None,
 ) -> AsyncEngine:
     """An engine for `postgresql://…`; it connects when first used, and raises PostgresAway.
 
     `tls`: a context, or a mode as in sslmode; without it the DSN's, else "prefer".
+    `idle_transaction_seconds`: how long Postgres waits for the next statement of a transaction. A
+    process that is frozen amid one loses its locks then, and others go on.
     Plans are made for the values at hand: partitions are pruned while planning.
     Raises ValueError where the DSN cannot be one.
     """
@@ -93,6 +98,9 @@ def create_engine(
     }
     if statement_timeout_seconds is not None:
         settings["statement_timeout"] = str(int(statement_timeout_seconds * 1000))
+    if idle_transaction_seconds is not None:
+        milliseconds = str(int(idle_transaction_seconds * 1000))
+        settings["idle_in_transaction_session_timeout"] = milliseconds
     arguments: dict[str, Any] = {"server_settings": settings, "timeout": 10}
     if password and not parts.password:
         arguments["password"] = password

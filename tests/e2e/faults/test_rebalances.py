@@ -5,6 +5,7 @@ import random
 import signal
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -90,3 +91,39 @@ async def test_an_ingester_that_was_fenced_comes_back(
     finally:
         for service in services:
             service.stop()
+
+
+async def test_an_ingester_that_is_frozen_amid_a_transaction_holds_nobody_up(
+    environment: dict[str, str],
+    published: Published,
+    engine: AsyncEngine,
+    shared_bucket: str,
+    tmp_path: Path,
+) -> None:
+    first, second = two(environment, tmp_path)
+    second.stop()
+    first.stop()
+    # Its rows, and the books of its partitions, are written and locked.
+    first.restart(FAILPOINT="ingester.write.books:3:stop")
+    try:
+        await asyncio.to_thread(first.wait_ready)
+        await published.under_load(captures(range(70_000, 70_600)), pause=0.05)
+
+        process = psutil.Process(first.process.pid)
+
+        async def is_frozen() -> bool:
+            return process.status() == psutil.STATUS_STOPPED
+
+        await until(is_frozen, bool)
+        second.restart()
+        records = published.records
+        await until(lambda: counted(engine), lambda found: found.total() == records)
+        first.process.send_signal(signal.SIGCONT)
+        await check_ingested(engine, published.captures, shared_bucket, records=published.records)
+        for service in (first, second):
+            assert service.process.running, service.text[-4000:]
+            await asyncio.to_thread(service.wait_ready)
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+        first.stop()
+        second.stop()

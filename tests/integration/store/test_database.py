@@ -1,16 +1,19 @@
-"""Connections that the server has closed are replaced before a request meets them."""
+"""Connections that the server has closed are replaced; a transaction that stands idle ends."""
 
 from contextlib import AsyncExitStack
 from typing import Any
 
+import pytest
 from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.database import create_engine
+from inference_store.store.database import create_engine, is_trouble
 from tests.polling import until
 from tests.servers.postgres import Postgres
 
 _CONNECTIONS = 3
+_LOCK = text("SELECT pg_advisory_xact_lock(1)")
 
 
 async def _pid(connection: AsyncConnection) -> int:
@@ -41,3 +44,19 @@ async def test_connections_that_postgres_closed_are_made_anew(database: str) -> 
         assert not after & before
     finally:
         await engine.dispose()
+
+
+async def test_a_transaction_that_stands_idle_loses_its_locks(database: str) -> None:
+    frozen = create_engine(database, pool_size=1, idle_transaction_seconds=1)
+    other = create_engine(database, pool_size=1)
+    try:
+        async with frozen.connect() as connection:
+            await connection.execute(_LOCK)
+            async with other.begin() as waiting:
+                await waiting.execute(_LOCK)
+            with pytest.raises(DBAPIError) as caught:
+                await connection.execute(text("SELECT 1"))
+            assert is_trouble(caught.value)
+    finally:
+        await frozen.dispose()
+        await other.dispose()

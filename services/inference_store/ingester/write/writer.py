@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from asyncpg.exceptions import PostgresError
+from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -149,11 +150,11 @@ class Writer:
                 for share in sorted(batch.shares, key=lambda share: share.place):
                     await _move(connection, share, outcomes.setdefault(share.place, Counter()))
             failpoint("ingester.write.books")
-            await self.put(sidecars)
+            await self.put(connection, sidecars)
             failpoint("ingester.commit.before")
         return settled
 
-    async def put(self, sidecars: Sequence[Sidecar]) -> None:
+    async def put(self, connection: AsyncConnection, sidecars: Sequence[Sidecar]) -> None:
         """Write the sidecars of what the caller's transaction inserts. Raises BlobsAway."""
         if not sidecars:
             return
@@ -161,6 +162,8 @@ class Writer:
         objects = [(sidecar.place, sidecar.content) for sidecar in sidecars]
         for start in range(0, len(objects), _PUTS):
             self._beat()
+            if start:  # Postgres ends a transaction that stands idle
+                await connection.execute(select(1))
             some = objects[start : start + _PUTS]
             await asyncio.to_thread(self._blobs.put_many, some, content_type=CONTENT_TYPE)
         failpoint("ingester.sidecar.after")

@@ -1,4 +1,4 @@
-"""Sidecars are written in turns, with a sign of life before each."""
+"""Sidecars are written in turns, with a sign of life before each, and one to Postgres between."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -14,7 +14,7 @@ NOTHING: Any = None
 
 
 class Puts:
-    """Notes what is written, and the beats between."""
+    """Notes what is written, the beats and the statements between."""
 
     def __init__(self) -> None:
         self.seen: list[int | str] = []
@@ -22,6 +22,9 @@ class Puts:
 
     def beat(self) -> None:
         self.seen.append("beat")
+
+    async def execute(self, statement: Any) -> None:
+        self.seen.append(str(statement))
 
     def put_many(self, objects: Sequence[tuple[StorageKey, bytes]], *, content_type: str) -> None:
         assert content_type == "application/json"
@@ -34,8 +37,8 @@ async def test_many_sidecars_beat_between_them() -> None:
     schedule = Schedule(HOUR, HOUR, HOUR)
     writer = Writer(NOTHING, NOTHING, schedule, puts, partition_target=1, beat=puts.beat)
     sidecars = [Sidecar(StorageKey("bucket", str(number)), b"{}") for number in range(120)]
-    await writer.put(sidecars)
-    assert puts.seen == ["beat", 50, "beat", 50, "beat", 20]
+    await writer.put(puts, sidecars)
+    assert puts.seen == ["beat", 50, "beat", "SELECT 1", 50, "beat", "SELECT 1", 20]
     assert puts.keys == [sidecar.place for sidecar in sidecars]
-    await writer.put([])
+    await writer.put(puts, [])
     assert len(puts.keys) == 120
