@@ -1,5 +1,8 @@
 """How a call ends: the upstream's status as it is, ours where the upstream was never asked."""
 
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
@@ -29,10 +32,23 @@ async def end(call: UpstreamCall, context: Context, seen: Seen) -> None:
 
 async def fail(context: Context) -> None:
     """Send the status of a call with one answer, if it failed: returning would send an empty answer
-    before it. Does not return then."""
+    before it. Does not return then. Raises CancelledError where the caller is gone."""
     code: Any = context.code()
     if code:
-        await context.abort(code)
+        with cancelled_if_gone():
+            await context.abort(code)
+
+
+@contextmanager
+def cancelled_if_gone() -> Iterator[None]:
+    """Raise CancelledError where nobody is there to write to: grpc notices that first when it
+    writes, and logs its own error as a fault of ours."""
+    try:
+        yield
+    except grpc.aio.AbortError:  # the status is sent
+        raise
+    except grpc.aio.BaseError as exc:
+        raise asyncio.CancelledError from exc
 
 
 def cut_off(context: Context, seen: Seen) -> None:

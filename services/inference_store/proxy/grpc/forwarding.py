@@ -11,7 +11,16 @@ import grpc
 from grpc import StatusCode
 
 from . import shutdown
-from .ending import Context, UpstreamCall, cut_off, end, fail, number, refused
+from .ending import (
+    Context,
+    UpstreamCall,
+    cancelled_if_gone,
+    cut_off,
+    end,
+    fail,
+    number,
+    refused,
+)
 from .metadata import passed
 from .methods import SHUTDOWN, Method, names
 from .omi_versions import OmiVersions
@@ -44,19 +53,17 @@ class Forwarding:
         ask: Any = onward.channel.unary_unary(path)
         call: UpstreamCall = ask(request, **_options(onward, context))
         try:
-            answer: bytes = await call
-        except grpc.aio.AioRpcError as exc:
-            if may_drop and shutdown.dropped(exc.code()):
+            answer = await _answer(call)
+            if answer is None and may_drop and shutdown.dropped(await call.code()):
                 seen.ended(number(StatusCode.OK), None)
                 return shutdown.answer()
-            answer = b""
+            await _finish(call, context, seen, answer or b"")
         except asyncio.CancelledError:
             cut_off(context, seen)
             raise
-        await _finish(call, context, seen, answer)
-        self._omi_versions.note(onward, path, answer)
+        self._omi_versions.note(onward, path, answer or b"")
         await fail(context)
-        return answer
+        return answer or b""
 
     async def stream(self, path: str, method: Method, _: Any, context: Context) -> None:
         """Any number of messages each way."""
@@ -86,12 +93,22 @@ class Forwarding:
         return onward and self._omi_versions.added(onward, path)
 
 
+async def _answer(call: UpstreamCall) -> bytes | None:
+    """The message of an answer; None: the call failed."""
+    try:
+        answer: bytes = await call
+    except grpc.aio.AioRpcError:
+        return None
+    return answer
+
+
 async def _finish(call: UpstreamCall, context: Context, seen: Seen, answer: bytes) -> None:
     """After one message's answer: metadata and status."""
     if await call.code() is StatusCode.OK:
         seen.answered(answer)
     if initial := passed(await call.initial_metadata()):
-        await context.send_initial_metadata(initial)
+        with cancelled_if_gone():
+            await context.send_initial_metadata(initial)
     await end(call, context, seen)
 
 

@@ -1,10 +1,12 @@
 """What is noted of a caller that is gone."""
 
+import asyncio
 from typing import Any, cast
 
+import grpc
 import pytest
 
-from inference_store.proxy.grpc.ending import Context, cut_off
+from inference_store.proxy.grpc.ending import Context, cut_off, fail
 from inference_store.proxy.grpc.seen import Seen
 
 
@@ -43,3 +45,30 @@ def test_a_caller_is_gone_by_its_deadline_or_of_its_own(
     ends = Ends()
     cut_off(cast(Context, Caller(remaining)), cast(Seen, ends))
     assert ends.ended_with == ended_with
+
+
+class Failed:
+    """A failed call's context, whose status is sent with some end."""
+
+    def __init__(self, end: Exception) -> None:
+        self._end = end
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.ABORTED
+
+    async def abort(self, _: grpc.StatusCode) -> None:
+        raise self._end
+
+
+@pytest.mark.parametrize(
+    ("end", "raised"),
+    [
+        (grpc.aio.AbortError(), grpc.aio.AbortError),
+        (grpc.aio.InternalError("the batch failed"), asyncio.CancelledError),
+    ],
+)
+async def test_a_status_that_nobody_can_be_sent_is_a_cancelled_call(
+    end: Exception, raised: type[BaseException]
+) -> None:
+    with pytest.raises(raised):
+        await fail(cast(Context, Failed(end)))
