@@ -19,6 +19,7 @@ from inference_store.store.settings import ApiSettings
 from . import problems
 from .access import Gate
 from .browsers import LoopbackHost, OwnOrigin
+from .compression import Compression
 from .measured import Measured
 from .openapi import document
 from .paths import EscapedPaths
@@ -100,6 +101,7 @@ def create_app(
     document(app, settings)
     app.state.templates = _templates()
     # From the innermost to the outermost.
+    app.add_middleware(Compression)
     app.add_middleware(EscapedPaths)
     app.add_middleware(HeaderLimit, most_bytes=settings.api_max_header_bytes)
     origins = [name.strip() for name in settings.api_cors_origins.split(",") if name.strip()]

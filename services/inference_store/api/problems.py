@@ -72,7 +72,7 @@ def refusals(
     *statuses: int, also: dict[int | str, dict[str, Any]] | None = None
 ) -> dict[int | str, dict[str, Any]]:
     """The refusals of a route, for its documentation; those of every route are added."""
-    always = {*statuses, 401, 403, 422, 429, 431, 500, 503}
+    always = {*statuses, 401, 403, 406, 422, 429, 431, 500, 503}
     return {**(also or {}), **{status: _documented(status) for status in sorted(always)}}
 
 

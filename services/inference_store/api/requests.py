@@ -1,7 +1,7 @@
 """Requests as they are read here: bounded, numbers exact, nothing unknown let through."""
 
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from decimal import Decimal
 from typing import Any, Final
 
@@ -11,8 +11,9 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
-from inference_store.store.errors import Fault, Invalid, TooLarge
+from inference_store.store.errors import Fault, Invalid, NotAcceptable, TooLarge
 
+from .negotiation import ANY, JSON, choose_type
 from .reading import read_aside
 
 MOST_ITEMS: Final = 20_000
@@ -71,13 +72,16 @@ def _refuse_constant(name: str) -> Any:
 
 
 class ExactRoute(APIRoute):
-    """A route that reads an ExactRequest, and refuses query parameters that it does not know."""
+    """A route that reads an ExactRequest, refuses query parameters that it does not know, and
+    answers with a type that the request accepts."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         known = sorted(_query_names(self.dependant))
+        offered = offered_types(self.responses)
 
         async def handle(request: Request) -> Response:
+            request.state.media_type = require_type(request, offered)
             exact = ExactRequest(request.scope, request.receive)
             await exact.load(request.app.state.settings.api_max_body_bytes)
             self.charge(exact, len(await exact.body()))
@@ -88,6 +92,26 @@ class ExactRoute(APIRoute):
 
     def charge(self, request: Request, size: int) -> None:
         """Charge a body of `size` bytes to whom it came from. Raises TooManyRequests."""
+
+
+def offered_types(responses: dict[int | str, dict[str, Any]]) -> tuple[str, ...]:
+    """The media types that a route answers with; the first, where any will do."""
+    named = tuple(responses.get(200, {}).get("content", ()))
+    return named if ANY in named else (JSON, *named)
+
+
+def require_type(request: Request, offered: Sequence[str]) -> str:
+    """The type to answer with. Raises NotAcceptable; of a route that answers with whatever was
+    stored the type is not known yet: */*."""
+    if ANY in offered:
+        return ANY
+    accept = ", ".join(request.headers.getlist("Accept"))
+    chosen = choose_type(accept, offered)
+    if chosen is None:
+        message = f"nothing of it can be answered: send one of {', '.join(offered)}"
+        fault = Fault("header.accept", message, offered)
+        raise NotAcceptable(f"Accept: {message}.", faults=[fault])
+    return chosen
 
 
 def _query_names(dependant: Dependant) -> set[str]:

@@ -18,6 +18,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.metrics import STREAMED, STREAMS
+from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
 from .access import Access
@@ -31,7 +32,7 @@ from .schemas.questions import InferenceQuery
 from .turns import Turns
 
 NDJSON: Final = "application/x-ndjson"
-_ASKED_BY: Final = {NDJSON, "application/ndjson", "application/jsonl"}
+_SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _PAGE = 1000
 # With these an inference may be large.
 _LARGE: Final = {"metadata", "predictions", "urls"}
@@ -47,19 +48,15 @@ _Following = Callable[[str, int], Awaitable[ShownPage]]
 
 STREAMING: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line.",
-        "content": {NDJSON: {"schema": {"anyOf": [{"$ref": ref(kind)} for kind in LINES]}}},
+        "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line, for who"
+        " has the right `export` as well.",
+        "content": {
+            kind: {"schema": {"anyOf": [{"$ref": ref(kind)} for kind in LINES]}}
+            for kind in _SPELLINGS
+        },
     }
 }
 """The answer of a route that streams, as its documentation has it."""
-
-
-def wants_stream(request: Request) -> bool:
-    """Whether the request's Accept names lines of JSON."""
-    kinds = (
-        kind.partition(";")[0].strip() for kind in request.headers.get("Accept", "").split(",")
-    )
-    return any(kind.lower() in _ASKED_BY for kind in kinds)
 
 
 def _page_size(body: InferenceQuery) -> int:
@@ -115,12 +112,14 @@ async def answered(  # noqa: PLR0917
     body: InferenceQuery,
     ask: Ask,
 ) -> Response:
-    """A page, or a stream that begins with one: so its refusals are refusals."""
-    if not wants_stream(request):
+    """A page, or a stream that begins with one: so its refusals are refusals. Raises Forbidden
+    for a stream of what the caller may not export."""
+    if request.state.media_type not in _SPELLINGS:
         return Answer((await ask(connection, access, body)).body())
     if body.explain:
         message = "a page's: a stream is many of them; ask without it, or for a page"
         raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
+    access.require(Right.EXPORT)
     size, app = _page_size(body), request.app
 
     async def following(cursor: str, limit: int) -> ShownPage:

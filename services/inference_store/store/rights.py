@@ -27,7 +27,7 @@ RIGHTS: Final[dict[Right, str]] = {
     Right.READ_INPUTS: "Read what was sent: the data and metadata blobs, presigned links, the"
     " bytes of dead letters.",
     Right.ANNOTATE: "Add to the metadata of an inference, or change it.",
-    Right.EXPORT: "Export inferences.",
+    Right.EXPORT: "Export inferences: stream all that match.",
     Right.DELETE: "Erase inferences.",
     Right.HOLD: "Place and lift legal holds.",
     Right.ADMIN: "Register models, set retention policies, redrive and discard dead letters, see"

@@ -75,6 +75,12 @@ class Access:
                 f"This needs the rights `read` and `{right}`, over some model at least."
             )
 
+    def require(self, right: Right) -> None:
+        """Need another right than the route does, over the same: a stream of a page's route needs
+        `export`. Raises Forbidden as `check` does."""
+        self.needed = Needs(right, self.needed.over)
+        self.check()
+
     async def model(
         self, connection: AsyncConnection, model_id: str, *, lock: bool = False
     ) -> Registration:

@@ -11,12 +11,14 @@ from starlette.responses import StreamingResponse
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, LedgerOf, Reading, Settings
+from inference_store.api.negotiation import ANY, JSON
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
+from inference_store.api.requests import require_type
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
-from inference_store.api.schemas.questions import Include
+from inference_store.api.schemas.questions import Include, IncludeOfLink
 from inference_store.api.shown import is_erased, links, shown, storage_key
 from inference_store.api.shown_erasures import shown as shown_erasure
 from inference_store.store.access import Action
@@ -34,6 +36,7 @@ from inference_store.store.rights import Right
 router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
+_BYTES = "application/octet-stream"
 # What a stranger stored is never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
@@ -53,11 +56,10 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     to: Settings,
     access: Asking,
     include: Annotated[
-        list[Include] | None,
+        IncludeOfLink | None,
         Query(
-            max_length=8,
-            description="What is shown beside it; may be repeated. Left out: `metadata`,"
-            " `predictions`, and `urls` where the caller may read inputs.",
+            description="What is shown beside it; may be repeated, or have several with commas."
+            " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs.",
         ),
     ] = None,
 ) -> Answer:
@@ -133,9 +135,10 @@ def _wanted(
 def _stream(blob: str, right: Right, action: Action | None) -> None:
     """Add the route of one of an inference's blobs; `action`: how the audit calls its reading."""
 
-    async def stream_blob(
+    async def stream_blob(  # noqa: PLR0917  (FastAPI calls it by name)
         model_id: ModelId,
         inference_id: InferenceId,
+        request: Request,
         connection: Reading,
         blobs: BlobStore,
         access: Asking,
@@ -149,11 +152,14 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
             access.demand(Right.READ_INPUTS, registration)
             read_as = Action.DATA_READ
         answer = await _streamed(blobs, inference, blob)
+        require_type(request, (answer.media_type or _BYTES, _BYTES))
         if read_as is not None:
             access.note_read(read_as, registration, [inference.uid])
         return answer
 
-    stored = {"content": {"*/*": {}}, "description": f"The {blob} as it was stored."}
+    binary = {"schema": {"type": "string", "format": "binary"}}
+    content = {ANY: {}, _BYTES: binary}
+    stored = {"content": content, "description": f"The {blob} as it was stored."}
     router.get(
         f"{_ONE}/{blob}",
         response_class=StreamingResponse,
@@ -213,4 +219,4 @@ def _media_type(told: str | None, blob: str) -> str:
     """The content type, if a header can hold it."""
     if told and told.isascii() and told.isprintable():
         return told
-    return "application/octet-stream" if blob == "data" else "application/json"
+    return _BYTES if blob == "data" else JSON

@@ -9,7 +9,7 @@ from inference_store.store.documented import field_docs
 from inference_store.store.queries.sort import NEWEST_FIRST
 
 from .fields import Instant, ShortText
-from .questions import Cursor, Fields, Include, InferenceQuery, Sort, Window
+from .questions import Cursor, Fields, IncludeOfLink, InferenceQuery, Sort, Window
 
 
 class Parameters(BaseModel):
@@ -56,8 +56,8 @@ class InferenceLink(Parameters):
     """Most inferences of a page."""
     cursor: Cursor | None = None
     """`next` of the page before, of the same question."""
-    include: Annotated[list[Include], Field(max_length=8)] = []
-    """What is shown beside the inference itself; may be repeated."""
+    include: IncludeOfLink = []
+    """What is shown beside the inference itself; may be repeated, or have several with commas."""
     fields: Fields | None = None
     """The fields that come back, and no others; may be repeated."""
     timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None

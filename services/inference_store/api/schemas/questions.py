@@ -1,8 +1,15 @@
 """Questions about inferences."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, AliasChoices, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
 
 from inference_store.api.filters import FilterLang
 from inference_store.store.cql2.tree import Node
@@ -14,6 +21,20 @@ from inference_store.store.queries.ask import Question, UnknownKeys
 from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole, storable_text
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
+MOST_INCLUDED: Final = 8
+
+
+def _split_at_commas(names: Any) -> Any:
+    """`a,b` in a link is the same as `a` and `b`, given one by one."""
+    if not isinstance(names, list):
+        return names
+    return [part.strip() for name in names for part in str(name).split(",")]
+
+
+IncludeOfLink: TypeAlias = Annotated[
+    list[Include], BeforeValidator(_split_at_commas), Field(max_length=MOST_INCLUDED)
+]
+"""What a link names beside the inferences; several with commas, or the parameter repeated."""
 Sort: TypeAlias = Annotated[
     str,
     Field(min_length=1, max_length=sort.MOST_CHARACTERS, examples=["-received_at", "frame_number"]),
@@ -195,7 +216,7 @@ class InferenceQuery(Conditions):
     """Most inferences of a page."""
     cursor: Cursor | None = None
     """`next` of the page before, of the same question."""
-    include: Annotated[list[Include], Field(max_length=8)] = Field(default=[])
+    include: Annotated[list[Include], Field(max_length=MOST_INCLUDED)] = Field(default=[])
     """What is shown beside the inference itself."""
     fields: Fields | None = None
     """The fields that come back, and no others: `received_at`, `metadata.frame_number`,

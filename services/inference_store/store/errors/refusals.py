@@ -9,6 +9,7 @@ StoreError
 │   ├── ForeignRequest
 ├── NotFound           404
 ├── MethodNotAllowed   405
+├── NotAcceptable      406
 ├── Conflict           409  someone was faster, or it is still in use
 ├── Gone               410
 │   ├── HeldByHold, HoldUnreadable
@@ -152,6 +153,14 @@ class MethodNotAllowed(StoreError):
     status = 405
     type = "method-not-allowed"
     title = "The path does not take this method"
+
+
+class NotAcceptable(StoreError):
+    """`Accept` names nothing that the route can answer with: `errors` lists what it can."""
+
+    status = 406
+    type = "not-acceptable"
+    title = "The answer cannot be of the type that was asked for"
 
 
 class NotJson(StoreError):

@@ -1,6 +1,6 @@
 """An api with access control, two models, and keys made for a test."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 import httpx
@@ -36,10 +36,17 @@ class Keys:
         return secret.text
 
     async def ask(
-        self, key: str | None, method: str, path: str, body: Any = None
+        self,
+        key: str | None,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
     ) -> httpx.Response:
         """An answer to whoever has the key."""
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        headers = dict(headers or {})
+        if key is not None:
+            headers["Authorization"] = f"Bearer {key}"
         return await self._client.request(method, path, json=body, headers=headers)
 
 

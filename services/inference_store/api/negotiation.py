@@ -1,0 +1,68 @@
+"""What a request's Accept and Accept-Encoding let us answer with (RFC 9110, section 12.5)."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+JSON: Final = "application/json"
+ANY: Final = "*/*"
+CODINGS: Final = ("zstd", "gzip")
+"""The content codings that answers are compressed with; the first is preferred."""
+_SPELLINGS: Final = {"x-gzip": "gzip"}
+
+
+class _Rank(NamedTuple):
+    """How welcome something is; the greatest is the best."""
+
+    quality: float
+    precision: int
+    """2: named itself, 1: by `type/*`, 0: by `*/*`."""
+    before: int
+    """The earlier in the header, the greater."""
+
+
+def choose_type(accept: str, offered: Sequence[str]) -> str | None:
+    """The media type to answer with, of those that are `offered`; None: none is accepted."""
+    ranges = list(_ranges(accept or ANY))
+    ranks = [(_rank(each, ranges), each) for each in offered]
+    acceptable = [(rank, each) for rank, each in ranks if rank.quality > 0]
+    return max(acceptable, key=lambda pair: pair[0])[1] if acceptable else None
+
+
+def choose_coding(accept_encoding: str) -> str | None:
+    """The content coding to answer with; None: as it is."""
+    asked = {_SPELLINGS.get(name, name): quality for name, quality in _ranges(accept_encoding)}
+    others = asked.get("*", 0.0)
+    best = max(CODINGS, key=lambda name: asked.get(name, others))
+    quality = asked.get(best, others)
+    return best if quality > 0 and quality >= asked.get("identity", 0.0) else None
+
+
+def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
+    """By the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
+    wanted = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
+    ranks = [
+        (wanted.index(name), -place, quality)
+        for place, (name, quality) in enumerate(ranges)
+        if name in wanted
+    ]
+    precision, before, quality = max(ranks, default=(0, 0, 0.0))
+    return _Rank(quality, precision, before)
+
+
+def _ranges(header: str) -> Iterator[tuple[str, float]]:
+    for item in header.split(","):
+        name, *parameters = item.split(";")
+        if name.strip():
+            yield name.strip().lower(), _quality(parameters)
+
+
+def _quality(parameters: Sequence[str]) -> float:
+    for each in parameters:
+        name, _, value = each.partition("=")
+        if name.strip().lower() == "q":
+            try:
+                quality = float(value)
+            except ValueError:
+                return 0.0
+            return quality if 0 <= quality <= 1 else 0.0
+    return 1.0

@@ -1,0 +1,55 @@
+"""Which type and which coding a request's headers ask for."""
+
+import pytest
+
+from inference_store.api.negotiation import choose_coding, choose_type
+
+LINES = "application/x-ndjson"
+OFFERED = ("application/json", LINES)
+
+
+@pytest.mark.parametrize(
+    ("accept", "chosen"),
+    [
+        ("", "application/json"),
+        ("*/*", "application/json"),
+        ("application/*", "application/json"),
+        (LINES, LINES),
+        ("Application/X-NDJSON ; q=0.9, text/plain", LINES),
+        (f"{LINES}, */*", LINES),
+        (f"*/*, {LINES}", LINES),
+        (f"application/json, {LINES}", "application/json"),
+        (f"{LINES}, application/json", LINES),
+        (f"application/json;q=0.2, {LINES};q=0.3", LINES),
+        ("application/json;q=0, */*", LINES),
+        ("application/json; charset=utf-8", "application/json"),
+        ("text/html", None),
+        ("*/*;q=0", None),
+        ("application/json;q=nonsense", None),
+        ("application/json;q=nan", None),
+        (",;,", None),
+    ],
+)
+def test_a_type_is_chosen(accept: str, chosen: str | None) -> None:
+    assert choose_type(accept, OFFERED) == chosen
+
+
+@pytest.mark.parametrize(
+    ("accept_encoding", "chosen"),
+    [
+        ("", None),
+        ("gzip", "gzip"),
+        ("X-GZIP", "gzip"),
+        ("zstd", "zstd"),
+        ("gzip, deflate, br, zstd", "zstd"),
+        ("gzip;q=1.0, zstd;q=0.5", "gzip"),
+        ("*", "zstd"),
+        ("zstd;q=0, *", "gzip"),
+        ("br, deflate", None),
+        ("gzip;q=0", None),
+        ("identity, gzip;q=0.5", None),
+        ("identity;q=0.5, gzip", "gzip"),
+    ],
+)
+def test_a_coding_is_chosen(accept_encoding: str, chosen: str | None) -> None:
+    assert choose_coding(accept_encoding) == chosen
