@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -12,16 +12,9 @@ from inference_store.store.errors import Fault, Invalid
 from inference_store.store.key_registry import Models
 from inference_store.store.nearest import each_told, nearest, shortened
 
-from .schemas.inferences import ShownInference, ShownPrediction, Urls
+from .schemas.chosen_fields import FIELDS, PARTS
 
 _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
-FIELDS: Final = tuple(ShownInference.model_fields)
-"""Every field of an inference."""
-PARTS: Final = {
-    _PREDICTIONS: tuple(ShownPrediction.model_fields),
-    _URLS: tuple(Urls.model_fields),
-}
-"""What may be chosen inside a field, as in `predictions.label`; of `metadata` any key."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 
 JSON: Final = "application/json"
 ANY: Final = "*/*"
+BYTES: Final = "application/octet-stream"
 CODINGS: Final = ("zstd", "gzip")
 """The content codings that answers are compressed with; the first is preferred."""
 _SPELLINGS: Final = {"x-gzip": "gzip"}

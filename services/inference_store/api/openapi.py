@@ -1,6 +1,6 @@
 """The OpenAPI: the shape of refusals, how a caller shows who they are, what each route needs."""
 
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 from pydantic import BaseModel
@@ -12,6 +12,8 @@ from .access.needs import EXTENSION, Over, needs_of
 from .problems import Problem
 from .schemas.inferences import LINES
 
+BINARY: Final = {"schema": {"type": "string", "format": "binary"}}
+"""Bytes, as OpenAPI has them."""
 _REF = "#/components/schemas/{model}"
 _OVER = {
     Over.MODEL: "the model",

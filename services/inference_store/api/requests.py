@@ -9,7 +9,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from inference_store.store.errors import Fault, Invalid, NotAcceptable, TooLarge
 
@@ -78,7 +78,7 @@ class ExactRoute(APIRoute):
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
         known = sorted(_query_names(self.dependant))
-        offered = offered_types(self.responses)
+        offered = offered_types(self)
 
         async def handle(request: Request) -> Response:
             request.state.media_type = require_type(request, offered)
@@ -94,10 +94,12 @@ class ExactRoute(APIRoute):
         """Charge a body of `size` bytes to whom it came from. Raises TooManyRequests."""
 
 
-def offered_types(responses: dict[int | str, dict[str, Any]]) -> tuple[str, ...]:
+def offered_types(route: APIRoute) -> tuple[str, ...]:
     """The media types that a route answers with; the first, where any will do."""
-    named = tuple(responses.get(200, {}).get("content", ()))
-    return named if ANY in named else (JSON, *named)
+    named = tuple(route.responses.get(200, {}).get("content", ()))
+    kind = route.response_class
+    has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
+    return (JSON, *named) if has_json else named
 
 
 def require_type(request: Request, offered: Sequence[str]) -> str:

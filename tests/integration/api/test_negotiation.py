@@ -25,6 +25,7 @@ _ITEMS = [("frame_number", "int", "9001"), ("data_source", "string", "hallway-ca
     [
         ("/v1/models", "text/csv", ["application/json"]),
         ("/v1/models", "application/x-ndjson", ["application/json"]),
+        ("/v1/certificates/1/leaves", "application/json", ["application/octet-stream"]),
         (_PATH, "text/csv, image/*", ["application/json", "application/x-ndjson"]),
         (f"{_PATH}/one/data", "application/json", ["image/jpeg", "application/octet-stream"]),
     ],

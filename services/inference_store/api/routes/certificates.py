@@ -10,6 +10,8 @@ from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading
+from inference_store.api.negotiation import BYTES, JSON
+from inference_store.api.openapi import BINARY
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.certificates import (
@@ -28,7 +30,7 @@ router = make_router("retention")
 Number = Annotated[int, Path(ge=1, lt=2**63)]
 _LEAVES: dict[int | str, dict[str, Any]] = {
     200: {
-        "content": {"application/octet-stream": {}},
+        "content": {BYTES: BINARY},
         "description": "Entries of 33 bytes, one after the other.",
     }
 }
@@ -79,7 +81,7 @@ async def list_certificate_keys(connection: Reading) -> Answer:
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
     """The signed document of one certificate, as it was signed."""
     row = await _found(connection, access, certificate)
-    return Response(row.signed, media_type="application/json")
+    return Response(row.signed, media_type=JSON)
 
 
 @router.get(
@@ -97,7 +99,7 @@ async def get_certificate_leaves(
     await _found(connection, access, certificate)
     batches: Sequence[int] = await erased.of_certificate(connection, certificate)
     chunks = erased.chunks(request.app.state.engine, batches)
-    return StreamingResponse(chunks, media_type="application/octet-stream")
+    return StreamingResponse(chunks, media_type=BYTES)
 
 
 async def _found(connection: Reading, access: Access, number: int) -> Row:

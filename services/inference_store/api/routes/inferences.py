@@ -11,7 +11,8 @@ from starlette.responses import StreamingResponse
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, LedgerOf, Reading, Settings
-from inference_store.api.negotiation import ANY, JSON
+from inference_store.api.negotiation import ANY, BYTES, JSON
+from inference_store.api.openapi import BINARY
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.requests import require_type
@@ -36,7 +37,6 @@ from inference_store.store.rights import Right
 router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
-_BYTES = "application/octet-stream"
 # What a stranger stored is never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
@@ -152,13 +152,12 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
             access.demand(Right.READ_INPUTS, registration)
             read_as = Action.DATA_READ
         answer = await _streamed(blobs, inference, blob)
-        require_type(request, (answer.media_type or _BYTES, _BYTES))
+        require_type(request, (answer.media_type or BYTES, BYTES))
         if read_as is not None:
             access.note_read(read_as, registration, [inference.uid])
         return answer
 
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    content = {ANY: {}, _BYTES: binary}
+    content = {ANY: {}, BYTES: BINARY}
     stored = {"content": content, "description": f"The {blob} as it was stored."}
     router.get(
         f"{_ONE}/{blob}",
@@ -219,4 +218,4 @@ def _media_type(told: str | None, blob: str) -> str:
     """The content type, if a header can hold it."""
     if told and told.isascii() and told.isprintable():
         return told
-    return _BYTES if blob == "data" else JSON
+    return BYTES if blob == "data" else JSON

@@ -11,7 +11,7 @@ from inference_store.api.answer import Answer, instant, named
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
-from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownKey
+from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownApiKey
 from inference_store.api.schemas.links import PageParameters
 from inference_store.store.access import Action, keys
 from inference_store.store.access.keys import Key
@@ -61,7 +61,7 @@ async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Re
 
 @router.get(
     "/keys/{key_id}",
-    response_model=ShownKey,
+    response_model=ShownApiKey,
     responses=refusals(404),
     openapi_extra=_NEEDED,
     summary="Read a key",
@@ -96,7 +96,7 @@ async def rotate_api_key(
 
 @router.post(
     "/keys/{key_id}/revoke",
-    response_model=ShownKey,
+    response_model=ShownApiKey,
     responses=refusals(404),
     openapi_extra=_NEEDED,
     summary="Revoke a key",

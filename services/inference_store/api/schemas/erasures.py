@@ -157,7 +157,7 @@ class Obstacle(Shown):
     """When its lock ends; null: nobody says, and every run tries again."""
 
 
-class DecidedBy(Shown):
+class DecidingRule(Shown):
     """A rule, or a limit, of one version of a policy."""
 
     level: str
@@ -242,7 +242,7 @@ class ShownErasure(Shown):
     error: str | None
     certificate: int | None
     """Number of its newest certificate: `GET /v1/certificates/{number}`."""
-    decided_by: list[DecidedBy]
+    decided_by: list[DecidingRule]
     """Of a policy's run: the rules and limits that let it expire."""
     given_up: GivenUp | None
     """What holds kept and is given up; null: nothing is."""

@@ -49,7 +49,7 @@ class ShownGrant(Shown):
     model_id: str | None
 
 
-class ShownKey(Shown):
+class ShownApiKey(Shown):
     """An API key, without its text."""
 
     id: str
@@ -65,7 +65,7 @@ class ShownKey(Shown):
     """Exact to a minute."""
 
 
-class NewSecret(ShownKey):
+class NewSecret(ShownApiKey):
     """An API key with its text, which is shown this once and never again."""
 
     key: str = Field(examples=["isk_k7mwx2ab9cde_…"])
@@ -74,5 +74,5 @@ class NewSecret(ShownKey):
 class KeyListPage(Shown):
     """API keys, the newest first; revoked ones too."""
 
-    items: list[ShownKey]
+    items: list[ShownApiKey]
     next: str | None

@@ -20,7 +20,7 @@ class ShownType(Shown):
     examples: list[str]
 
 
-class ShownKey(Shown):
+class ShownMetadataKey(Shown):
     """A metadata key of a model."""
 
     name: str
@@ -35,7 +35,7 @@ class ShownKey(Shown):
 class KeyPage(Shown):
     """Metadata keys, in order of name."""
 
-    items: list[ShownKey]
+    items: list[ShownMetadataKey]
     next: str | None
     capped: bool
     """The model has as many keys as are indexed: further ones are kept, and not indexed."""

@@ -18,6 +18,7 @@ from inference_store.store.operators import OPERATORS, operator_named
 from inference_store.store.queries import place, sort
 from inference_store.store.queries.ask import Question, UnknownKeys
 
+from .chosen_fields import FIELD_PATTERN
 from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole, storable_text
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
@@ -37,13 +38,23 @@ IncludeOfLink: TypeAlias = Annotated[
 """What a link names beside the inferences; several with commas, or the parameter repeated."""
 Sort: TypeAlias = Annotated[
     str,
-    Field(min_length=1, max_length=sort.MOST_CHARACTERS, examples=["-received_at", "frame_number"]),
+    Field(
+        min_length=1,
+        max_length=sort.MOST_CHARACTERS,
+        examples=["-received_at", "frame_number"],
+        json_schema_extra={"pattern": sort.PATTERN},
+    ),
     AfterValidator(storable_text),
 ]
 Cursor: TypeAlias = Annotated[str, Field(max_length=place.MOST_CHARACTERS)]
 Limit: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
 Fields: TypeAlias = Annotated[
-    list[Annotated[Text, Field(min_length=1, max_length=300)]],
+    list[
+        Annotated[
+            Text,
+            Field(min_length=1, max_length=300, json_schema_extra={"pattern": FIELD_PATTERN}),
+        ]
+    ],
     Field(min_length=1, max_length=100, examples=[["inference_id", "metadata.frame_number"]]),
 ]
 Scalar: TypeAlias = Text | Flag | Whole | Number
@@ -76,6 +87,8 @@ class MetadataCondition(Body):
             description="; ".join(f"`{o.name}`: {o.meaning}" for o in OPERATORS.values())
             + f". Also accepted, in any case of letters: {', '.join(_NAMES)}.",
             examples=["gt"],
+            # Of the canonical names: generated clients could not tell `LIKE` from `like`.
+            json_schema_extra={"enum": list(OPERATORS)},
         ),
         AfterValidator(_operator),
     ]

@@ -20,6 +20,8 @@ from .order import SORTABLE, TIME, UNORDERED, ByKey, ByProperty, Order
 NEWEST_FIRST: Final = "-received_at"
 # A key of 256 characters, with what may stand around it.
 MOST_CHARACTERS = 300
+PATTERN: Final = r"^-?(inference\.|metadata\.)?.+$"
+"""What `sort` may be, as a regular expression of ECMA 262."""
 _PREFERRED: Final[tuple[Family, ...]] = ("number", "timestamp", "string", "bool")
 _METADATA, _INFERENCE = "metadata.", "inference."
 
