@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from .asked import Measure
-from .exact import plain, quotient
+from .exact import deviation, plain, quotient, variance
 from .parts import Sums
 from .sketch import METHOD, percentile, value_of
 
@@ -66,6 +66,16 @@ def _mean(_: Measure, found: Found) -> Any:
     return plain(quotient(sums.total, sums.number)) if sums.number else None
 
 
+def _variance(_: Measure, found: Found) -> Any:
+    sums = found.sums
+    return plain(variance(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
+
+
+def _deviation(_: Measure, found: Found) -> Any:
+    sums = found.sums
+    return plain(deviation(sums.number, sums.total, sums.squares)) if sums.number > 1 else None
+
+
 def _share(measure: Measure, found: Found) -> Any:
     sums = found.sums
     number = sums.true if measure.expected else sums.number - sums.true
@@ -117,6 +127,8 @@ _SHOWN: Final[Mapping[str, Callable[[Measure, Found], Any]]] = {
     "max": lambda _, found: plain(found.sums.high),
     "sum": lambda _, found: plain(found.sums.total) if found.sums.number else None,
     "mean": _mean,
+    "variance": _variance,
+    "stddev": _deviation,
     "share": _share,
     "percentiles": _percentiles,
     "histogram": _histogram,

@@ -36,7 +36,12 @@ def sketch_of(query: Query, here: Leading, operand: Operand, sums: AbstractSet[S
     values = _values(query, here, operand)
     value, n = values.c.g0, values.c.n
     shown = binned(operand, value, "sketch").label("g0")
-    found = {"low": func.min(value), "high": func.max(value), "total": func.sum(value * n)}
+    found = {
+        "low": func.min(value),
+        "high": func.max(value),
+        "total": func.sum(value * n),
+        "squares": func.sum(value * value * n),
+    }
     columns = [_whole(n).label("n"), _whole(n), *(found[each] for each in sorted(sums))]
     return select(shown, *columns).group_by(shown)
 

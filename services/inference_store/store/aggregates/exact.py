@@ -7,6 +7,8 @@ from typing import Any, Final
 WIDE: Final = Context(prec=6_000, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _DOWN: Final = Context(prec=6_000, Emax=MAX_EMAX, Emin=MIN_EMIN, rounding=ROUND_FLOOR)
 _QUOTIENT: Final = Context(prec=34, Emax=MAX_EMAX, Emin=MIN_EMIN)
+# Of what a root is drawn of: more digits than the root has.
+_RADICAND: Final = Context(prec=80, Emax=MAX_EMAX, Emin=MIN_EMIN)
 _MOST_ZEROS = 20
 
 
@@ -22,6 +24,22 @@ def exact(value: Any) -> Any:
 def quotient(total: Decimal, number: int | Decimal) -> Decimal:
     """To 34 digits."""
     return _QUOTIENT.divide(total, Decimal(number))
+
+
+def variance(number: int, total: Decimal, squares: Decimal) -> Decimal:
+    """Of a sample of at least two values, by their sum and that of their squares; to 34 digits."""
+    return _QUOTIENT.plus(_variance(number, total, squares))
+
+
+def deviation(number: int, total: Decimal, squares: Decimal) -> Decimal:
+    """The root of the variance, to 34 digits."""
+    return _QUOTIENT.sqrt(_variance(number, total, squares))
+
+
+def _variance(number: int, total: Decimal, squares: Decimal) -> Decimal:
+    """(n·Σx² − (Σx)²) / (n·(n − 1)): the numerator is exact."""
+    spread = WIDE.subtract(WIDE.multiply(number, squares), WIDE.multiply(total, total))
+    return _RADICAND.divide(spread, Decimal(number * (number - 1)))
 
 
 def whole_steps(value: Decimal, step: Decimal) -> Decimal:

@@ -1,8 +1,8 @@
 """The functions: one table. Validation, SQL, documentation and tests read it.
 
 What a function needs of the values decides which statements are run:
-`sums` (how many, the smallest, the largest, the sum, how many are true), `values` (each value
-and how often), `bins` (how many lie between two bounds), or nothing.
+`sums` (how many, the smallest, the largest, the sum, that of the squares, how many are true),
+`values` (each value and how often), `bins` (how many lie between two bounds), or nothing.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal["number", "string", "bool", "timestamp"]
 Needs: TypeAlias = Literal["sums", "values", "bins", "percentiles"]
-Sum: TypeAlias = Literal["low", "high", "total", "true"]
+Sum: TypeAlias = Literal["low", "high", "squares", "total", "true"]
 _ALL: Final[frozenset[Kind]] = frozenset({"number", "string", "bool", "timestamp"})
 _ORDERED: Final[frozenset[Kind]] = frozenset({"number", "string", "timestamp"})
 _NUMBER: Final[frozenset[Kind]] = frozenset({"number"})
@@ -52,6 +52,11 @@ AGGREGATES: Final = _table(
     Aggregate("sum", "the exact sum; null of no values", _NUMBER, "sums", _sums("total")),
     Aggregate("mean", "the exact sum by the number of values, to 34 digits; null of no values",
               _NUMBER, "sums", _sums("total")),
+    Aggregate("variance", "the variance of a sample (the sum of squared distances from the mean, by"
+              " one less than the number of values), to 34 digits; null of fewer than two",
+              _NUMBER, "sums", _sums("total", "squares")),
+    Aggregate("stddev", "the standard deviation of a sample: the variance's root, to 34 digits",
+              _NUMBER, "sums", _sums("total", "squares")),
     Aggregate("share", "the share of values that are true, or what `is` says; null of no values",
               _BOOL, "sums", _sums("true"), ("is",)),
     Aggregate("percentiles", "for each of `at`: the smallest value that so many per cent of the"

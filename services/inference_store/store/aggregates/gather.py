@@ -129,7 +129,7 @@ class Gathering:
         ):
             bins[key[-1]] = found.inferences
             part = found.sums[operand]
-            whole.add(part.number, {"low": part.low, "high": part.high, "total": part.total})
+            whole.merge(part)
         return whole, bins
 
     async def ends(self, operand: Operand) -> Sums:

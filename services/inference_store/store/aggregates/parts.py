@@ -23,12 +23,14 @@ CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Decimal, ...]
 
 @dataclass(slots=True)
 class Sums:
-    """Of a name's values in a group: how many, the ends, the sum, how many are true."""
+    """Of a name's values in a group: how many, the ends, the sum, that of the squares, how many are
+    true."""
 
     number: int = 0
     low: Any = None
     high: Any = None
     total: Decimal = Decimal(0)
+    squares: Decimal = Decimal(0)
     true: int = 0
 
     def add(self, number: int, found: dict[Sum, Any]) -> None:
@@ -38,8 +40,22 @@ class Sums:
         self.low = _end(min, self.low, exact(found.get("low")))
         self.high = _end(max, self.high, exact(found.get("high")))
         self.total = WIDE.add(self.total, Decimal(found.get("total") or 0))
+        self.squares = WIDE.add(self.squares, Decimal(found.get("squares") or 0))
         self.true += found.get("true") or 0
         self.number += number
+
+    def merge(self, part: "Sums") -> None:
+        """Put in what is known of another part."""
+        self.add(
+            part.number,
+            {
+                "low": part.low,
+                "high": part.high,
+                "total": part.total,
+                "squares": part.squares,
+                "true": part.true,
+            },
+        )
 
 
 def _end(chosen: Callable[[Any, Any], Any], known: Any, other: Any) -> Any:
@@ -93,10 +109,11 @@ def _sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
     if name == "true":
         return func.count().filter(raw(operand, row).is_(True))
     value = _ordered(operand, row)
-    if name == "total":
+    if name in {"total", "squares"}:
         if operand.stored == "double":  # the decimal that its shortest spelling is
             value = cast(value, Text())
-        return func.sum(cast(value, Numeric()))
+        number = cast(value, Numeric())
+        return func.sum(number if name == "total" else number * number)
     return func.min(value) if name == "low" else func.max(value)
 
 

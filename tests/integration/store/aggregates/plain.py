@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
+from fractions import Fraction
 from functools import reduce
 from itertools import pairwise, product
 from typing import Any
@@ -101,6 +102,11 @@ def measured(  # noqa: PLR0911  (one a function)
             return _sum(values) if values else None
         case "mean":
             return _TO_34_DIGITS.divide(_sum(values), len(values)) if values else None
+        case "variance":
+            return _variance(values)
+        case "stddev":
+            spread = _variance(values, digits=200)
+            return None if spread is None else _TO_34_DIGITS.sqrt(spread)
         case "share":
             hits = sum(value is options["expected"] for value in values)
             return _TO_34_DIGITS.divide(Decimal(hits), len(values)) if values else None
@@ -115,6 +121,16 @@ def measured(  # noqa: PLR0911  (one a function)
             begin = options.get("prefix", "")
             found = sorted({each for each in values if not begin or each.startswith(begin)})
             return found[: options["limit"]], len(found) > options["limit"]
+
+
+def _variance(values: list[Decimal], *, digits: int = 34) -> Decimal | None:
+    """By the distances from the mean, as a schoolbook has it."""
+    if len(values) < 2:
+        return None
+    mean = Fraction(_sum(values)) / len(values)
+    distances = [Fraction(value) - mean for value in values]
+    spread = sum((each * each for each in distances), Fraction(0)) / (len(values) - 1)
+    return Context(prec=digits).divide(Decimal(spread.numerator), Decimal(spread.denominator))
 
 
 def _sum(values: list[Decimal]) -> Decimal:

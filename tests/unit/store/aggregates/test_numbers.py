@@ -2,6 +2,7 @@
 
 from collections import Counter
 from decimal import Decimal
+from fractions import Fraction
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.store.aggregates.bins import as_double, automatic
-from inference_store.store.aggregates.exact import exact, plain
+from inference_store.store.aggregates.exact import deviation, exact, plain, variance
 from inference_store.store.aggregates.sketch import percentile, value_of
 
 _DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
@@ -75,3 +76,16 @@ def test_plain(value: str, shown: str) -> None:
 def test_a_double_is_what_it_spells() -> None:
     assert exact(0.1) == Decimal("0.1")
     assert exact(-0.0) == 0
+
+
+@given(st.lists(st.decimals(-(10**6), 10**6, places=6), min_size=2, max_size=20))
+def test_variance_and_deviation(values: list[Decimal]) -> None:
+    squares = sum((value * value for value in values), Decimal(0))
+    number, total = len(values), sum(values, Decimal(0))
+    mean = Fraction(total) / number
+    distances = [Fraction(value) - mean for value in values]
+    expected = sum((each * each for each in distances), Fraction(0)) / (number - 1)
+    found = variance(number, total, squares)
+    assert abs(Fraction(found) - expected) <= expected * Fraction(1, 10**33)
+    root = Fraction(deviation(number, total, squares))
+    assert abs(root * root - expected) <= expected * Fraction(1, 10**32)
