@@ -13,6 +13,7 @@ from inference_store.store.key_registry import Models
 from inference_store.store.nearest import each_told, nearest, shortened
 
 from .schemas.chosen_fields import FIELDS, PARTS
+from .typed_metadata import MetadataAs
 
 _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
 
@@ -23,12 +24,18 @@ class Chosen:
 
     include: frozenset[str]
     fields: dict[str, frozenset[str]] | None
+    metadata_as: MetadataAs = "list"
 
     @classmethod
-    def of(cls, fields: Sequence[str] | None, include: Collection[str]) -> "Chosen":
+    def of(
+        cls,
+        fields: Sequence[str] | None,
+        include: Collection[str],
+        metadata_as: MetadataAs = "list",
+    ) -> "Chosen":
         """What `fields` and `include` of a body ask for. Raises Invalid for an unknown name."""
         if fields is None:
-            return cls(frozenset(include), None)
+            return cls(frozenset(include), None, metadata_as)
         found: dict[str, set[str]] = {}
         whole = set(include)
         for place, name in enumerate(fields):
@@ -38,7 +45,7 @@ class Chosen:
             whole |= set() if part else {field}
         chosen = {name: frozenset(parts) for name, parts in found.items()}
         chosen |= dict.fromkeys(whole, frozenset[str]())
-        return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen)
+        return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen, metadata_as)
 
     def pick(self, item: dict[str, Any]) -> dict[str, Any]:
         """What is chosen of an inference for JSON."""
@@ -64,6 +71,8 @@ def _parts(field: str, value: Any, parts: Collection[str]) -> Any:
     """A field's value with the chosen parts alone."""
     if not parts or value is None:
         return value
+    if isinstance(value, dict) and field == _METADATA:
+        return {key: value[key] for key in value if any(_within(p, key) for p in parts)}
     if field == _METADATA:
         return [entry for entry in value if any(_within(p, str(entry["key"])) for p in parts)]
     if field == _URLS:

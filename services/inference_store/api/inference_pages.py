@@ -34,7 +34,10 @@ from .schemas.questions import Conditions, InferenceQuery
 from .shown import links, shown
 
 # What of a body does not change which inferences match, nor their order.
-_NOT_THE_QUESTION = {"cursor", "limit", "include", "fields", "timeout_seconds", "explain"}
+_NOT_THE_QUESTION = {
+    *("cursor", "limit", "include", "fields", "metadata_as"),
+    *("timeout_seconds", "explain"),
+}
 _AS_A_TREE = {"filter", "filter_lang"}
 
 
@@ -99,7 +102,7 @@ async def page_of(  # noqa: PLR0917
     asked: Asked,
 ) -> ShownPage:
     """The page for JSON. Raises QueryTimeout, InvalidCursor; Forbidden for links without right."""
-    chosen = Chosen.of(body.fields, body.include)
+    chosen = Chosen.of(body.fields, body.include, body.metadata_as)
     if "urls" in chosen.include:
         for each in asked.models:
             access.demand(Right.READ_INPUTS, each)
@@ -159,7 +162,8 @@ async def _items(  # noqa: PLR0917
             continue
         found = await read(connection, model.model, uids, include=chosen.include)
         for each in found:
-            items[model.model, each.uid] = shown(model.model_id, each)
+            item = shown(model.model_id, each, metadata_as=chosen.metadata_as)
+            items[model.model, each.uid] = item
         if "urls" in chosen.include:
             urls = await links(settings, blobs, model.model_id, found)
             for each, its in zip(found, urls, strict=True):

@@ -1,7 +1,7 @@
 """Inferences as the api shows them."""
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from inference_store.store.settings import ApiSettings
 
 from .answer import text
 from .paths import escaped
+from .typed_metadata import MetadataAs, typed_metadata
 
 BLOBS = ("data", "response", "metadata")
 _AS_THEY_ARE = (
@@ -53,7 +54,9 @@ _LATENCIES = (
 )
 
 
-def shown(model_id: str, inference: Inference) -> dict[str, Any]:
+def shown(
+    model_id: str, inference: Inference, *, metadata_as: MetadataAs = "list"
+) -> dict[str, Any]:
     """An inference for JSON."""
     row = inference.row
     found: dict[str, Any] = {
@@ -68,7 +71,7 @@ def shown(model_id: str, inference: Inference) -> dict[str, Any]:
         **{f"{blob}_storage_key": storage_key(inference, blob) for blob in BLOBS},
     }
     if inference.metadata is not None:
-        found["metadata"] = [_entry(entry) for entry in inference.metadata]
+        found["metadata"] = _metadata(inference.metadata, metadata_as)
     if inference.predictions is not None:
         found["predictions"] = [_prediction(each) for each in inference.predictions]
     return found
@@ -127,6 +130,10 @@ def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
     if start is None or end is None:
         return None
     return (end - start) / timedelta(microseconds=1) / 1000
+
+
+def _metadata(entries: Sequence[Entry], metadata_as: MetadataAs) -> Any:
+    return typed_metadata(entries) if metadata_as == "object" else [_entry(e) for e in entries]
 
 
 def _entry(entry: Entry) -> dict[str, Any]:

@@ -95,3 +95,17 @@ async def test_fields_of_a_link_and_a_cursor_of_other_fields(
     assert first["items"] == [{"inference_id": "two", "ok": None}]
     rest = await client.post(_QUERY, json={"cursor": first["next"], "fields": ["inference_id"]})
     assert rest.json()["items"] == [{"inference_id": "one"}]
+
+
+async def test_metadata_as_an_object(client: httpx.AsyncClient) -> None:
+    camera = {"name": "hallway", "angle": 10}
+    shown = {"frame_number": 7, "camera": camera, "a.b": "dotted"}
+    asked = {"include": ["metadata"], "metadata_as": "object"}
+    assert (await _one(client, **asked))["metadata"] == shown
+    chosen = await _one(client, fields=["metadata.camera.angle"], metadata_as="object")
+    assert chosen == {"metadata": {"camera": camera}}
+    query = "include=metadata&metadata_as=object"
+    page = (await client.get(f"/v1/models/model/inferences?{query}")).json()
+    assert page["items"][0]["metadata"] == shown
+    item = (await client.get(f"/v1/models/model/inferences/one?{query}")).json()
+    assert item["metadata"] == shown

@@ -22,6 +22,7 @@ from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include, IncludeOfLink
 from inference_store.api.shown import is_erased, links, shown, storage_key
 from inference_store.api.shown_erasures import shown as shown_erasure
+from inference_store.api.typed_metadata import MetadataAs
 from inference_store.store.access import Action
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobMissing, Conflict, Gone, NotFound
@@ -62,13 +63,17 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
             " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs.",
         ),
     ] = None,
+    metadata_as: Annotated[
+        MetadataAs,
+        Query(description="A list of items as they came, or an object of typed values by key."),
+    ] = "list",
 ) -> Answer:
     """The newest inference of that id, how many there are, and links to its blobs."""
     registration = await access.model(connection, model_id)
     model, wanted = registration.model, _wanted(access, registration, include)
     same = await lookup.by_id(connection, model, inference_id)
     inference = await _read(connection, model, inference_id, same, wanted)
-    found = shown(model_id, inference) | {"count": len(same.uids)}
+    found = shown(model_id, inference, metadata_as=metadata_as) | {"count": len(same.uids)}
     if "urls" in wanted:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
         [found["urls"]] = await links(to, blobs, model_id, [inference])

@@ -129,7 +129,8 @@ class ShownInference(Shown):
     data_storage_key: str | None
     response_storage_key: str | None
     metadata_storage_key: str | None
-    metadata: list[ShownMetadata] | None = None
+    metadata: list[ShownMetadata] | dict[str, Any] | None = None
+    """By key, with `metadata_as` object."""
     predictions: list[ShownPrediction] | None = None
     urls: Urls | None = None
 
@@ -139,7 +140,8 @@ class ChosenInference(ShownInference):
 
     model_config = ConfigDict(json_schema_extra=_without_required)
 
-    metadata: list[ShownMetadata] | None = None
+    metadata: list[ShownMetadata] | dict[str, Any] | None = None
+    """By key, with `metadata_as` object."""
     predictions: list[ChosenPrediction] | None = None  # type: ignore[assignment]
     urls: ChosenUrls | None = None
 

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from inference_store.api.filters import FilterLang
+from inference_store.api.typed_metadata import MetadataAs
 from inference_store.store.documented import field_docs
 from inference_store.store.queries.sort import NEWEST_FIRST
 
@@ -58,6 +59,8 @@ class InferenceLink(Parameters):
     """`next` of the page before, of the same question."""
     include: IncludeOfLink = []
     """What is shown beside the inference itself; may be repeated, or have several with commas."""
+    metadata_as: MetadataAs = "list"
+    """Metadata as a list of items as they came, or as an object of typed values by key."""
     fields: Fields | None = None
     """The fields that come back, and no others; may be repeated."""
     timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
@@ -78,6 +81,7 @@ class InferenceLink(Parameters):
             sort=self.sort,
             cursor=self.cursor,
             include=self.include,
+            metadata_as=self.metadata_as,
             fields=self.fields,
             timeout_seconds=self.timeout_seconds,
         )

@@ -12,6 +12,7 @@ from pydantic import (
 )
 
 from inference_store.api.filters import FilterLang
+from inference_store.api.typed_metadata import MetadataAs
 from inference_store.store.cql2.tree import Node
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.operators import OPERATORS, operator_named
@@ -231,6 +232,8 @@ class InferenceQuery(Conditions):
     """`next` of the page before, of the same question."""
     include: Annotated[list[Include], Field(max_length=MOST_INCLUDED)] = Field(default=[])
     """What is shown beside the inference itself."""
+    metadata_as: MetadataAs = "list"
+    """Metadata as a list of items as they came, or as an object of typed values by key."""
     fields: Fields | None = None
     """The fields that come back, and no others: `received_at`, `metadata.frame_number`,
     `predictions.label`. What they need of `include` need not be said."""

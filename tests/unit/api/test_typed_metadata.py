@@ -1,0 +1,53 @@
+"""Metadata as an object of typed values."""
+
+import json
+from decimal import Decimal
+
+import pytest
+
+from inference_store.api.answer import encoded
+from inference_store.api.typed_metadata import typed_metadata
+from inference_store.store.metadata import Entry
+
+
+@pytest.mark.parametrize(
+    ("declared", "value", "shown"),
+    [
+        ("int", "239", "239"),
+        ("int", "987.0", "987"),
+        ("int", "12345678901234567890123", "12345678901234567890123"),
+        ("float", "0.10", "0.1"),
+        ("number", "1e3", "1000"),
+        ("float", "NaN", '"NaN"'),
+        ("int", "many", '"many"'),
+        ("bool", "TRUE", "true"),
+        ("bool", "0", "false"),
+        ("bool", "perhaps", '"perhaps"'),
+        ("string", "239", '"239"'),
+        ("timestamp", "2026-11-01", '"2026-11-01"'),
+        ("json", '{"angle": 1.50}', '{"angle": 1.50}'),
+        ("json", "[1, 2", '"[1, 2"'),
+        ("json", '"text"', '"text"'),
+        ("", "239", "239"),
+        ("", "true", "true"),
+        ("", "hallway", '"hallway"'),
+        ("", '"quoted"', '"\\"quoted\\""'),
+        ("camera", "[1]", "[1]"),
+        ("int", None, "null"),
+    ],
+)
+def test_a_value_is_shown_as_its_type(declared: str, value: str | None, shown: str) -> None:
+    found = encoded(typed_metadata([Entry("key", declared, value, "extended")])).decode()
+    assert found == f'{{"key":{shown}}}'
+    assert json.loads(found, parse_float=Decimal) is not None
+
+
+def test_every_text_can_be_shown() -> None:
+    entries = [
+        Entry("\ud800", "string", "\udc00", "extended"),
+        Entry("", "string", "no key", "extended"),
+        Entry("twice", "int", "1", "standard"),
+        Entry("twice", "int", "2", "extended"),
+    ]
+    shown = json.loads(encoded(typed_metadata(entries)))
+    assert shown == {"\\ud800": "\udc00", "twice": 2}
