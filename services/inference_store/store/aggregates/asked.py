@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from .functions import Aggregate
 
-Unit: TypeAlias = Literal["minute", "hour", "day", "week", "month"]
 MOST_GROUPINGS = 3
 
 
@@ -58,11 +57,11 @@ class ByLabel:
 
 @dataclass(frozen=True, slots=True)
 class ByTime:
-    """A group for each minute … month of a time zone's calendar in which inferences came in."""
+    """A group for each span of time in which inferences came in. `span`: as `width_of` reads it."""
 
     name: str
     path: str
-    unit: Unit
+    span: str
     zone: str
 
 

@@ -16,7 +16,7 @@ from inference_store.store.queries.scope import around, pieces, unbroken_groups
 from inference_store.store.tables import inference
 
 from .asked import ByTime
-from .buckets import TooManyBuckets, starts
+from .buckets import TooManyBuckets, starts, width_of
 from .gather import Target
 
 MOST_SPANS = 10_000
@@ -35,10 +35,10 @@ async def starts_of(
         return []
     first, last = min(lo for lo, _ in found), max(hi for _, hi in found)
     try:
-        return starts(by.unit, ZoneInfo(by.zone), first, last, most=MOST_SPANS)
+        return starts(width_of(by.span), ZoneInfo(by.zone), first, last, most=MOST_SPANS)
     except TooManyBuckets:
         message = f"from {first:%Y-%m-%d} to {last:%Y-%m-%d} there are more than {MOST_SPANS:,}"
-        detail = f"Spans of a {by.unit}: {message}. Narrow received_at, or take longer spans."
+        detail = f"Spans of {by.span}: {message}. Narrow received_at, or take longer spans."
         raise TooManyGroups(detail, faults=[Fault(by.path, message)]) from None
 
 

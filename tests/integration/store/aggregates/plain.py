@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import reduce
@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 from tests.integration.stored import Made
 
 _TO_34_DIGITS = Context(prec=34)
+_QUARTER = timedelta(minutes=15)
 _ALL_DIGITS = Context(prec=200)
 Values = Callable[[Made], list[Any]]
 
@@ -52,10 +53,16 @@ def spans(unit: str, zone: str) -> Values:
             begin = local.replace(second=0, microsecond=0)
         elif unit == "hour":
             begin = local.replace(minute=0, second=0, microsecond=0)
+        elif unit.startswith("PT"):
+            midnight = datetime(local.year, local.month, local.day, tzinfo=ZoneInfo(zone))
+            elapsed = made.received_at - midnight.astimezone(UTC)
+            return [made.received_at - elapsed % {"PT15M": _QUARTER, "PT6H": 24 * _QUARTER}[unit]]
         else:
             day = local.date()
             if unit == "week":
                 day -= timedelta(days=day.weekday())
+            if unit == "P2D":
+                day -= timedelta(days=(day - date(2000, 1, 3)).days % 2)
             if unit == "month":
                 day = day.replace(day=1)
             begin = datetime(day.year, day.month, day.day, tzinfo=ZoneInfo(zone))

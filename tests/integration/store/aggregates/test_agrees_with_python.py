@@ -24,7 +24,6 @@ from inference_store.store.aggregates import (
     aggregate,
     targets,
 )
-from inference_store.store.aggregates.asked import Unit
 from inference_store.store.counting import count_ended
 from inference_store.store.events.event import Extras
 from inference_store.store.filters.from_conditions import Asked
@@ -97,7 +96,7 @@ _OPERANDS: dict[str, tuple[str, plain.Values]] = {
     "label": ("string", plain.labels),
     "prediction.score": ("number", plain.scores),
 }
-_UNITS: st.SearchStrategy[Unit] = st.sampled_from(["minute", "hour", "day", "week", "month"])
+_SPANS = st.sampled_from(["minute", "hour", "day", "week", "month", "PT15M", "PT6H", "P2D"])
 _ZONES = st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Asia/Kathmandu"])
 
 
@@ -115,7 +114,7 @@ def _grouping(data: st.DataObject, place: int) -> tuple[Any, plain.Values]:
     if kind == "label":
         return ByLabel(name, path), plain.labels
     if kind == "time":
-        unit, zone = data.draw(_UNITS), data.draw(_ZONES)
+        unit, zone = data.draw(_SPANS), data.draw(_ZONES)
         return ByTime(name, path, unit, zone), plain.spans(unit, zone)
     if kind == "histogram":
         of = data.draw(st.sampled_from(["n", "top_score", "prediction_count"]))

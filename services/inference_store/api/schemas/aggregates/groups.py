@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_v
 
 from inference_store.api.schemas.fields import Body, Flag
 from inference_store.store.aggregates import ByHistogram, ByLabel, ByName, ByTime, Grouping
-from inference_store.store.aggregates.asked import Unit
+from inference_store.store.aggregates.buckets import PATTERN, width_of
 from inference_store.store.nearest import nearest
 
 from .named import Bins, Bounds, Named, Of
@@ -25,6 +25,16 @@ def _zone(name: str) -> str:
         told = f"; the nearest are {near}" if near else ""
         raise ValueError(f"there is no time zone {name!r}{told}")
     return name
+
+
+def _span(text: str) -> str:
+    width_of(text)
+    return text
+
+
+Span: TypeAlias = Annotated[
+    str, Field(max_length=16, json_schema_extra={"pattern": PATTERN}), AfterValidator(_span)
+]
 
 
 class HistogramBody(Body):
@@ -44,8 +54,9 @@ class GroupBody(Body):
     """A property or a metadata key: a group for each value."""
     label: Flag = False
     """A group for each label of the inference's predictions."""
-    time: Unit | None = None
-    """A group for each span of the calendar in which inferences came in."""
+    time: Span | None = Field(default=None, examples=["hour", "PT15M"])
+    """A group for each span of time in which inferences came in: minute, hour, day, week or month
+    of the calendar, or an ISO 8601 duration of one unit (`PT15M`, `PT6H`, `P2W`, `P3M`)."""
     zone: Annotated[str, Field(max_length=64), AfterValidator(_zone)] = "UTC"
     """The time zone of that calendar."""
     histogram: HistogramBody | None = None
