@@ -14,14 +14,17 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.cql2 import to_json
 from inference_store.store.cql2.tree import Node
 from inference_store.store.errors import Fault, Invalid
+from inference_store.store.key_registry import Models
 from inference_store.store.metrics import QUERY_TIMEOUTS
 from inference_store.store.queries import cursor as cursors
+from inference_store.store.queries import place
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.hit import Hit
 from inference_store.store.queries.matching import Query
+from inference_store.store.queries.order import AtRandom
 from inference_store.store.queries.pages import Page, cursor_after, find_page, to_narrow
 from inference_store.store.queries.read import read
-from inference_store.store.queries.sort import Sort
+from inference_store.store.queries.sort import Sort, resolve
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
@@ -74,6 +77,13 @@ class Asked:
     sort: Sort
     fingerprint: bytes
     warnings: Sequence[str]
+
+
+async def sort_of(connection: AsyncConnection, models: Models, body: InferenceQuery) -> Sort:
+    """The order of a page: at random for a sample. Raises as `resolve` does."""
+    if body.sample is not None:
+        return Sort(descending=False, order=AtRandom(body.sample.seed))
+    return await resolve(connection, models, body.sort, kind=place.kind_of(body.cursor))
 
 
 def fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:

@@ -9,6 +9,7 @@ stream ends.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -34,6 +35,7 @@ from .turns import Turns
 NDJSON: Final = "application/x-ndjson"
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _PAGE = 1000
+_MOST_OF_A_PAGE: Final = 1000  # what a `limit` may be
 # With these an inference may be large.
 _LARGE: Final = {"metadata", "predictions", "urls"}
 _PAGE_OF_LARGE = 100
@@ -67,7 +69,9 @@ def _page_size(body: InferenceQuery) -> int:
 
 
 def _most_of(body: InferenceQuery) -> int | None:
-    """How many inferences a stream has at most: those of a `limit` that was given."""
+    """How many inferences a stream has at most: a sample's size, or a `limit` that was given."""
+    if body.sample is not None:
+        return body.sample.size
     return body.limit if "limit" in body.model_fields_set else None
 
 
@@ -115,7 +119,7 @@ async def answered(  # noqa: PLR0917
     """A page, or a stream that begins with one: so its refusals are refusals. Raises Forbidden
     for a stream of what the caller may not export."""
     if request.state.media_type not in _SPELLINGS:
-        return Answer((await ask(connection, access, body)).body())
+        return Answer((await _page(connection, access, body, ask)).body())
     if body.explain:
         message = "a page's: a stream is many of them; ask without it, or for a page"
         raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
@@ -138,6 +142,19 @@ async def answered(  # noqa: PLR0917
     first = await ask(connection, access, body.model_copy(update={"limit": size}))
     lines = _lines(first, following, size, _most_of(body))
     return Stream(app.state.streams, access.turn_name, lines, stalled_seconds=_STALLED_SECONDS)
+
+
+async def _page(
+    connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
+) -> ShownPage:
+    """A page; of a sample all of it. Raises Invalid for a sample that is larger than a page."""
+    if body.sample is None:
+        return await ask(connection, access, body)
+    if body.sample.size > _MOST_OF_A_PAGE:
+        message = f"a page has at most {_MOST_OF_A_PAGE}: ask for a stream (Accept: {NDJSON})"
+        raise Invalid(f"sample.size: {message}.", faults=[Fault("sample.size", message)])
+    page = await ask(connection, access, body.model_copy(update={"limit": body.sample.size}))
+    return replace(page, next=None)
 
 
 async def _lines(

@@ -11,17 +11,22 @@ from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import BlobStore, Querying, Settings
 from inference_store.api.explaining import explaining
 from inference_store.api.filters import read_filter
-from inference_store.api.inference_pages import Asked, ShownPage, deadline, fingerprint, page_of
+from inference_store.api.inference_pages import (
+    Asked,
+    ShownPage,
+    deadline,
+    fingerprint,
+    page_of,
+    sort_of,
+)
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryAcross
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
 from inference_store.api.streams import STREAMING, answered
-from inference_store.store.queries import place
 from inference_store.store.queries.across import count_across, spread
 from inference_store.store.queries.ask import prepare
-from inference_store.store.queries.sort import resolve
 from inference_store.store.rights import Right
 
 router = make_router("inferences")
@@ -52,8 +57,7 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
     ) -> ShownPage:
         models = await chosen_models(connection, access, body)
         numbers = [each.model for each in models]
-        kind = place.kind_of(asked_body.cursor)
-        sort = await resolve(connection, numbers, body.sort, kind=kind)
+        sort = await sort_of(connection, numbers, asked_body)
         question = body.question(tree, newest_first=sort.descending)
         prepared = await prepare(connection, numbers, question)
         queries = await spread(connection, prepared.query, numbers)

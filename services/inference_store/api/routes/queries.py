@@ -12,7 +12,14 @@ from inference_store.api.asking import in_time
 from inference_store.api.dependencies import BlobStore, Querying, Settings
 from inference_store.api.explaining import explaining
 from inference_store.api.filters import read_filter
-from inference_store.api.inference_pages import Asked, ShownPage, deadline, fingerprint, page_of
+from inference_store.api.inference_pages import (
+    Asked,
+    ShownPage,
+    deadline,
+    fingerprint,
+    page_of,
+    sort_of,
+)
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
@@ -21,10 +28,8 @@ from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.streams import STREAMING, Ask, answered
 from inference_store.store.blobs import Blobs
-from inference_store.store.queries import place
 from inference_store.store.queries.ask import prepare
 from inference_store.store.queries.count import count as count_matches
-from inference_store.store.queries.sort import resolve
 from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
@@ -104,7 +109,7 @@ async def _ask(model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiS
     async def ask(connection: AsyncConnection, access: Access, body: InferenceQuery) -> ShownPage:
         registration = await access.model(connection, model_id)
         model = registration.model
-        sort = await resolve(connection, model, body.sort, kind=place.kind_of(body.cursor))
+        sort = await sort_of(connection, model, body)
         question = body.question(tree, newest_first=sort.descending)
         found = await prepare(connection, model, question)
         asked_of = fingerprint(model_id, body, tree)

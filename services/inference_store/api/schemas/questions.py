@@ -1,6 +1,6 @@
 """Questions about inferences."""
 
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, Self, TypeAlias
 
 from pydantic import (
     AfterValidator,
@@ -219,8 +219,21 @@ def _asked(place: int, each: MetadataCondition) -> Asked:
     return Asked(f"metadata_filter[{place}]", each.key, each.type, operator, each.value)
 
 
+class Sample(Body):
+    """A random sample of the inferences that match."""
+
+    size: Annotated[Whole, Field(ge=1, le=10_000)]
+    """How many; over 1,000 as a stream."""
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] = 0
+    """The same seed takes the same sample, as long as the same inferences match."""
+
+
 class InferenceQuery(Conditions):
     """A page of inferences."""
+
+    sample: Sample | None = None
+    """So many of the matches at random, in random order, in the place of `sort` and `limit`. All
+    matches are read for it."""
 
     sort: Sort = sort.NEWEST_FIRST
     """`received_at`, any other property or a metadata key; with `-` before it, descending.
@@ -237,3 +250,13 @@ class InferenceQuery(Conditions):
     fields: Fields | None = None
     """The fields that come back, and no others: `received_at`, `metadata.frame_number`,
     `predictions.label`. What they need of `include` need not be said."""
+
+    @model_validator(mode="after")
+    def _sample_alone(self) -> Self:
+        beside = sorted({"sort", "limit"} & self.model_fields_set)
+        if self.sample is not None and beside:
+            raise ValueError(
+                f"`{beside[0]}` cannot stand beside `sample`: a sample is in random order, and"
+                " its `size` is its limit"
+            )
+        return self

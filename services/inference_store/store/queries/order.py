@@ -16,6 +16,7 @@ from sqlalchemy import (
     Double,
     Numeric,
     Select,
+    false,
     func,
     select,
     tuple_,
@@ -160,7 +161,33 @@ class ByProperty:
         return select(own.c.uid).where(*here).exists()
 
 
-Order: TypeAlias = ByKey | ByProperty
+@dataclass(frozen=True, slots=True)
+class AtRandom:
+    """By a hash of the uid: the first of it are a uniform sample, the same each time for a seed."""
+
+    seed: int
+    kind: ClassVar[Family] = "number"
+    descending: ClassVar[bool] = False
+    walkable: ClassVar[bool] = False
+    always: ClassVar[bool] = True
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The type of its values."""
+        return BigInteger()
+
+    def rows(self, scope: Scope) -> Rows:
+        """The scope's values."""
+        uid = inference.c.uid
+        value = func.uuid_hash_extended(uid, one(self.seed, BigInteger()), type_=BigInteger())
+        return Rows(value, uid, (scope.of(inference),))
+
+    def lacks(self, _scope: Scope, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Nothing has no hash."""
+        return false()
+
+
+Order: TypeAlias = ByKey | ByProperty | AtRandom
 # Made of what a uid begins with: in order of these is in order of time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})
