@@ -11,6 +11,8 @@ from inference_store.store.settings import ApiSettings, BlobSettings
 
 from .start import started
 
+SETTINGS = ApiSettings
+
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
     """Everything is a setting."""

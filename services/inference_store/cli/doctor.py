@@ -19,6 +19,8 @@ from inference_store.store.settings import WrongSetting, refuse_unknown, sentenc
 _CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
 _MARKS = {State.OK: "ok     ", State.WARNING: "WARNING", State.FAILED: "FAILED "}
 
+SETTINGS = DoctorSettings
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How it is told, and how long a check may take."""

@@ -12,6 +12,8 @@ from inference_store.store.settings import BlobSettings, IngesterSettings
 
 from .start import started
 
+SETTINGS = IngesterSettings
+
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
     """Everything is a setting."""

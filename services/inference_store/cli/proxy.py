@@ -12,6 +12,8 @@ from .start import started
 
 CHECKS: Checks = {UpstreamSettings: configured}
 
+SETTINGS = ProxySettings
+
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
     """Everything is a setting."""

@@ -22,6 +22,8 @@ from .start import started
 
 CHECKS: Checks = {CertificateSettings: signing_keys, BlobSettings: web_identity}
 
+SETTINGS = RetentionSettings
+
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
     """Everything is a setting."""

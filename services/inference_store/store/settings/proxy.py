@@ -99,13 +99,13 @@ class UpstreamSettings(RedactionSettings):
 
 
 class ProxySettings(
-    LogSettings,
-    AdminSettings,
+    UpstreamSettings,
+    CaptureSettings,
     KafkaSettings,
     BlobSettings,
     ConnectionSettings,
-    CaptureSettings,
-    UpstreamSettings,
+    AdminSettings,
+    LogSettings,
 ):
     """Stands before model servers and captures what goes through."""
 
