@@ -38,6 +38,8 @@ def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         "roles",
         "resources",
         "request",
+        "podSecurityContext",
+        "securityContext",
     }
     inner = [
         found
@@ -71,6 +73,12 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"s3": {"secretKey": "s"}}, r"s3\.accessKey is not"),
         (_DEV | {"kafka": {"securityProtocol": "SASL_SSL"}}, r"set kafka\.sasl\.mechanism"),
         (_DEV | {"ingress": {"enabled": True}}, r"needs ingress\.hosts"),
+        (
+            _DEV | {"ingress": {"enabled": True, "hosts": ["a"], "tlsSecret": "b", "tls": [{}]}},
+            r"keep ingress\.tls",
+        ),
+        (_DEV | {"ingress": {"hosts": [{"paths": []}]}}, "missing property 'host'"),
+        (_DEV | {"imagePullSecrets": [{"nam": "a"}]}, "imagePullSecrets"),
         (_DEV | {"httpRoute": {"enabled": True}}, r"needs httpRoute\.parentRefs"),
         (_DEV | {"s3": {"ca": {"configMap": "a", "secret": "b"}}}, r"s3\.ca.*choose one"),
         (_DEV | {"postgres": {"ca": {"secret": "a"}}}, r"postgres\.ca.*postgres\.tls=verify-full"),
