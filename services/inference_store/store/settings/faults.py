@@ -59,8 +59,8 @@ def _sentence(error: ErrorDetails) -> str:
     place, text = error["loc"], error["msg"].removeprefix("Value error, ").rstrip(".")
     if not place:
         return f"{text}."
-    inside = "".join(f"{part}: " for part in (".".join(map(str, place[1:])),) if part)
-    return f"{PREFIX}{str(place[0]).upper()}: {inside}{text}."
+    within = ".".join(map(str, place[1:]))
+    return f"{PREFIX}{str(place[0]).upper()}: {within + ': ' if within else ''}{text}."
 
 
 def _error(text: str) -> PydanticCustomError:
@@ -74,9 +74,8 @@ def _example(group: type[BaseModel], name: str) -> str:
     number = "30" if default is None else f"{default:.15g}"
     notes = [_sized(default or 0, unit), "" if default is None else "the default"]
     note = ", ".join(each for each in notes if each)
-    return f"; write {unit + ' as ' if unit else ''}a plain number, such as {number}" + (
-        f" ({note})" if note else ""
-    )
+    unit_said, note_said = f"{unit} as " if unit else "", f" ({note})" if note else ""
+    return f"; write {unit_said}a plain number, such as {number}{note_said}"
 
 
 def _sized(value: float, unit: str) -> str:
