@@ -3,7 +3,8 @@
     python helm/describe.py
 
 The comment above a value is its line in the README. Its type follows from its default; a comment
-line `@schema {…}` adds to that. Nothing that is not named is allowed.
+line `@schema {…}` adds to that. Nothing that is not named is allowed. `"properties": "settings"`
+stands for the services' own settings.
 """
 
 import json
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+
+from inference_store.store.documented import field_docs
+from inference_store.store.settings import GROUPS, secrets_of
 
 CHART = Path(__file__).parent / "inference-store"
 _MARK = "<!-- values -->\n"
@@ -84,7 +88,23 @@ def _comment(lines: list[str], line: int) -> tuple[str, Schema]:
         above.insert(0, lines[line].strip().removeprefix("#").strip())
     schemas = [each.removeprefix("@schema") for each in above if each.startswith("@schema")]
     words = [each for each in above if not each.startswith("@schema")]
-    return " ".join(words), json.loads(schemas[0]) if schemas else {}
+    extra = json.loads(schemas[0]) if schemas else {}
+    if extra.get("properties") == "settings":
+        extra["properties"] = _settings()
+    return " ".join(words), extra
+
+
+def _settings() -> dict[str, Schema]:
+    """Every setting without its prefix; in place of a secret, the path of its file."""
+    found: dict[str, Schema] = {}
+    for group in GROUPS:
+        told, secrets = field_docs(group), secrets_of(group)
+        for name in group.model_fields:
+            own = f"{name}_file" if name in secrets else name
+            text = f"Path of a file with it: {told[name]}" if name in secrets else told[name]
+            kinds = ["string"] if name in secrets else ["string", "number", "boolean"]
+            found[own.upper()] = {"type": kinds, "description": text}
+    return dict(sorted(found.items()))
 
 
 def schema(values: list[Value]) -> str:

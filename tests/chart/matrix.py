@@ -58,6 +58,12 @@ MATRIX: dict[str, Values] = {
             "serviceAccount": {"annotations": {"role": "may-put"}},
             "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
             "podLabels": {"one": "of mine"},
+            "nodeSelector": {"disk": "slow"},
+            "tolerations": [{"key": "api", "operator": "Exists"}],
+            "affinity": {"podAntiAffinity": {}},
+            "extraEnv": [{"name": "PROXY", "value": "mine"}],
+            "podSecurityContext": {"fsGroup": 4711},
+            "securityContext": {"runAsUser": 4711},
             "test": {
                 "path": "/v2/models/yolo/infer",
                 "request": {"inputs": []},
@@ -154,7 +160,20 @@ MATRIX: dict[str, Values] = {
     "everything that may be left out": {
         **SERVERS,
         "nameOverride": "inferences",
-        "image": {"digest": "sha256:" + "0" * 64, "pullSecrets": ["registry"]},
+        "image": {
+            "registry": "registry.example.com",
+            "digest": "sha256:" + "0" * 64,
+            "pullSecrets": ["registry"],
+        },
+        "imagePullSecrets": [{"name": "mine"}],
+        "extraManifests": [
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "{{ .Release.Name }}-mine"},
+                "stringData": {"a": "b"},
+            }
+        ],
         "settings": {"MAX_METADATA_BYTES": 2097152, "INGESTER_DEAD_LETTER_SHARE": 0.5},
         "traces": {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4318"},
         "extraEnv": [{"name": "PROXY", "value": "none"}],
@@ -169,7 +188,11 @@ MATRIX: dict[str, Values] = {
         },
         "ingester": {"autoscaling": {"enabled": True}, "replicas": 0},
         "proxy": {"enabled": True, "existingConfigMap": "my-proxy"},
-        "ingress": {"enabled": True, "hosts": ["store.example.com"], "tlsSecret": "tls"},
+        "ingress": {
+            "enabled": True,
+            "hosts": ["store.example.com", {"host": "b.example.com", "paths": [{"path": "/v1"}]}],
+            "tls": [{"secretName": "tls", "hosts": ["store.example.com"]}],
+        },
         "httpRoute": {"enabled": True, "parentRefs": [{"name": "gateway"}], "hostnames": ["a.b"]},
         "networkPolicy": {
             "apiFrom": [{"namespaceSelector": {"matchLabels": {"team": "vision"}}}],
@@ -189,6 +212,7 @@ MATRIX: dict[str, Values] = {
             "nodeSelector": {"disk": "fast"},
             "tolerations": [{"operator": "Exists"}],
             "affinity": {"nodeAffinity": {}},
+            "podSecurityContext": {"fsGroupChangePolicy": "OnRootMismatch"},
             "priorityClassName": "high",
             "spread": "DoNotSchedule",
         },

@@ -51,15 +51,16 @@ def helm(command: str, *arguments: str, values: Values | None = None) -> str:
     return done.stdout
 
 
-def template(values: Values, name: str = "store") -> list[Object]:
+def template(values: Values, *arguments: str, name: str = "store") -> list[Object]:
     """The objects for these values. Raises Refused."""
-    return [one for one in yaml.safe_load_all(_rendered(json.dumps(values), name)) if one]
+    said = _rendered(json.dumps(values), name, arguments)
+    return [one for one in yaml.safe_load_all(said) if one]
 
 
 @cache
-def _rendered(values: str, name: str) -> str:
+def _rendered(values: str, name: str, arguments: tuple[str, ...]) -> str:
     values_read: Values = json.loads(values)
-    return helm("template", name, "--namespace", "spaces", values=values_read)
+    return helm("template", name, "--namespace", "spaces", *arguments, values=values_read)
 
 
 def of_kind(objects: list[Object], kind: str) -> dict[str, Object]:

@@ -1,5 +1,6 @@
 """compose.yaml, read: what it sets exists, its images can be replaced, what it needs is there."""
 
+import base64
 import re
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 import yaml
 
 from inference_store.cli.main import COMMANDS
+from inference_store.proxy.configuration import configuration_of
+from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.store.settings import PREFIX, names
 
 from .rendering import CHART, ROOT
@@ -15,7 +18,7 @@ TEXT = (ROOT / "compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 EXAMPLE = (ROOT / "compose.env.example").read_text()
-OURS = {"migrate", "ingester", "api", "retention", "smoke"}
+OURS = {"migrate", "ingester", "api", "retention", "proxy", "smoke"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -57,6 +60,38 @@ def test_our_services_run_what_exists_and_write_nowhere(name: str) -> None:
     assert name in COMMANDS
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
+
+
+def test_the_model_server_runs_as_ours_do_and_is_told_nothing() -> None:
+    server = SERVICES["model-server"]
+    assert server["image"] == SERVICES["api"]["image"]
+    assert server["read_only"] is True
+    assert server["cap_drop"] == ["ALL"]
+    assert server["environment"] == {}
+    assert "ports" not in server
+
+
+def test_the_proxy_never_learns_where_postgres_is() -> None:
+    given = SERVICES["proxy"]["environment"]
+    assert not [name for name in given if "POSTGRES" in name or "API_TOKEN" in name]
+
+
+def test_the_proxy_stands_before_the_model_server() -> None:
+    (mounted,) = SERVICES["proxy"]["volumes"]
+    file, place, how = mounted.split(":")
+    assert SERVICES["proxy"]["environment"][f"{PREFIX}PROXY_CONFIG"] == place
+    assert how == "ro"
+    found = configuration_of(ROOT / file, protocols=PROTOCOLS)
+    (upstream,) = found.upstreams
+    assert (upstream.url, upstream.grpc) == ("http://model-server:8080", "model-server:8081")
+    assert SERVICES["model-server"]["command"][:2] == ["8080", "8081"]
+
+
+def test_smoke_sends_the_example_through_the_proxy() -> None:
+    said = "".join(SERVICES["smoke"]["command"])
+    picture = base64.b64encode((ROOT / "examples" / "digit.png").read_bytes()).decode()
+    assert f'"data": ["{picture}"]' in said
+    assert "--proxy=http://proxy:8090" in said
 
 
 @pytest.mark.parametrize("name", SERVICES)

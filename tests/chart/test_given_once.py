@@ -47,11 +47,68 @@ def test_a_volume_of_ones_own_is_in_every_pod() -> None:
 
 
 def test_every_image_is_fetched_with_the_given_secrets() -> None:
-    values = {"dev": {"enabled": True}, "image": {"pullSecrets": ["registry"]}}
+    values = {
+        "dev": {"enabled": True},
+        "imagePullSecrets": [{"name": "mine"}, "named"],
+        "image": {"pullSecrets": ["registry", "mine"]},
+    }
     found = pods(template(values))
     assert any(name.startswith("StatefulSet") for name in found)
     for name, pod in found.items():
-        assert pod["spec"]["imagePullSecrets"] == [{"name": "registry"}], name
+        assert pod["spec"]["imagePullSecrets"] == [
+            {"name": "mine"},
+            {"name": "named"},
+            {"name": "registry"},
+        ], name
+
+
+def test_an_image_is_of_the_given_registry() -> None:
+    image = {"registry": "registry.example.com/", "repository": "vision/store", "tag": "1"}
+    for name, pod in pods(template(SERVERS | {"image": image})).items():
+        for container in pod["spec"]["containers"] + pod["spec"].get("initContainers", []):
+            assert container["image"] == "registry.example.com/vision/store:1", name
+
+
+def test_an_ingress_has_the_paths_and_certificates_of_each_host() -> None:
+    ingress = {
+        "enabled": True,
+        "hosts": [
+            "all.example.com",
+            {
+                "host": "some.example.com",
+                "paths": [{"path": "/v1"}, {"path": "/docs", "pathType": "Exact"}],
+            },
+        ],
+        "tls": [{"secretName": "one", "hosts": ["all.example.com"]}, {"secretName": "other"}],
+    }
+    (made,) = of_kind(template(SERVERS | {"ingress": ingress}), "Ingress").values()
+    service = {"name": "store-inference-store-api", "port": {"name": "http"}}
+    assert [
+        (rule["host"], path["path"], path["pathType"], path["backend"]["service"] == service)
+        for rule in made["spec"]["rules"]
+        for path in rule["http"]["paths"]
+    ] == [
+        ("all.example.com", "/", "Prefix", True),
+        ("some.example.com", "/v1", "Prefix", True),
+        ("some.example.com", "/docs", "Exact", True),
+    ]
+    assert made["spec"]["tls"] == ingress["tls"]
+
+
+def test_one_certificate_is_for_all_hosts() -> None:
+    ingress = {"enabled": True, "hosts": ["a.example.com", {"host": "b.example.com"}]}
+    values = SERVERS | {"ingress": ingress | {"tlsSecret": "one"}}
+    (made,) = of_kind(template(values), "Ingress").values()
+    hosts = ["a.example.com", "b.example.com"]
+    assert made["spec"]["tls"] == [{"hosts": hosts, "secretName": "one"}]
+
+
+def test_objects_of_ones_own_come_with_the_release() -> None:
+    plain = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plain"}}
+    text = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: '{{ .Release.Name }}-filled'\n"
+    named = plain | {"metadata": {"name": "{{ .Release.Name }}-named"}}
+    found = of_kind(template(SERVERS | {"extraManifests": [plain, text, named]}), "ConfigMap")
+    assert {"plain", "store-filled", "store-named"} <= set(found)
 
 
 @pytest.mark.parametrize(("secret", "said"), [("api-tls", "https"), ("", None)])

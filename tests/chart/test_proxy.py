@@ -89,12 +89,12 @@ def test_it_never_learns_where_postgres_is_nor_the_apis_key(values: Values) -> N
 
 
 def test_settings_of_everybody_reach_it_without_those_of_others() -> None:
-    given = {"PROXY_BODY_BYTES": 1048576, "API_QUERY_TIMEOUT": 1, "S3_TIMEOUT_SECONDS": 3}
+    given = {"PROXY_BODY_BYTES": 1048576, "API_MAX_BODY_BYTES": 1, "S3_TIMEOUT_SECONDS": 3}
     values = MATRIX["trying out with a proxy"] | {"settings": given, "logs": {"level": "debug"}}
     told = settings(values)
     assert (told["PROXY_BODY_BYTES"], told["S3_TIMEOUT_SECONDS"]) == ("1048576", "3")
     assert told["LOG_LEVEL"] == "debug"
-    assert "API_QUERY_TIMEOUT" not in told
+    assert "API_MAX_BODY_BYTES" not in told
 
 
 def test_traces_are_sent_from_it_too() -> None:

@@ -26,7 +26,7 @@ every_sidecar = pytest.mark.parametrize("values", SIDECARS.values(), ids=SIDECAR
 
 def patch(values: Values, name: str = "store") -> Object:
     """What a pod's template gets."""
-    found = of_kind(template(values, name), "ConfigMap")
+    found = of_kind(template(values, name=name), "ConfigMap")
     (text,) = (one["data"]["patch.yaml"] for key, one in found.items() if key.endswith("-patch"))
     return dict(yaml.safe_load(text)["spec"]["template"])
 

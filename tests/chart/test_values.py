@@ -1,14 +1,18 @@
 """Values: what is misspelt is refused by its name, and what is documented is current."""
 
+import json
 import re
 
 import pytest
 import yaml
 from helm import describe
 
+from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
+
 from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import CHART, ROOT, Refused, Values, template
 
+_SETTINGS = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
 _DEV: Values = {"dev": {"enabled": True}}
 
 
@@ -38,6 +42,8 @@ def groups(values: Values, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
         "roles",
         "resources",
         "request",
+        "podSecurityContext",
+        "securityContext",
     }
     inner = [
         found
@@ -71,6 +77,12 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"s3": {"secretKey": "s"}}, r"s3\.accessKey is not"),
         (_DEV | {"kafka": {"securityProtocol": "SASL_SSL"}}, r"set kafka\.sasl\.mechanism"),
         (_DEV | {"ingress": {"enabled": True}}, r"needs ingress\.hosts"),
+        (
+            _DEV | {"ingress": {"enabled": True, "hosts": ["a"], "tlsSecret": "b", "tls": [{}]}},
+            r"keep ingress\.tls",
+        ),
+        (_DEV | {"ingress": {"hosts": [{"paths": []}]}}, "missing property 'host'"),
+        (_DEV | {"imagePullSecrets": [{"nam": "a"}]}, "imagePullSecrets"),
         (_DEV | {"httpRoute": {"enabled": True}}, r"needs httpRoute\.parentRefs"),
         (_DEV | {"s3": {"ca": {"configMap": "a", "secret": "b"}}}, r"s3\.ca.*choose one"),
         (_DEV | {"postgres": {"ca": {"secret": "a"}}}, r"postgres\.ca.*postgres\.tls=verify-full"),
@@ -107,9 +119,10 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"s3": {"presignedUrls": "no"}}, "/s3/presignedUrls"),
         (_DEV | {"api": {"replicas": "two"}}, r"/api/replicas.*got string, want integer"),
         (_DEV | {"logs": {"level": "loud"}}, r"/logs/level.*must be one of"),
-        (_DEV | {"settings": {"max_keys": 1}}, "invalid propertyName 'max_keys'"),
+        (_DEV | {"settings": {"max_keys": 1}}, "/settings.*'max_keys' not allowed"),
+        (_DEV | {"settings": {"MAX_METADATA_BITES": 1}}, "'MAX_METADATA_BITES' not allowed"),
         (_DEV | {"settings": {"INFERENCE_STORE_AUTH": "off"}}, "INFERENCE_STORE_AUTH"),
-        (_DEV | {"settings": {"API_TOKEN": "open sesame"}}, "invalid propertyName 'API_TOKEN'"),
+        (_DEV | {"settings": {"API_TOKEN": "open sesame"}}, "'API_TOKEN' not allowed"),
         (_DEV | {"settings": {"POSTGRES_DSN": "postgresql://a:b@c"}}, "POSTGRES_DSN"),
         (_DEV | {"traces": {"ENDPOINT": "x"}}, "ENDPOINT"),
     ],
@@ -141,3 +154,14 @@ def test_the_matrix_sets_every_group() -> None:
     """A new group of values is tried with something in it."""
     tried = {name for values in MATRIX.values() for name in values}
     assert set(_DEFAULTS) - tried <= {"fullnameOverride", "logs"}
+
+
+@pytest.mark.usefixtures("helm_is_here")
+def test_every_setting_is_taken_and_a_secret_by_its_file() -> None:
+    secrets = {name for group in GROUPS for name in secrets_of(group)}
+    for name in sorted(names()):
+        own = name.removeprefix(PREFIX)
+        given = f"{own}_FILE" if own.lower() in secrets else own
+        assert given in _SETTINGS["properties"], given
+    assert len(_SETTINGS["properties"]) == len(names())
+    template(_DEV | {"settings": {"MAX_METADATA_BYTES": 1, "CERTIFICATE_KEY_FILE": "/keys/one"}})

@@ -55,6 +55,7 @@ HOMES = {
     "prometheus_client": {"store"},
     "google": {"grpc_messages"},
     "grpc": {"proxy/grpc", "proxy/grpc_port.py", "proxy/omi_bridge", "local/demo"},
+    "shtab": {"cli/completion.py"},
     "yaml": {"proxy/configuration"},
 }
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.

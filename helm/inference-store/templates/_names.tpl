@@ -36,6 +36,7 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 
 {{- define "inference-store.image" -}}
 {{- $image := .Values.image -}}
+{{- with $image.registry }}{{ trimSuffix "/" . }}/{{ end -}}
 {{- if $image.digest -}}
 {{ $image.repository }}@{{ $image.digest }}
 {{- else -}}

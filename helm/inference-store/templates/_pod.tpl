@@ -1,8 +1,38 @@
-{{- /* What "restricted" asks of a container, and a root file system that nobody writes to. */ -}}
+{{- /* A component's values: a name of theirs is not its own. */ -}}
+{{- define "inference-store.own" -}}
+{{- $name := dict "migrate" "migration" "check" "migration" "test" "api" "doctor" "api" -}}
+{{- index .root.Values (default .component (get $name .component)) | toJson -}}
+{{- end -}}
+
+{{- /* A security context: of several the last says; what is null or empty is left out. Takes a list. */ -}}
+{{- define "inference-store.security" -}}
+{{- $said := dict -}}
+{{- range . -}}{{- range $name, $value := . -}}{{- $_ := set $said $name $value -}}{{- end -}}{{- end -}}
+{{- range $name, $value := $said }}
+{{- if not (or (kindIs "invalid" $value) (eq (toString $value) "")) }}
+{{ $name }}: {{ toJson $value }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- /* The user that a pod runs as; none on OpenShift, which gives each namespace users of its own. Takes
+       {root, uid}. */ -}}
+{{- define "inference-store.ids" -}}
+{{- $uid := .root.Capabilities.APIVersions.Has "security.openshift.io/v1" | ternary nil .uid -}}
+{{- toJson (dict "runAsNonRoot" true "runAsUser" $uid "runAsGroup" $uid "seccompProfile" (dict "type" "RuntimeDefault")) -}}
+{{- end -}}
+
+{{- /* What "restricted" asks of a container, and a root file system that nobody writes to; then the
+       values. Takes {root}, and component where it has values. */ -}}
 {{- define "inference-store.containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- $closed := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- $said := list $closed -}}
+{{- if .sidecar -}}
+{{- $said = list (include "inference-store.ids" (dict "root" .root "uid" 10001) | fromJson) $closed .root.Values.proxy.sidecar.securityContext -}}
+{{- else if .component -}}
+{{- $said = list $closed .root.Values.pods.securityContext (include "inference-store.own" . | fromJson).securityContext -}}
+{{- end -}}
+{{- include "inference-store.security" $said -}}
 {{- end -}}
 
 {{- /* Which servers' certificates a component looks at. */ -}}
@@ -109,7 +139,11 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 
 {{- define "inference-store.pullSecrets" -}}
-{{- with .Values.image.pullSecrets }}
+{{- $names := list -}}
+{{- range concat .Values.imagePullSecrets .Values.image.pullSecrets -}}
+{{- $names = append $names (kindIs "map" . | ternary (get (kindIs "map" . | ternary . dict) "name") .) -}}
+{{- end -}}
+{{- with uniq $names }}
 imagePullSecrets:
   {{- range . }}
   - name: {{ . }}
@@ -120,21 +154,19 @@ imagePullSecrets:
 {{- /* What every pod of ours has; takes {root, component}. */ -}}
 {{- define "inference-store.podBasics" -}}
 {{- $v := .root.Values -}}
+{{- $own := include "inference-store.own" . | fromJson -}}
+{{- $ids := include "inference-store.ids" (dict "root" .root "uid" 10001) | fromJson -}}
 serviceAccountName: {{ include "inference-store.serviceAccount" . }}
 automountServiceAccountToken: false
 enableServiceLinks: false
 {{- include "inference-store.pullSecrets" .root }}
 securityContext:
-  runAsNonRoot: true
-  runAsUser: 10001
-  runAsGroup: 10001
-  fsGroup: 10001
-  seccompProfile: {type: RuntimeDefault}
+  {{- include "inference-store.security" (list $ids (dict "fsGroup" $ids.runAsUser) $v.pods.podSecurityContext $own.podSecurityContext) | indent 2 }}
 {{- with $v.pods.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
 {{- range $name := list "nodeSelector" "tolerations" "affinity" }}
-{{- with index $v.pods $name }}
+{{- with default (index $v.pods $name) (index $own $name) }}
 {{ $name }}:
   {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -160,7 +192,7 @@ failureThreshold: {{ .failures }}
 {{- end -}}
 
 {{- /* The container of a service; takes {root, component, adminPort, ports}, and where they are not
-       the component's own: name, configMap, resources, security, sidecar. */ -}}
+       the component's own: name, configMap, resources, sidecar. */ -}}
 {{- define "inference-store.container" -}}
 - name: {{ default .component .name }}
   image: {{ include "inference-store.image" .root }}
@@ -179,11 +211,7 @@ failureThreshold: {{ .failures }}
   lifecycle: {{- toYaml . | nindent 4 }}
   {{- end }}
   resources: {{- toYaml (default (index .root.Values .component).resources .resources) | nindent 4 }}
-  securityContext:
-    {{- include "inference-store.containerSecurity" . | nindent 4 }}
-    {{- with .security }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+  securityContext: {{- include "inference-store.containerSecurity" . | indent 4 }}
   volumeMounts: {{- include "inference-store.mounts" . | nindent 4 }}
 {{- end -}}
 
@@ -237,7 +265,7 @@ spec:
           args: [migrate, --check, --wait-seconds, {{ $v.migration.waitSeconds | quote }}]
           {{- include "inference-store.environment" (dict "root" .root "component" "check") | nindent 10 }}
           resources: {{- toYaml $v.migration.resources | nindent 12 }}
-          securityContext: {{- include "inference-store.containerSecurity" . | nindent 12 }}
+          securityContext: {{- include "inference-store.containerSecurity" . | indent 12 }}
           volumeMounts: {{- include "inference-store.mounts" . | nindent 12 }}
       {{- end }}
       containers: {{- include "inference-store.container" . | nindent 8 }}

@@ -163,9 +163,18 @@ env:
 {{- if and (eq .component "proxy") $v.proxy.registry.url }}
 {{- include "inference-store.fromSecret" (dict "name" "INFERENCE_STORE_PROXY_REGISTRY_KEY" "secret" (required "proxy.registry.url needs proxy.registry.existingSecret: the Secret with a key that may read models." $v.proxy.registry.existingSecret) "key" $v.proxy.registry.existingSecretKey) | nindent 0 }}
 {{- end }}
+{{- $own := list -}}
+{{- if not (has .component (list "check" "test" "doctor")) -}}
+{{- $own = (include "inference-store.own" . | fromJson).extraEnv -}}
+{{- end -}}
+{{- $named := list -}}
+{{- range $own -}}{{- $named = append $named .name -}}{{- end -}}
 {{- range $v.extraEnv }}
-{{- if not (and (eq $.component "proxy") (regexMatch "^INFERENCE_STORE_(POSTGRES|API)_" .name)) }}
+{{- if not (or (has .name $named) (and (eq $.component "proxy") (regexMatch "^INFERENCE_STORE_(POSTGRES|API)_" .name))) }}
 {{- toYaml (list .) | nindent 0 }}
 {{- end }}
+{{- end }}
+{{- with $own }}
+{{- toYaml . | nindent 0 }}
 {{- end }}
 {{- end -}}

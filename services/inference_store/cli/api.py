@@ -6,9 +6,12 @@ import asyncio
 import uvloop
 
 from inference_store.api.run import serve
-from inference_store.store.settings import ApiSettings
+from inference_store.store.blobs.identity import web_identity
+from inference_store.store.settings import ApiSettings, BlobSettings
 
 from .start import started
+
+SETTINGS = ApiSettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
@@ -17,7 +20,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Serve until stopped."""
-    settings = started(ApiSettings, "api")
+    settings = started(ApiSettings, "api", {BlobSettings: web_identity})
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0

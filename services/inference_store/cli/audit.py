@@ -32,6 +32,9 @@ class _WithLedger(_Settings, BlobSettings):
     """What the ledger needs too."""
 
 
+SETTINGS = _WithLedger
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is done."""
     commands = parser.add_subparsers(dest="what", required=True)

@@ -44,6 +44,9 @@ class _Settings(LogSettings, PostgresSettings, BlobSettings, CertificateSettings
     """What certificates need."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is done."""
     commands = parser.add_subparsers(dest="what", required=True)

@@ -7,12 +7,27 @@ from types import ModuleType
 
 from inference_store.store import traces
 from inference_store.store.errors import SchemaBehind
-from inference_store.store.settings import WrongSetting
+from inference_store.store.settings import Group, WrongSetting
+
+
+class _Parser(argparse.ArgumentParser):
+    """Lists a command's settings in its help."""
+
+    settings: type[Group] | None = None
+
+    def format_help(self) -> str:
+        if self.settings is None:
+            return super().format_help()
+        # Read from the sources, when somebody asks.
+        from .told_settings import told_settings  # noqa: PLC0415
+
+        return f"{super().format_help()}\n{told_settings(self.settings)}\n"
 
 
 def run(command: ModuleType, arguments: Sequence[str], *, program: str, description: str) -> int:
     """Run a module of this folder; its result is the exit code."""
-    parser = argparse.ArgumentParser(prog=program, description=description)
+    parser = _Parser(prog=program, description=description)
+    parser.settings = getattr(command, "SETTINGS", None)
     command.add_arguments(parser)
     try:
         return int(command.run(parser.parse_args(arguments)))

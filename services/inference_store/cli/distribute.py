@@ -17,6 +17,9 @@ class _Settings(LogSettings, PostgresSettings):
     """What distributing needs."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Into how many shards."""
     parser.add_argument(

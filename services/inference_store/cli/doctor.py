@@ -13,13 +13,13 @@ from inference_store.store import doctor
 from inference_store.store.database import engine_of
 from inference_store.store.doctor import DoctorSettings, Report, Result, State, Subject
 from inference_store.store.logs import secrets_of, struck_out
-from inference_store.store.settings import WrongSetting, refuse_unknown
-
-from .start import sentence
+from inference_store.store.settings import WrongSetting, refuse_unknown, sentences
 
 # 1: it works and will bite; 2: it does not work
 _CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
 _MARKS = {State.OK: "ok     ", State.WARNING: "WARNING", State.FAILED: "FAILED "}
+
+SETTINGS = DoctorSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
     unknown = _names()
     try:
         settings = DoctorSettings()
-    except (ValidationError, WrongSetting) as wrong:
+    except ValidationError as wrong:
         report, secrets = Report([*unknown, _unreadable(wrong)]), frozenset[str]()
     else:
         found = asyncio.run(_examined(settings, arguments.deadline))
@@ -56,14 +56,9 @@ def _names() -> list[Result]:
     return []
 
 
-def _unreadable(wrong: ValidationError | WrongSetting) -> Result:
-    said = (
-        [sentence(error["loc"], error["msg"]) for error in wrong.errors()]
-        if isinstance(wrong, ValidationError)
-        else [str(wrong)]
-    )
+def _unreadable(wrong: ValidationError) -> Result:
     remedy = "Mend it first: without settings nothing else can be looked at."
-    return Result("settings", [doctor.failed(each, remedy) for each in said])
+    return Result("settings", [doctor.failed(each, remedy) for each in sentences(wrong)])
 
 
 async def _examined(settings: DoctorSettings, deadline: float) -> Report:

@@ -7,9 +7,12 @@ import gc
 import uvloop
 
 from inference_store.ingester.run import run as ingest
-from inference_store.store.settings import IngesterSettings
+from inference_store.store.blobs.identity import web_identity
+from inference_store.store.settings import BlobSettings, IngesterSettings
 
 from .start import started
+
+SETTINGS = IngesterSettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
@@ -18,7 +21,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Ingest until stopped."""
-    settings = started(IngesterSettings, "ingester")
+    settings = started(IngesterSettings, "ingester", {BlobSettings: web_identity})
     # A batch is 30,000 small tuples that live for a second: with Python's thresholds the
     # collector walks them again and again, 36 µs an event, and finds nothing.
     gc.freeze()

@@ -31,6 +31,9 @@ class _Settings(LogSettings, PostgresSettings):
     """What the keys need."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is done, and with which key."""
     commands = parser.add_subparsers(dest="what", required=True)

@@ -30,6 +30,9 @@ class _Settings(LogSettings, PostgresSettings, BlobSettings):
     """What the ledger needs."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What is done."""
     commands = parser.add_subparsers(dest="what", required=True)

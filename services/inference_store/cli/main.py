@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
+from typing import Any, NoReturn
 
 # Imported when run: a command needs only its own parts installed.
 COMMANDS = {
@@ -24,12 +25,33 @@ COMMANDS = {
     "audit": "Verify the chain over the audit.",
     "smoke": "Send one inference the whole way, read it back, erase it.",
     "demo": "Start everything on this machine and feed it real detections.",
+    "completion": "Print a script by which your shell completes these commands.",
 }
+
+
+class _Version(argparse.Action):
+    """Prints the version; looked up only then, as it takes longer than all else of `--help`."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        print(f"{parser.prog} {version('inference-store')}")
+        parser.exit()
+
+
+def root_parser() -> argparse.ArgumentParser:
+    """What reads the options that come before a command."""
+    parser = argparse.ArgumentParser(prog="inference-store", description=__doc__)
+    parser.add_argument("--version", action=_Version)
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its result is the exit code."""
-    parser = argparse.ArgumentParser(prog="inference-store", description=__doc__)
+    parser = root_parser()
     commands = parser.add_subparsers(dest="command", required=True)
     for name, sentence in COMMANDS.items():
         commands.add_parser(name, help=sentence, description=sentence, add_help=False)

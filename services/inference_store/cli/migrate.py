@@ -18,6 +18,9 @@ class _Settings(LogSettings, PostgresSettings):
     """What a migration needs."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Where to go, and how long to wait."""
     parser.add_argument("--revision", default="head", help="revision to go to (default: head)")

@@ -5,10 +5,14 @@ import asyncio
 
 import uvloop
 
-from inference_store.proxy.run import serve
-from inference_store.store.settings import ProxySettings
+from inference_store.proxy.run import configured, serve
+from inference_store.store.settings import Checks, ProxySettings, UpstreamSettings
 
 from .start import started
+
+CHECKS: Checks = {UpstreamSettings: configured}
+
+SETTINGS = ProxySettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
@@ -17,7 +21,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Pass calls through until stopped."""
-    settings = started(ProxySettings, "proxy")
+    settings = started(ProxySettings, "proxy", CHECKS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0

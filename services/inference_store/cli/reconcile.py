@@ -41,6 +41,9 @@ class _Settings(IngesterSettings, ReconcileSettings):
     """What comparing needs, and indexing again."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Of which model, and what to do with what is found."""
     parser.add_argument("--model", help="one model alone")

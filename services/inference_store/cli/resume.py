@@ -24,6 +24,9 @@ class _Settings(LogSettings, PostgresSettings):
     """What the command needs."""
 
 
+SETTINGS = _Settings
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """For how long."""
     parser.add_argument(

@@ -8,9 +8,21 @@ import uvloop
 from pydantic import ValidationError
 
 from inference_store.retention.run import run as retain
-from inference_store.store.settings import KafkaSettings, RetentionSettings, WrongSetting
+from inference_store.store.blobs.identity import web_identity
+from inference_store.store.certificates.keys import signing_keys
+from inference_store.store.settings import (
+    BlobSettings,
+    CertificateSettings,
+    Checks,
+    KafkaSettings,
+    RetentionSettings,
+)
 
 from .start import started
+
+CHECKS: Checks = {CertificateSettings: signing_keys, BlobSettings: web_identity}
+
+SETTINGS = RetentionSettings
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
@@ -19,7 +31,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Delete by policy until stopped."""
-    settings = started(RetentionSettings, "retention")
+    settings = started(RetentionSettings, "retention", CHECKS)
     # A batch is thousands of objects that nothing points to in circles; see the ingester.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
@@ -32,5 +44,5 @@ def _kafka() -> KafkaSettings | None:
     """Where events may be unread. Deletion needs no Kafka: it is no reason not to start."""
     try:
         return KafkaSettings()
-    except (ValidationError, WrongSetting):
+    except ValidationError:
         return None

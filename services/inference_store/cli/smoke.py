@@ -16,6 +16,8 @@ from inference_store.store.errors import BlobsAway
 
 from .start import started
 
+SETTINGS = SmokeSettings
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which api, which proxy, and how long."""

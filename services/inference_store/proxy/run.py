@@ -15,7 +15,7 @@ import structlog
 
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.serving import Connections, connections_of, limits_of
-from inference_store.store.settings import ProxySettings
+from inference_store.store.settings import ProxySettings, UpstreamSettings
 
 from .capture import Captures
 from .configuration import Configuration, configuration_of, configuration_of_one
@@ -39,7 +39,7 @@ async def serve(settings: ProxySettings) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    configuration = _configuration(settings)
+    configuration = configured(settings)
     heartbeat = Heartbeat()
     captures = Captures(settings)
     ports = _Ports(connections_of(settings, "proxy", shares=_OPEN_FILES))
@@ -131,7 +131,8 @@ def _rest(
     )
 
 
-def _configuration(settings: ProxySettings) -> Configuration:
+def configured(settings: UpstreamSettings) -> Configuration:
+    """Upstreams and models, of the file or of the settings. Raises WrongConfiguration."""
     if settings.proxy_config is not None:
         has_key = bool(settings.proxy_redaction_key.get_secret_value())
         return configuration_of(settings.proxy_config, protocols=PROTOCOLS, has_key=has_key)

@@ -53,4 +53,4 @@ def test_a_key_of_another_certificate_ends_the_service(
     service = Service("api", environment, tmp_path)
     wait_until(lambda: not service.process.running, seconds=180, what="the end")
     service.stop()
-    assert "API_TLS_CERTIFICATE_FILE and API_TLS_KEY_FILE are no pair" in service.text
+    assert "INFERENCE_STORE_API_TLS_KEY_FILE are no pair" in service.text

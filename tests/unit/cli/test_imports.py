@@ -17,6 +17,7 @@ SELDOM = {
     "jwt": "tokens are read where an issuer is set",
     "lark": "its parser is made for the first filter in text",
     "opentelemetry.sdk": "traces are on where the environment asks for them",
+    "shtab": "completion is a command of its own",
     "rapidfuzz": "the nearest names are looked for where one is not there",
 }
 KAFKA = {"aiokafka": "of these two a reconciliation alone asks Kafka"}
@@ -40,6 +41,7 @@ NOT_STORED = {
     "sqlalchemy": "the proxy knows no database",
 }
 NOTHING = {
+    "importlib.metadata": "nobody has asked for the version yet",
     "aiohttp": "no port is open yet",
     "inference_store.store": "no command is chosen yet",
     "pydantic": "no setting is read yet",

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
@@ -20,3 +21,17 @@ def test_garbage_is_collected_after_the_import(command: str, status: int) -> Non
         main([command, "--help"])
     assert end.value.code == status
     assert gc.isenabled()
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"inference-store {version('inference-store')}\n"
+
+
+def test_help_lists_a_services_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["proxy", "--help"])
+    assert end.value.code == 0
+    assert "  INFERENCE_STORE_PROXY_PORT (default: 8090)\n" in capsys.readouterr().out

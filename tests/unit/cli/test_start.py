@@ -4,8 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
+from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
 from inference_store.cli.start import started
-from inference_store.store.settings import ApiSettings, IngesterSettings
+from inference_store.store.settings import (
+    ApiSettings,
+    Checks,
+    IngesterSettings,
+    LogSettings,
+    ProxySettings,
+    RetentionSettings,
+)
 
 
 class Both(IngesterSettings, ApiSettings):
@@ -15,7 +24,7 @@ class Both(IngesterSettings, ApiSettings):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"KAFKA_SASL_PASSWORD": "hunter2"}, "Settings: KAFKA_SASL_PASSWORD is set, but"),
+        ({"KAFKA_SASL_PASSWORD": "hunter2"}, "INFERENCE_STORE_KAFKA_SASL_PASSWORD is set, but"),
         ({"POSTGRES_POOL_SIZE": "none"}, "INFERENCE_STORE_POSTGRES_POOL_SIZE: "),
         ({"S3_SECRET_KEY_FILE": "/nowhere"}, "INFERENCE_STORE_S3_SECRET_KEY_FILE: /nowhere cannot"),
         ({"POSTGRES_DSN": "hunter2"}, "INFERENCE_STORE_POSTGRES_DSN: it names no server"),
@@ -42,10 +51,116 @@ class Both(IngesterSettings, ApiSettings):
 def test_it_ends_with_a_sentence(
     given: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    assert ending(Both, given, tmp_path, monkeypatch).startswith(said)
+
+
+def ending(
+    settings: type[LogSettings],
+    given: dict[str, str],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    checks: Checks | None = None,
+) -> str:
+    """What a start says that ends; never the secret hunter2."""
+    monkeypatch.chdir(folder)
     for name, value in given.items():
         monkeypatch.setenv(f"INFERENCE_STORE_{name}", value)
     with pytest.raises(SystemExit) as end:
-        started(Both, "ingester")
-    assert str(end.value).startswith(said)
+        started(settings, "ingester", checks)
     assert "hunter2" not in str(end.value)
+    return str(end.value)
+
+
+def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "LOG_LEVEL": "loud",
+        "OIDC_ROLES": '{"hunter2"',
+        "POSTGRES_DSN": "hunter2",
+        "POSTGRES_POOL_SIZE": "ten",
+        "POSTGRES_PASSWORD": "hunter2",
+        "QUERIES_AT_ONCE": "9",
+        "S3_ACCESS_KEY": "hunter2",
+        "S3_SECRET_KEY_FILE": "/nowhere",
+        "S3_ENCRYPTION": "SSE-KMS",
+        "S3_ROLE_ARN": "hunter2",
+        "S3_KMS_KEY_FILE": "x",
+        "POSTGRESS_TLS": "x",
+        "OIDC_ISSUER": "https://login.example",
+        "KAFKA_SASL_MECHANISM": "PLAIN",
+        "KAFKA_OAUTH_TOKEN_URL": "issuer",
+    }
+    lines = ending(Both, given, tmp_path, monkeypatch).splitlines()
+    told = [line.replace("INFERENCE_STORE_", "$") for line in lines]
+    for said in (
+        "There is no setting $S3_KMS_KEY_FILE. ",
+        "There is no setting $POSTGRESS_TLS. ",
+        "$LOG_LEVEL: Input should be 'debug', 'info', 'warning' or 'error'.",
+        "$OIDC_ROLES: it is no JSON (",
+        "$POSTGRES_DSN: it names no server",
+        "$POSTGRES_POOL_SIZE: Input should be a valid integer",
+        "$S3_SECRET_KEY_FILE: /nowhere cannot be read",
+        "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID",
+        "$S3_ACCESS_KEY and $S3_ROLE_ARN are set",
+        "$OIDC_ISSUER needs $OIDC_AUDIENCE",
+        "$KAFKA_SASL_MECHANISM=PLAIN needs SASL_SSL or SASL_PLAINTEXT",
+        "$KAFKA_SASL_MECHANISM=PLAIN needs $KAFKA_SASL_USERNAME",
+        "$KAFKA_SASL_MECHANISM=PLAIN needs $KAFKA_SASL_PASSWORD",
+        "$KAFKA_OAUTH_TOKEN_URL is set, but $KAFKA_SASL_MECHANISM=PLAIN does not use it",
+        "$KAFKA_OAUTH_TOKEN_URL must begin with",
+    ):
+        assert [line for line in told if line.startswith(said)], said
+    # of a setting that is wrong itself, nothing else is told
+    assert len(told) == 15
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            {"TOMBSTONE_SECONDS": "30d"},
+            "parse string as a number; write seconds as a plain number, such as 2592000 (30 days,"
+            " the default).",
+        ),
+        (
+            {"RETENTION_POLL_SECONDS": "0"},
+            "greater than 0; write seconds as a plain number, such as 1 (the default).",
+        ),
+        (
+            {"CERTIFICATE_HEAD_LOCK_DAYS": "1y"},
+            "; write days as a plain number, such as 365 (the default).",
+        ),
+    ],
+)
+def test_a_duration_says_its_unit_with_an_example(
+    given: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ending(RetentionSettings, given, tmp_path, monkeypatch).endswith(said)
+
+
+def test_a_size_says_its_unit_with_an_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = ending(ApiSettings, {"API_MAX_BODY_BYTES": "3M"}, tmp_path, monkeypatch)
+    assert told.endswith("; write bytes as a plain number, such as 2097152 (2 MiB, the default).")
+
+
+def test_checks_are_told_with_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_WEB_IDENTITY_TOKEN_FILE", raising=False)
+    given = {"CERTIFICATE_KEY": "hunter2", "S3_ROLE_ARN": "role", "RETENTION_ADMIN_PORT": "70000"}
+    told = ending(RetentionSettings, given, tmp_path, monkeypatch, RETENTION_CHECKS)
+    assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in told
+    assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in told
+    assert "INFERENCE_STORE_S3_WEB_IDENTITY_TOKEN_FILE" in told
+
+
+def test_what_the_proxy_stands_before_is_told_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"PROXY_UPSTREAM": "models", "PROXY_PROTOCOLS": "v2,v3,v4", "PROXY_PORT": "x"}
+    told = ending(ProxySettings, given, tmp_path, monkeypatch, PROXY_CHECKS).splitlines()
+    assert [line.split(" ")[0] for line in told] == [
+        "INFERENCE_STORE_PROXY_PORT:",
+        "INFERENCE_STORE_PROXY_PROTOCOLS:",
+        "INFERENCE_STORE_PROXY_PROTOCOLS:",
+        "INFERENCE_STORE_PROXY_UPSTREAM:",
+    ]

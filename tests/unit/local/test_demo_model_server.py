@@ -15,6 +15,7 @@ import orjson
 
 from inference_store.grpc_messages import message
 from inference_store.local.demo.model_server.grpc import serve_grpc
+from inference_store.local.demo.model_server.opencv import opencv_models
 from inference_store.local.demo.model_server.rest import serve_rest
 from inference_store.local.demo.model_server.serving import BadRequest, Input, NoSuchModel, Serving
 from inference_store.local.demo.requests import Request, frame_requests
@@ -28,7 +29,7 @@ IMAGE = {"name": "image", "datatype": "BYTES", "shape": [1]}
 
 @pytest.fixture(scope="module")
 def serving() -> Serving:
-    return Serving()
+    return Serving(opencv_models())
 
 
 @pytest.fixture

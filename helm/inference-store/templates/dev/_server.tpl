@@ -16,6 +16,7 @@ spec:
 {{- define "inference-store.devServer" -}}
 {{- $dev := .root.Values.dev -}}
 {{- $own := index $dev .component -}}
+{{- $ids := include "inference-store.ids" (dict "root" .root "uid" $own.uid) | fromJson -}}
 apiVersion: apps/v1
 kind: StatefulSet
 metadata:
@@ -36,12 +37,8 @@ spec:
       {{- include "inference-store.pullSecrets" .root | indent 6 }}
       terminationGracePeriodSeconds: 60
       securityContext:
-        runAsNonRoot: true
-        runAsUser: {{ $own.uid }}
-        runAsGroup: {{ $own.uid }}
-        fsGroup: {{ $own.uid }}
+        {{- include "inference-store.security" (list $ids (dict "fsGroup" $ids.runAsUser)) | indent 8 }}
         fsGroupChangePolicy: OnRootMismatch
-        seccompProfile: {type: RuntimeDefault}
       {{- with .initContainers }}
       initContainers: {{- . | nindent 8 }}
       {{- end }}
@@ -52,7 +49,7 @@ spec:
             - {name: {{ .component }}, containerPort: {{ .port }}}
           {{- .container | nindent 10 }}
           resources: {{- toYaml $own.resources | nindent 12 }}
-          securityContext: {{- include "inference-store.containerSecurity" .root | nindent 12 }}
+          securityContext: {{- include "inference-store.containerSecurity" (dict "root" .root) | indent 12 }}
           volumeMounts:
             - {name: data, mountPath: {{ .mountPath }}}
             - {name: tmp, mountPath: /tmp}

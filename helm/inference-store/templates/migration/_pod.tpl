@@ -22,7 +22,7 @@ spec:
       args: [migrate, --wait-seconds, {{ $v.migration.waitSeconds | quote }}]
       {{- include "inference-store.environment" . | nindent 6 }}
       resources: {{- toYaml $v.migration.resources | nindent 8 }}
-      securityContext: {{- include "inference-store.containerSecurity" . | nindent 8 }}
+      securityContext: {{- include "inference-store.containerSecurity" . | indent 8 }}
       volumeMounts: {{- include "inference-store.mounts" . | nindent 8 }}
   volumes: {{- include "inference-store.volumes" . | nindent 4 }}
 {{- end -}}

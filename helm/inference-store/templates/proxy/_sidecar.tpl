@@ -9,7 +9,6 @@
 {{- $_ := set $context "configMap" (printf "%s-proxy-sidecar" $full) -}}
 {{- $_ := set $context "configuration" (include "inference-store.proxyConfigMap" $context) -}}
 {{- $_ := set $context "resources" $own.resources -}}
-{{- $_ := set $context "security" (dict "runAsNonRoot" true "runAsUser" 10001 "runAsGroup" 10001 "seccompProfile" (dict "type" "RuntimeDefault")) -}}
 {{- $_ := set $context "lifecycle" (include "inference-store.proxyLifecycle" . | fromYaml) -}}
 metadata:
   labels: {inference-store/proxy: sidecar}

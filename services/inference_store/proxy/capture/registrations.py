@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import structlog
 
-from inference_store.store.settings import CaptureSettings
+from inference_store.store.settings import PREFIX, CaptureSettings
 
 from .registered import Registered
 
@@ -118,7 +118,9 @@ async def _page(session: aiohttp.ClientSession, url: str, cursor: str | None) ->
     query = {"limit": str(_PAGE)} | ({"cursor": cursor} if cursor else {})
     async with session.get(url, params=query, allow_redirects=False) as answer:
         if answer.status != 200:
-            raise NotRead(f"{url} answers {answer.status}: PROXY_REGISTRY_KEY has to read models")
+            raise NotRead(
+                f"{url} answers {answer.status}: {PREFIX}PROXY_REGISTRY_KEY has to read models"
+            )
         body = bytearray()
         async for chunk in answer.content.iter_chunked(1 << 16):
             body += chunk
@@ -133,7 +135,9 @@ def _object(raw: bytes, name: str) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise NotRead(f"{name} holds no JSON: {error}") from None
     if not isinstance(document, dict) or not isinstance(document.get("items"), list):
-        raise NotRead(f"{name} holds no list of models: PROXY_REGISTRY_URL is the api's address")
+        raise NotRead(
+            f"{name} holds no list of models: {PREFIX}PROXY_REGISTRY_URL is the api's address"
+        )
     return document
 
 

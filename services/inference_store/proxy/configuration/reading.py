@@ -105,20 +105,26 @@ def configuration_of(
 def configuration_of_one(
     url: str | None, grpc: str | None, names: Collection[str], *, protocols: Collection[str]
 ) -> Configuration:
-    """Of one upstream, without a file. Raises WrongConfiguration."""
-    unknown = [name for name in names if name not in protocols]
-    if unknown:
-        known = ", ".join(sorted(protocols))
-        message = f"there is no protocol {unknown[0]!r}; known are {known}"
-        raise WrongConfiguration(f"INFERENCE_STORE_PROXY_PROTOCOLS: {message}")
+    """Of one upstream, without a file. Raises WrongConfiguration, which names each mistake."""
+    known = ", ".join(sorted(protocols))
+    wrong = [
+        f"INFERENCE_STORE_PROXY_PROTOCOLS: there is no protocol {name!r}; known are {known}"
+        for name in names
+        if name not in protocols
+    ]
     try:
         entry = UpstreamEntry(name="upstream", url=url, grpc=grpc, protocols=tuple(names))
     except ValidationError as exc:
-        settings = {"url": "PROXY_UPSTREAM", "grpc": "PROXY_UPSTREAM_GRPC"}
-        wrong = exc.errors(include_url=False, include_input=False)[0]
-        name = settings.get(str(wrong["loc"][0]) if wrong["loc"] else "", "PROXY_UPSTREAM")
-        raise WrongConfiguration(f"INFERENCE_STORE_{name}: {_message(wrong)}") from None
+        wrong += map(_of_setting, exc.errors(include_url=False, include_input=False))
+    if wrong:
+        raise WrongConfiguration("\n".join(wrong))
     return Configuration([entry])
+
+
+def _of_setting(error: ErrorDetails) -> str:
+    names = {"grpc": "PROXY_UPSTREAM_GRPC", "protocols": "PROXY_PROTOCOLS"}
+    name = names.get(str(error["loc"][0]) if error["loc"] else "", "PROXY_UPSTREAM")
+    return f"INFERENCE_STORE_{name}: {_message(error)}"
 
 
 def _own(errors: Sequence[ErrorDetails]) -> Sequence[ErrorDetails]:

@@ -15,7 +15,7 @@ from minio.credentials.providers import (
 )
 from urllib3 import PoolManager
 
-from inference_store.store.settings import BlobSettings, WrongSetting
+from inference_store.store.settings import PREFIX, BlobSettings, WrongSetting
 
 _SESSION = "inference-store"
 
@@ -47,8 +47,8 @@ def web_identity(
     if not role or not token:
         there, missing = ("ROLE_ARN", "WEB_IDENTITY_TOKEN_FILE")[:: 1 if role else -1]
         raise WrongSetting(
-            f"S3 by web identity: {there} is given and {missing} is not. Set"
-            " INFERENCE_STORE_S3_ROLE_ARN and INFERENCE_STORE_S3_WEB_IDENTITY_TOKEN_FILE."
+            f"{PREFIX}S3_{there} (or AWS_{there}) is given and {PREFIX}S3_{missing}"
+            f" (or AWS_{missing}) is not: S3 by web identity needs both."
         )
     region = settings.s3_region
     aws = f"https://sts.{region}.amazonaws.com" + (".cn" if region.startswith("cn-") else "")

@@ -58,4 +58,7 @@ class Connections:
         """A check of readiness. None: there is room."""
         if self._all < self.most:
             return None
-        return f"all {self.most} connections are taken: raise CONNECTIONS, or find who holds them"
+        return (
+            f"all {self.most} connections are taken:"
+            " raise INFERENCE_STORE_CONNECTIONS, or find who holds them"
+        )

@@ -11,13 +11,15 @@ from .caps import CapSettings
 from .certificates import CertificateSettings
 from .connections import ConnectionSettings
 from .dsn import TLS_PARAMETERS, check_dsn
-from .group import PREFIX
+from .faults import sentences
+from .group import PREFIX, Group
 from .ingester import IngesterSettings
 from .kafka import KafkaSettings
 from .logs import LogSettings
 from .names import GROUPS, UnknownSetting, names, refuse_unknown
 from .postgres import PostgresSettings
-from .proxy import CaptureSettings, ProxySettings
+from .proxy import CaptureSettings, ProxySettings, UpstreamSettings
+from .reading import Checks, read
 from .reconcile import ReconcileSettings
 from .retention import RetentionSettings
 from .secret_files import WrongSetting, secrets_of
@@ -35,7 +37,9 @@ __all__ = [
     "CapSettings",
     "CaptureSettings",
     "CertificateSettings",
+    "Checks",
     "ConnectionSettings",
+    "Group",
     "IngesterSettings",
     "KafkaSettings",
     "LogSettings",
@@ -44,12 +48,15 @@ __all__ = [
     "ReconcileSettings",
     "RetentionSettings",
     "UnknownSetting",
+    "UpstreamSettings",
     "WrongSetting",
     "check_dsn",
     "is_loopback",
     "names",
     "presenting",
+    "read",
     "refuse_unknown",
     "secrets_of",
+    "sentences",
     "trusting",
 ]

@@ -1,10 +1,13 @@
 """Who may ask the api, and how much."""
 
+import json
+from collections.abc import Iterator
 from ipaddress import ip_address
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
 
 from inference_store.store.rights import Grants
 
@@ -42,6 +45,17 @@ def _hard_to_guess(token: SecretStr | None) -> SecretStr | None:
     return token
 
 
+def _parsed(roles: Any) -> Any:
+    """JSON is parsed here: a refusal of pydantic-settings would be the only one that is told."""
+    try:
+        return json.loads(roles) if isinstance(roles, str) else roles
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"it is no JSON ({error.msg} at character {error.pos + 1}): write"
+            ' {"ops": [{"role": "owner"}]}'
+        ) from None
+
+
 class AccessSettings(Group):
     """Keys, tokens of an OIDC issuer, limits."""
 
@@ -59,7 +73,7 @@ class AccessSettings(Group):
     """How far the issuer's clock and ours may differ."""
     oidc_roles_claim: str = "roles"
     """Claim with the roles of a token's bearer; `realm_access.roles` is one inside another."""
-    oidc_roles: dict[str, Grants] = Field(default={})
+    oidc_roles: Annotated[dict[str, Grants], NoDecode, BeforeValidator(_parsed)] = Field(default={})
     """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
     """Most requests a minute of a key or subject; 0: no limit."""
@@ -72,14 +86,14 @@ class AccessSettings(Group):
     api_trusted_proxies: str = ""
     """Addresses or networks, by commas, whose X-Forwarded-For names the client's address."""
 
-    @model_validator(mode="after")
-    def _audience_is_told(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """An audience is told."""
+        yield from super().contradictions()
         if self.oidc_issuer is not None and not self.oidc_audience:
-            raise ValueError(
-                "INFERENCE_STORE_OIDC_ISSUER needs INFERENCE_STORE_OIDC_AUDIENCE: else tokens that"
-                " were meant for other programs would open this one"
+            yield (
+                "$OIDC_ISSUER needs $OIDC_AUDIENCE: else tokens that were meant for other programs"
+                " would open this one"
             )
-        return self
 
 
 class AuditSettings(Group):

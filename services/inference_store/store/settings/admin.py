@@ -1,11 +1,11 @@
 """The admin ports."""
 
-from typing import Self
+from collections.abc import Iterator
 
-from pydantic import FilePath, model_validator
+from pydantic import FilePath
 
 from .group import Group
-from .tls_files import check_pair
+from .tls_files import pair_faults
 
 
 class AdminSettings(Group):
@@ -16,8 +16,8 @@ class AdminSettings(Group):
     admin_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
 
-    @model_validator(mode="after")
-    def _admin_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """A certificate has its key."""
+        yield from super().contradictions()
         names = ("ADMIN_TLS_CERTIFICATE_FILE", "ADMIN_TLS_KEY_FILE")
-        check_pair(names, self.admin_tls_certificate_file, self.admin_tls_key_file)
-        return self
+        yield from pair_faults(names, self.admin_tls_certificate_file, self.admin_tls_key_file)

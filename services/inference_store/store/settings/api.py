@@ -1,8 +1,9 @@
 """The api."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, FilePath, SecretStr, model_validator
+from pydantic import Field, FilePath, SecretStr
 
 from .access import AccessSettings
 from .admin import AdminSettings
@@ -13,7 +14,7 @@ from .dsn import CheckDsn
 from .group import Count, Port, Seconds
 from .logs import LogSettings
 from .postgres import PostgresSettings
-from .tls_files import check_pair
+from .tls_files import pair_faults
 
 
 class ApiSettings(
@@ -74,19 +75,20 @@ class ApiSettings(
         """Queries at once of one caller."""
         return self.queries_at_once_per_caller or max(1, self.most_queries // 2)
 
-    @model_validator(mode="after")
-    def _api_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """A certificate has its key; queries leave connections."""
+        yield from super().contradictions()
         names = ("API_TLS_CERTIFICATE_FILE", "API_TLS_KEY_FILE")
-        check_pair(names, self.api_tls_certificate_file, self.api_tls_key_file)
+        yield from pair_faults(names, self.api_tls_certificate_file, self.api_tls_key_file)
         if self.queries_at_once is not None and self.queries_at_once >= self.postgres_pool_size:
-            raise ValueError(
-                f"QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
-                f" POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
+            yield (
+                f"$QUERIES_AT_ONCE={self.queries_at_once} leaves none of the"
+                f" $POSTGRES_POOL_SIZE={self.postgres_pool_size} connections for look-ups and"
                 " writes: make it smaller, or the pool larger"
             )
         if (self.queries_at_once_per_caller or 1) > self.most_queries:
-            raise ValueError(
-                f"QUERIES_AT_ONCE_PER_CALLER={self.queries_at_once_per_caller} is more than the"
-                f" {self.most_queries} that may run at once"
+            yield (
+                f"$QUERIES_AT_ONCE_PER_CALLER={self.queries_at_once_per_caller} is more than the"
+                f" {self.most_queries} that may run at once ($QUERIES_AT_ONCE, else a share of"
+                " $POSTGRES_POOL_SIZE)"
             )
-        return self

@@ -1,8 +1,9 @@
 """The object store."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import Field, FilePath, SecretStr, model_validator
+from pydantic import Field, FilePath, SecretStr
 
 from .group import Group, Seconds
 from .tls_files import CaFile
@@ -50,20 +51,20 @@ class BlobSettings(Group):
         named = (name.strip() for name in self.s3_allowed_buckets.split(","))
         return frozenset(name for name in named if name) | {self.s3_bucket}
 
-    @model_validator(mode="after")
-    def _s3_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """Keys or a role; encryption with its key; certificates for what is encrypted."""
+        yield from super().contradictions()
         key, secret = self.s3_access_key.get_secret_value(), self.s3_secret_key.get_secret_value()
         if bool(key) != bool(secret):
             there, missing = ("ACCESS", "SECRET") if key else ("SECRET", "ACCESS")
-            raise ValueError(f"S3_{there}_KEY is set and S3_{missing}_KEY is not: set both")
+            yield f"$S3_{there}_KEY is set and $S3_{missing}_KEY is not: set both"
         if key and (self.s3_role_arn or self.s3_web_identity_token_file):
-            raise ValueError("S3_ACCESS_KEY and S3_ROLE_ARN are set: keep keys, or web identity")
+            yield "$S3_ACCESS_KEY and $S3_ROLE_ARN are set: keep keys, or web identity"
         if not (self.s3_sts_endpoint or "https://").startswith("https://"):
-            raise ValueError("S3_STS_ENDPOINT must begin with https://: a token goes there")
+            yield "$S3_STS_ENDPOINT must begin with https://: a token goes there"
         if self.s3_encryption == "SSE-KMS" and not self.s3_kms_key_id:
-            raise ValueError("S3_ENCRYPTION=SSE-KMS needs S3_KMS_KEY_ID")
+            yield "$S3_ENCRYPTION=SSE-KMS needs $S3_KMS_KEY_ID"
         if self.s3_encryption != "SSE-KMS" and self.s3_kms_key_id:
-            raise ValueError("S3_KMS_KEY_ID is set, but only S3_ENCRYPTION=SSE-KMS uses it")
+            yield "$S3_KMS_KEY_ID is set, but only $S3_ENCRYPTION=SSE-KMS uses it"
         if self.s3_ca_file is not None and (self.s3_endpoint or "https://").startswith("http://"):
-            raise ValueError(f"S3_CA_FILE is set, but S3_ENDPOINT={self.s3_endpoint} is not https")
-        return self
+            yield "$S3_CA_FILE is set, but $S3_ENDPOINT is not https"

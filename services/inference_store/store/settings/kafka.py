@@ -1,12 +1,12 @@
 """Kafka."""
 
 from collections.abc import Iterator
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import FilePath, SecretStr, model_validator
+from pydantic import FilePath, SecretStr
 
 from .group import Group
-from .tls_files import CaFile, check_pair
+from .tls_files import CaFile, pair_faults
 
 _OAUTH = ("kafka_oauth_token_url", "kafka_oauth_client_id", "kafka_oauth_client_secret")
 _PASSWORD = ("kafka_sasl_username", "kafka_sasl_password")
@@ -53,27 +53,26 @@ class KafkaSettings(Group):
     kafka_oauth_scope: str = ""
     """Scope to ask for, where the token endpoint wants one."""
 
-    @model_validator(mode="after")
-    def _kafka_fits(self) -> Self:
-        for wrong in self._contradictions():
-            raise ValueError(wrong)
+    def contradictions(self) -> Iterator[str]:
+        """Encryption and login have what they need, and nothing else; a certificate its key."""
+        yield from super().contradictions()
+        yield from self._protocol()
+        yield from self._login(self.kafka_sasl_mechanism)
         names = ("KAFKA_CERTIFICATE_FILE", "KAFKA_KEY_FILE")
         password = self.kafka_key_password.get_secret_value()
-        check_pair(names, self.kafka_certificate_file, self.kafka_key_file, password)
-        return self
+        yield from pair_faults(names, self.kafka_certificate_file, self.kafka_key_file, password)
 
-    def _contradictions(self) -> Iterator[str]:
+    def _protocol(self) -> Iterator[str]:
         protocol, mechanism = self.kafka_security_protocol, self.kafka_sasl_mechanism
-        said = f"KAFKA_SECURITY_PROTOCOL={protocol}"
+        said = f"$KAFKA_SECURITY_PROTOCOL={protocol}"
         if mechanism is not None and "SASL" not in protocol:
-            yield f"KAFKA_SASL_MECHANISM={mechanism} needs SASL_SSL or SASL_PLAINTEXT, not {said}"
+            yield f"$KAFKA_SASL_MECHANISM={mechanism} needs SASL_SSL or SASL_PLAINTEXT, not {said}"
         if mechanism is None and "SASL" in protocol:
-            yield f"{said} needs KAFKA_SASL_MECHANISM"
+            yield f"{said} needs $KAFKA_SASL_MECHANISM"
         if "SSL" not in protocol.removeprefix("SASL_"):
-            yield from (f"{name} is set, but {said} does not encrypt" for name in self._set(_TLS))
+            yield from (f"${name} is set, but {said} does not encrypt" for name in self._set(_TLS))
         if self.kafka_key_password.get_secret_value() and self.kafka_key_file is None:
-            yield "KAFKA_KEY_PASSWORD is set and KAFKA_KEY_FILE is not"
-        yield from self._login(mechanism)
+            yield "$KAFKA_KEY_PASSWORD is set and $KAFKA_KEY_FILE is not"
 
     def _login(self, mechanism: str | None) -> Iterator[str]:
         """What the mechanism needs and has not, or has and cannot use."""
@@ -83,14 +82,14 @@ class KafkaSettings(Group):
         there = self._set((*_OAUTH, *_PASSWORD, "kafka_oauth_scope"))
         for name in (each.upper() for each in needed):
             if name not in there:
-                yield f"KAFKA_SASL_MECHANISM={mechanism} needs {name}"
+                yield f"$KAFKA_SASL_MECHANISM={mechanism} needs ${name}"
         optional = ("KAFKA_OAUTH_SCOPE",) if needed == _OAUTH else ()
         for name in there:
             if name.lower() not in needed and name not in optional:
-                yield f"{name} is set, but KAFKA_SASL_MECHANISM={mechanism or ''} does not use it"
+                yield f"${name} is set, but $KAFKA_SASL_MECHANISM={mechanism or ''} does not use it"
         url = self.kafka_oauth_token_url
         if url and not url.startswith(("https://", "http://")):
-            yield "KAFKA_OAUTH_TOKEN_URL must begin with https:// or http://"
+            yield "$KAFKA_OAUTH_TOKEN_URL must begin with https:// or http://"
 
     def _set(self, names: tuple[str, ...]) -> list[str]:
         """Those of the fields that have a value, as the environment names them."""

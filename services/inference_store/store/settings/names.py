@@ -27,13 +27,21 @@ def names() -> frozenset[str]:
 
 
 def refuse_unknown(environment: Mapping[str, str | None] | None = None) -> None:
-    """Raise UnknownSetting if the environment names a setting that does not exist."""
+    """Raise UnknownSetting if the environment names settings that do not exist: all of them."""
+    if told := unknown(environment):
+        raise UnknownSetting("\n".join(told))
+
+
+def unknown(environment: Mapping[str, str | None] | None = None) -> list[str]:
+    """A sentence for each name in the environment that no setting has."""
     known = names() | file_names(PREFIX, GROUPS)
     if environment is None:
         environment = {**dotenv_values(".env"), **os.environ}
-    for name in environment:
-        if name.startswith(PREFIX) and name not in known and not _is_ours(name):
-            raise UnknownSetting(_unknown(name, known))
+    return [
+        _unknown(name, known)
+        for name in environment
+        if name.startswith(PREFIX) and name not in known and not _is_ours(name)
+    ]
 
 
 def _is_ours(name: str) -> bool:

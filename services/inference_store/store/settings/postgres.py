@@ -1,9 +1,10 @@
 """Postgres."""
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import SecretStr, model_validator
+from pydantic import SecretStr
 
 from .dsn import TLS_PARAMETERS, Dsn
 from .group import Count, Group
@@ -35,15 +36,13 @@ class PostgresSettings(Group):
         query = parse_qsl(urlsplit(self.postgres_dsn.get_secret_value()).query)
         return next((value for name, value in reversed(query) if name in TLS_PARAMETERS), None)
 
-    @model_validator(mode="after")
-    def _postgres_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """One password, one word about TLS."""
+        yield from super().contradictions()
         parts = urlsplit(self.postgres_dsn.get_secret_value())
         if self.postgres_password.get_secret_value() and parts.password:
-            raise ValueError("POSTGRES_DSN has a password and POSTGRES_PASSWORD is set: keep one")
+            yield "$POSTGRES_DSN has a password and $POSTGRES_PASSWORD is set: keep one"
         if "postgres_tls" in self.model_fields_set and self._mode_of_dsn():
-            raise ValueError("POSTGRES_DSN names sslmode and POSTGRES_TLS is set: keep one")
+            yield "$POSTGRES_DSN names sslmode and $POSTGRES_TLS is set: keep one"
         if self.postgres_ca_file is not None and self.postgres_tls != "verify-full":
-            raise ValueError(
-                "POSTGRES_CA_FILE is set, but only POSTGRES_TLS=verify-full checks certificates"
-            )
-        return self
+            yield "$POSTGRES_CA_FILE is set, but only $POSTGRES_TLS=verify-full checks certificates"

@@ -1,9 +1,10 @@
 """The proxy."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, FilePath, SecretStr, model_validator
+from pydantic import Field, FilePath, SecretStr
 
 from .admin import AdminSettings
 from .blobs import BlobSettings
@@ -11,10 +12,17 @@ from .connections import ConnectionSettings
 from .group import Count, Group, Port, Seconds
 from .kafka import KafkaSettings
 from .logs import LogSettings
-from .tls_files import check_pair
+from .tls_files import pair_faults
 
 
-class CaptureSettings(Group):
+class RedactionSettings(Group):
+    """What redactions need."""
+
+    proxy_redaction_key: SecretStr = SecretStr("")
+    """Key of the hash that a redaction puts in the place of a value."""
+
+
+class CaptureSettings(RedactionSettings):
     """What is done with an exchange after its answer went back."""
 
     proxy_capture_bytes: Count = 64 * 1024 * 1024
@@ -45,8 +53,6 @@ class CaptureSettings(Group):
     """File that keeps what was read, for a start while the api is away."""
     proxy_registry_seconds: Seconds = 60.0
     """Time between two readings of the registrations."""
-    proxy_redaction_key: SecretStr = SecretStr("")
-    """Key of the hash that a redaction puts in the place of a value."""
     proxy_spool: Literal["off", "overflow", "all"] = "off"
     """Captures go to disk first: `overflow`: when half the memory is full; `all`: every one."""
     proxy_spool_directory: Path | None = None
@@ -58,19 +64,48 @@ class CaptureSettings(Group):
     proxy_grace_seconds: Seconds = 20.0
     """How long, at its end, the proxy waits for calls to finish and captures to be published."""
 
-    @model_validator(mode="after")
-    def _capture_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """What needs another setting has it."""
+        yield from super().contradictions()
         if self.proxy_spool != "off" and self.proxy_spool_directory is None:
-            raise ValueError(f"PROXY_SPOOL={self.proxy_spool} needs PROXY_SPOOL_DIRECTORY")
+            yield f"$PROXY_SPOOL={self.proxy_spool} needs $PROXY_SPOOL_DIRECTORY"
         if self.proxy_registry_url and not self.proxy_registry_key.get_secret_value():
-            raise ValueError("PROXY_REGISTRY_URL needs PROXY_REGISTRY_KEY: a key that may read")
+            yield "$PROXY_REGISTRY_URL needs $PROXY_REGISTRY_KEY: a key that may read"
         if self.proxy_body_bytes > self.proxy_capture_bytes:
-            raise ValueError("PROXY_BODY_BYTES is over PROXY_CAPTURE_BYTES: none would be kept")
-        return self
+            yield "$PROXY_BODY_BYTES is over $PROXY_CAPTURE_BYTES: none would be kept"
+
+
+class UpstreamSettings(RedactionSettings):
+    """Which model servers there are."""
+
+    proxy_config: FilePath | None = None
+    """File of upstreams and models; unset: the one upstream of the two settings below."""
+    proxy_upstream: str | None = None
+    """URL where the model server answers REST, where there is no file."""
+    proxy_upstream_grpc: str | None = None
+    """`host:port` where the model server answers gRPC, where there is no file."""
+    proxy_protocols: str = "v2,v2-grpc"
+    """Protocols of that model server whose calls are captured, separated by commas."""
+
+    def contradictions(self) -> Iterator[str]:
+        """Upstreams are told once."""
+        yield from super().contradictions()
+        upstream = self.proxy_upstream or self.proxy_upstream_grpc
+        if self.proxy_config is not None and upstream:
+            other = "PROXY_UPSTREAM" if self.proxy_upstream else "PROXY_UPSTREAM_GRPC"
+            yield f"$PROXY_CONFIG and ${other} are set: keep the file, or the other"
+        if self.proxy_config is None and not upstream:
+            yield "set $PROXY_UPSTREAM, $PROXY_UPSTREAM_GRPC or $PROXY_CONFIG"
 
 
 class ProxySettings(
-    LogSettings, AdminSettings, KafkaSettings, BlobSettings, ConnectionSettings, CaptureSettings
+    UpstreamSettings,
+    CaptureSettings,
+    KafkaSettings,
+    BlobSettings,
+    ConnectionSettings,
+    AdminSettings,
+    LogSettings,
 ):
     """Stands before model servers and captures what goes through."""
 
@@ -84,14 +119,6 @@ class ProxySettings(
     """Certificate (PEM, with its chain) of both ports; set: they are TLS."""
     proxy_tls_key_file: FilePath | None = None
     """Private key (PEM) of that certificate."""
-    proxy_config: FilePath | None = None
-    """File of upstreams and models; unset: the one upstream of the two settings below."""
-    proxy_upstream: str | None = None
-    """URL where the model server answers REST, where there is no file."""
-    proxy_upstream_grpc: str | None = None
-    """`host:port` where the model server answers gRPC, where there is no file."""
-    proxy_protocols: str = "v2,v2-grpc"
-    """Protocols of that model server whose calls are captured, separated by commas."""
     proxy_path_prefixes: Annotated[str, Field(pattern=r"^(/[^, ]+( *, */[^, ]+)*)?$")] = (
         "/api/serve/serve-model-*-pred"
     )
@@ -107,13 +134,8 @@ class ProxySettings(
     proxy_admin_port: Port = 9104
     """Admin port of the proxy; 0: any free one."""
 
-    @model_validator(mode="after")
-    def _proxy_fits(self) -> Self:
+    def contradictions(self) -> Iterator[str]:
+        """A certificate has its key."""
+        yield from super().contradictions()
         names = ("PROXY_TLS_CERTIFICATE_FILE", "PROXY_TLS_KEY_FILE")
-        check_pair(names, self.proxy_tls_certificate_file, self.proxy_tls_key_file)
-        upstream = self.proxy_upstream or self.proxy_upstream_grpc
-        if self.proxy_config is not None and upstream:
-            raise ValueError("PROXY_CONFIG and PROXY_UPSTREAM are set: keep the file, or the other")
-        if self.proxy_config is None and not upstream:
-            raise ValueError("set PROXY_UPSTREAM, PROXY_UPSTREAM_GRPC or PROXY_CONFIG")
-        return self
+        yield from pair_faults(names, self.proxy_tls_certificate_file, self.proxy_tls_key_file)

@@ -1,6 +1,7 @@
 """A secret NAME may be given as NAME_FILE, the path of a file that holds it."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,13 @@ class WrongSetting(ValueError):
     """A setting cannot be as it is given; the text names it and the remedy."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a secret that cannot be had; no field takes it, so that its text is told."""
+
+    why: str
+
+
 def secrets_of(group: type[BaseSettings]) -> list[str]:
     """The fields that are secrets, in their order."""
     return [name for name, field in group.model_fields.items() if _is_secret(field)]
@@ -27,7 +35,7 @@ def _is_secret(field: FieldInfo) -> bool:
 class SecretFiles(PydanticBaseSettingsSource):
     """Reads the files that a group's NAME_FILE name. `given`: the environment, lower case.
 
-    Raises WrongSetting where NAME is given as well, or the file cannot be read.
+    Where NAME is given as well, or the file cannot be read, the value is Unreadable.
     """
 
     def __init__(self, settings_cls: type[BaseSettings], given: Mapping[str, str | None]) -> None:
@@ -43,7 +51,8 @@ class SecretFiles(PydanticBaseSettingsSource):
         if not path:
             return None, field_name, False
         if self._given.get(setting.lower()):
-            raise WrongSetting(f"{setting} and {setting}_FILE are both given: keep one of them.")
+            why = f"{setting} and {setting}_FILE are both given: keep one of them"
+            return Unreadable(why), field_name, False
         return _read(f"{setting}_FILE", Path(path)), field_name, False
 
     def __call__(self) -> dict[str, Any]:
@@ -52,17 +61,17 @@ class SecretFiles(PydanticBaseSettingsSource):
         return {name: value for name, value in found.items() if value is not None}
 
 
-def _read(setting: str, path: Path) -> str:
+def _read(setting: str, path: Path) -> str | Unreadable:
     try:
         with path.open("rb") as file:
             text = file.read(MOST_BYTES + 1).decode()
     except (OSError, UnicodeDecodeError) as exc:
-        raise WrongSetting(f"{setting}: {path} cannot be read: {exc}.") from exc
+        return Unreadable(f"{setting}: {path} cannot be read: {exc}")
     if len(text) > MOST_BYTES:
-        raise WrongSetting(f"{setting}: {path} is over {MOST_BYTES} bytes, which is no secret.")
+        return Unreadable(f"{setting}: {path} is over {MOST_BYTES} bytes, which is no secret")
     secret = text.rstrip("\r\n")
     if not secret:
-        raise WrongSetting(f"{setting}: {path} is empty.")
+        return Unreadable(f"{setting}: {path} is empty")
     return secret
 
 

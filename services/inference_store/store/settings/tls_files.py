@@ -1,6 +1,7 @@
 """Files of certificates and keys: that they can be used is seen when a service starts."""
 
 import ssl
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -19,21 +20,21 @@ def _holds_certificates(path: Path) -> Path:
 CaFile = Annotated[FilePath, AfterValidator(_holds_certificates)]
 
 
-def check_pair(
+def pair_faults(
     names: tuple[str, str], certificate: Path | None, key: Path | None, password: str = ""
-) -> None:
-    """Raise ValueError unless both are given and belong together, or neither is given.
+) -> Iterator[str]:
+    """What is wrong, unless both are given and belong together, or neither is given.
 
     `names`: of their settings, without the prefix.
     """
     if (certificate is None) != (key is None):
         there, missing = names if key is None else names[::-1]
-        raise ValueError(f"{there} is set and {missing} is not: set both, or neither")
+        yield f"${there} is set and ${missing} is not: set both, or neither"
     if certificate is not None and key is not None:
         try:
             presenting(certificate, key, password)
         except (ssl.SSLError, OSError) as exc:
-            raise ValueError(f"{names[0]} and {names[1]} are no pair: {exc}") from exc
+            yield f"${names[0]} and ${names[1]} are no pair: {exc}"
 
 
 def presenting(certificate: Path, key: Path, password: str = "") -> ssl.SSLContext:

@@ -244,5 +244,5 @@ async def test_an_api_that_answers_nonsense_changes_nothing(endless: bool, tmp_p
 
 
 def test_an_address_needs_a_key() -> None:
-    with pytest.raises(ValueError, match="PROXY_REGISTRY_URL needs PROXY_REGISTRY_KEY"):
+    with pytest.raises(ValueError, match="_REGISTRY_URL needs INFERENCE_STORE_PROXY_REG"):
         make_settings(CaptureSettings, proxy_registry_url="http://api:8080")

@@ -43,7 +43,7 @@ def test_nothing_given_is_no_identity() -> None:
 
 
 def test_half_an_identity_is_refused() -> None:
-    with pytest.raises(WrongSetting, match="ROLE_ARN is given and WEB_IDENTITY_TOKEN_FILE is not"):
+    with pytest.raises(WrongSetting, match=r"is given and INFERENCE_STORE_S3_WEB_ID.* is not"):
         web_identity(settings(s3_role_arn="r"), {})
 
 

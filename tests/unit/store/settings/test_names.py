@@ -8,6 +8,15 @@ def test_an_unknown_setting_is_refused_with_the_nearest() -> None:
         refuse_unknown({"INFERENCE_STORE_POSTGRESS_DSN": "x"})
 
 
+def test_all_unknown_settings_are_refused_at_once() -> None:
+    with pytest.raises(UnknownSetting) as said:
+        refuse_unknown({"INFERENCE_STORE_API_PROT": "1", "INFERENCE_STORE_S3_BUKET": "x"})
+    assert [line.split(".")[0] for line in str(said.value).splitlines()] == [
+        "There is no setting INFERENCE_STORE_API_PROT",
+        "There is no setting INFERENCE_STORE_S3_BUKET",
+    ]
+
+
 def test_names_of_others_are_left_alone() -> None:
     refuse_unknown({"PATH": "x", "INFERENCE_STORE_API_PORT": "1"})
 

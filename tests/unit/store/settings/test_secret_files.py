@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from pydantic_settings import (
     DotEnvSettingsSource,
     EnvSettingsSource,
@@ -16,7 +17,6 @@ from inference_store.store.settings import (
     ApiSettings,
     PostgresSettings,
     UnknownSetting,
-    WrongSetting,
     refuse_unknown,
     secrets_of,
 )
@@ -63,7 +63,7 @@ def test_a_secret_given_twice_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv(PASSWORD, "another")
     monkeypatch.setenv(f"{PASSWORD}_FILE", str(tmp_path / "secret"))
     with pytest.raises(
-        WrongSetting, match=f"{PASSWORD} and {PASSWORD}_FILE are both given"
+        ValidationError, match=f"{PASSWORD} and {PASSWORD}_FILE are both given"
     ) as said:
         PostgresSettings()
     assert "another" not in str(said.value)
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_secret_is_refused(
     if content is not None:
         (tmp_path / "secret").write_bytes(content)
     monkeypatch.setenv(f"{PASSWORD}_FILE", str(tmp_path / "secret"))
-    with pytest.raises(WrongSetting, match=f"{PASSWORD}_FILE: .*{said}"):
+    with pytest.raises(ValidationError, match=f"{PASSWORD}_FILE: .*{said}"):
         PostgresSettings()
 
 

@@ -1,29 +1,56 @@
 """The process: load the models, serve both transports until asked to end."""
 
+import argparse
 import asyncio
 import signal
-import sys
+from collections.abc import Mapping
+
+from inference_store.local.ports import HOST
 
 from .grpc import serve_grpc
 from .rest import serve_rest
-from .serving import Serving
+from .serving import Model, Serving
 
 _STOP_SECONDS = 5.0
 
 
-async def main(rest_port: int, grpc_port: int) -> None:
+async def serve(models: Mapping[str, Model], host: str, rest_port: int, grpc_port: int) -> None:
     """Serve until SIGTERM or SIGINT; the calls that run then are answered."""
     ended = asyncio.Event()
     for one in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(one, ended.set)
-    serving = Serving()
-    server = await serve_grpc(serving, grpc_port)
+    serving = Serving(models)
+    server = await serve_grpc(serving, grpc_port, host)
     # Last: it answers "ready" for both.
-    runner = await serve_rest(serving, rest_port)
+    runner = await serve_rest(serving, rest_port, host)
     await ended.wait()
     await server.stop(_STOP_SECONDS)
     await runner.cleanup()
 
 
+def main() -> None:
+    """Read the command line, load the models, serve."""
+    parser = argparse.ArgumentParser(prog="python -m inference_store.local.demo.model_server")
+    parser.add_argument("rest_port", type=int)
+    parser.add_argument("grpc_port", type=int)
+    parser.add_argument("--host", default=HOST, help="address to bind (default: %(default)s)")
+    parser.add_argument(
+        "--small", action="store_true", help="the digits alone: needs nothing of the extra `demo`"
+    )
+    asked = parser.parse_args()
+    asyncio.run(serve(_models(small=asked.small), asked.host, asked.rest_port, asked.grpc_port))
+
+
+def _models(*, small: bool) -> Mapping[str, Model]:
+    # What is not asked for may not be installed.
+    if small:
+        from .small import small_models  # noqa: PLC0415
+
+        return small_models()
+    from .opencv import opencv_models  # noqa: PLC0415
+
+    return opencv_models()
+
+
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2])))
+    main()

@@ -26,12 +26,12 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 _Answer: TypeAlias = Callable[[Serving, Any], Awaitable[Any]]
 
 
-async def serve_grpc(serving: Serving, port: int) -> grpc.aio.Server:
-    """Listen on `port` of 127.0.0.1 until the server is stopped."""
+async def serve_grpc(serving: Serving, port: int, host: str = HOST) -> grpc.aio.Server:
+    """Listen on `port` until the server is stopped."""
     server = grpc.aio.server(options=[("grpc.max_receive_message_length", MOST_BYTES)])
     handlers = {name: _handler(serving, name, answer) for name, answer in _METHODS.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    server.add_insecure_port(f"{HOST}:{port}")
+    server.add_insecure_port(f"{host}:{port}")
     await server.start()
     return server
 

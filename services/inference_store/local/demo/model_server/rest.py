@@ -27,11 +27,11 @@ _PICTURES = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
 _PREDICTIONS = [{"name": "image", "datatype": DATATYPE, "shape": [-1]}]
 
 
-async def serve_rest(serving: Serving, port: int) -> web.AppRunner:
-    """Listen on `port` of 127.0.0.1 until the runner is cleaned up."""
+async def serve_rest(serving: Serving, port: int, host: str = HOST) -> web.AppRunner:
+    """Listen on `port` until the runner is cleaned up."""
     runner = web.AppRunner(application(serving))
     await runner.setup()
-    await web.TCPSite(runner, HOST, port).start()
+    await web.TCPSite(runner, host, port).start()
     return runner
 
 

@@ -6,14 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import cv2
-import numpy as np
-
-from inference_store.local.demo.detectors import FaceDetector, PeopleDetector
-from inference_store.local.demo.digits import DigitClassifier
-from inference_store.local.demo.models import DIGITS, FACES, PEOPLE
-from inference_store.local.demo.photographs import Image
-
 NAME = "inference-store-demo"
 VERSION = "1"
 """Of the server and of every model."""
@@ -22,10 +14,16 @@ MOST_BYTES = 16 << 20
 DATATYPE = "BYTES"
 
 Finding: TypeAlias = Mapping[str, Any]
+Model: TypeAlias = Callable[[bytes], Sequence[Finding]]
+"""What a model finds in an encoded picture. Raises NoPicture."""
 
 
 class NoSuchModel(Exception):
     """The name, or the version, is not served here."""
+
+
+class NoPicture(Exception):
+    """A model cannot read what it was given."""
 
 
 class BadRequest(Exception):
@@ -38,7 +36,7 @@ class Input:
 
     name: str
     encoded: bytes = field(repr=False)
-    """A JPEG, a PNG, or what else OpenCV reads."""
+    """A PNG, or what else the model reads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +48,11 @@ class Output:
 
 
 class Serving:
-    """Every model, loaded. Each runs in a thread of its own: none may be called by two at once."""
+    """Models, loaded. Each runs in a thread of its own: none may be called by two at once."""
 
-    def __init__(self) -> None:
-        classifier = DigitClassifier()
-        self._models: Mapping[str, Callable[[Image], Sequence[Finding]]] = {
-            FACES.model_id: FaceDetector().detect,
-            PEOPLE.model_id: PeopleDetector().detect,
-            DIGITS.model_id: classifier.classify,
-        }
-        self._threads = {name: ThreadPoolExecutor(1, name) for name in self._models}
+    def __init__(self, models: Mapping[str, Model]) -> None:
+        self._models = models
+        self._threads = {name: ThreadPoolExecutor(1, name) for name in models}
 
     def check(self, model: str, version: str) -> None:
         """`version` empty: any. Raises NoSuchModel."""
@@ -80,15 +73,9 @@ class Serving:
         ]
 
     @staticmethod
-    def _found(model: Callable[[Image], Sequence[Finding]], one: Input) -> Output:
-        return Output(one.name, model(_decoded(one)))
-
-
-def _decoded(one: Input) -> Image:
-    try:
-        image = cv2.imdecode(np.frombuffer(one.encoded, np.uint8), cv2.IMREAD_COLOR)
-    except cv2.error:  # of an empty buffer, or one that promises too many pixels
-        image = None
-    if image is None:
-        raise BadRequest(f"input {one.name!r} is no picture that can be read")
-    return np.asarray(image, dtype=np.uint8)
+    def _found(model: Model, one: Input) -> Output:
+        try:
+            return Output(one.name, model(one.encoded))
+        except NoPicture as error:
+            why = f": {error}" if str(error) else ""
+            raise BadRequest(f"input {one.name!r} is no picture that can be read{why}") from error

@@ -1,0 +1,38 @@
+"""`inference-store completion`: shell completion, from the commands' own arguments."""
+
+import argparse
+from importlib import import_module
+
+from .main import COMMANDS, root_parser
+
+_SHELLS = ("bash", "zsh", "fish")
+_EPILOG = """examples:
+  cd ~/.local/share/bash-completion/completions && inference-store completion bash > inference-store
+  inference-store completion zsh > "${fpath[1]}/_inference-store"
+  inference-store completion fish > ~/.config/fish/completions/inference-store.fish
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """For which shell."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("shell", choices=_SHELLS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the script."""
+    # No other command needs it.
+    import shtab  # noqa: PLC0415
+
+    print(shtab.complete(_all_commands(), arguments.shell))
+    return 0
+
+
+def _all_commands() -> argparse.ArgumentParser:
+    parser = root_parser()
+    commands = parser.add_subparsers(dest="command")
+    for name, sentence in COMMANDS.items():
+        command = commands.add_parser(name, help=sentence, description=sentence)
+        import_module(f"inference_store.cli.{name}").add_arguments(command)
+    return parser

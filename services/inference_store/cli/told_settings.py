@@ -1,0 +1,37 @@
+"""What `--help` says of a command's settings: name, default and a line each."""
+
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterator
+
+from pydantic import SecretStr
+
+from inference_store.store.documented import field_docs
+from inference_store.store.settings import PREFIX, Group
+
+
+def told_settings(group: type[Group]) -> str:
+    """All settings, by the groups that they are of; the command's own come first."""
+    return "\n".join(_lines(group, min(shutil.get_terminal_size().columns - 2, 100)))
+
+
+def _lines(group: type[Group], width: int) -> Iterator[str]:
+    yield "settings, of the environment or of .env; a secret NAME may be a file, NAME_FILE:"
+    docs = field_docs(group)
+    for kind in group.__mro__:
+        own = [name for name in inspect.get_annotations(kind) if name in group.model_fields]
+        if own:
+            yield f"\n {str(kind.__doc__).splitlines()[0]}"
+        for name in own:
+            yield f"  {PREFIX}{name.upper()}{_default(group, name)}"
+            yield textwrap.indent(textwrap.fill(docs.get(name, ""), width - 6), " " * 6)
+
+
+def _default(group: type[Group], name: str) -> str:
+    value = group.model_fields[name].get_default()
+    if isinstance(value, SecretStr):
+        value = value.get_secret_value()
+    if isinstance(value, float):
+        value = f"{value:.15g}"
+    return "" if value is None or value == "" else f" (default: {value})"

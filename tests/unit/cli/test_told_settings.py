@@ -1,0 +1,61 @@
+"""`--help` of a command lists its settings, from the one list of them."""
+
+import re
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+
+from inference_store.cli.main import COMMANDS
+from inference_store.cli.told_settings import told_settings
+from inference_store.store.documented import field_docs
+from inference_store.store.settings import GROUPS, PREFIX, Group, ProxySettings
+
+
+@pytest.fixture(autouse=True)
+def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_setting_is_told_with_its_line(group: type[Group]) -> None:
+    told = told_settings(group)
+    names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", told, re.MULTILINE)
+    assert sorted(names) == sorted(name.upper() for name in group.model_fields)
+    words = " ".join(told.split())
+    assert all(doc in words for doc in field_docs(group).values())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "PROXY_PORT (default: 8090)",
+        "PROXY_UPSTREAM",
+        "PROXY_GRACE_SECONDS (default: 20)",
+        "S3_SECRET_KEY",
+        "LOG_LEVEL (default: info)",
+    ],
+)
+def test_defaults_are_told(line: str) -> None:
+    assert f"  {PREFIX}{line}\n" in told_settings(ProxySettings)
+
+
+def test_the_commands_own_come_first() -> None:
+    assert told_settings(ProxySettings).index("PROXY_PORT") < told_settings(ProxySettings).index(
+        "LOG_LEVEL"
+    )
+
+
+def reading() -> Iterator[str]:
+    """The commands that read settings."""
+    for name in COMMANDS:
+        module = import_module(f"inference_store.cli.{name}")
+        if hasattr(module, "started") or name == "doctor":
+            yield name
+
+
+def test_every_command_that_reads_settings_lists_them() -> None:
+    found = list(reading())
+    assert {"proxy", "ingester", "api", "retention", "migrate"} <= set(found)
+    for name in found:
+        assert issubclass(import_module(f"inference_store.cli.{name}").SETTINGS, Group), name

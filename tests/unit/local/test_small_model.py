@@ -1,0 +1,128 @@
+"""The small classifier finds what the demo's own finds, and needs none of its packages."""
+
+import base64
+import json
+import struct
+import subprocess
+import sys
+import urllib.request
+import zlib
+from collections.abc import Iterator
+
+import pytest
+
+from inference_store.local.demo.model_server.png import MOST_PIXELS, read_png
+from inference_store.local.demo.model_server.serving import NoPicture
+from inference_store.local.demo.model_server.small import SmallClassifier
+from inference_store.local.ports import HOST
+from tests.servers.ports import free_port
+from tests.servers.waiting import wait_until
+
+# Packages that the extra `demo` brings, and the services do not have.
+_DEMO = ("cv2", "numpy", "skimage", "sklearn", "scipy", "joblib", "psutil")
+_CODE = f"""
+import runpy, sys
+sys.modules |= dict.fromkeys({_DEMO!r})  # to import one raises ImportError
+sys.argv = ["model_server", *sys.argv[1:]]
+runpy.run_module("inference_store.local.demo.model_server", run_name="__main__")
+"""
+
+
+def png(width: int, height: int, colour: int, lines: bytes, *, depth: int = 8) -> bytes:
+    """A PNG of these lines, each with its filter before it."""
+    head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    parts = ((b"IHDR", head), (b"IDAT", zlib.compress(lines)), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+def test_it_finds_what_the_demos_classifier_finds() -> None:
+    pytest.importorskip("cv2", reason="the demo's packages are not installed")
+    from inference_store.local.demo.digits import (  # noqa: PLC0415
+        DigitClassifier,
+        held_out_digits,
+    )
+    from inference_store.local.demo.requests import digit_requests  # noqa: PLC0415
+
+    digits, small, large = held_out_digits(), SmallClassifier(), DigitClassifier()
+    right = 0
+    for digit, request in zip(digits, digit_requests("digit-classifier", digits), strict=True):
+        found, wanted = small.classify(request.picture), large.classify(digit.image)
+        assert [one["label"] for one in found][:1] == [one["label"] for one in wanted][:1]
+        assert found[0]["score"] == pytest.approx(wanted[0]["score"], abs=0.001)
+        right += found[0]["label"] == digit.true_label
+    assert right / len(digits) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("colour", "lines", "greys"),
+    [
+        (0, b"\0\x01\x02\0\x03\x04", [[1, 2], [3, 4]]),
+        (0, b"\x01\x01\x02\x02\x03\x04", [[1, 3], [4, 7]]),
+        (0, b"\x03\x08\x02\x04\x03\x04", [[8, 6], [11, 12]]),
+        (0, b"\0\x05\x03\x04\x02\x01", [[5, 3], [7, 6]]),
+        (0, b"\0\x05\x03\x02\x02\x01", [[5, 3], [7, 4]]),
+        (2, b"\0\x03\x06\x09\x01\x01\x01\0\0\0\x03\x02\x02\x02", [[6, 1], [1, 2]]),
+        (4, b"\0\x05\xff\x06\xff\0\x07\0\x08\0", [[5, 6], [7, 8]]),
+    ],
+)
+def test_lines_are_read_by_their_filters(
+    colour: int, lines: bytes, greys: list[list[float]]
+) -> None:
+    assert read_png(png(2, 2, colour, lines)).rows == greys
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"no picture",
+        png(2, 2, 0, b"\0\x01"),
+        png(2, 2, 0, b"\x09\x01\x02\x09\x03\x04"),
+        png(2, 2, 3, b"\0\x01\x02\0\x03\x04"),
+        png(2, 2, 0, b"\0\x01\x02\0\x03\x04", depth=16),
+        png(MOST_PIXELS, 2, 0, b"\0"),
+        png(0, 2, 0, b"\0"),
+        png(2, 2, 0, b"\0\x01\x02\0\x03\x04")[:20],
+        png(2, 2, 0, b"\0\x01\x02\0\x03\x04").replace(b"x\x9c", b"xx"),
+    ],
+)
+def test_what_is_no_small_png_is_refused(content: bytes) -> None:
+    with pytest.raises(NoPicture):
+        SmallClassifier().classify(content)
+
+
+@pytest.fixture
+def served() -> Iterator[str]:
+    """Where the model server listens that has none of the demo's packages."""
+    rest, over_grpc = free_port(), free_port()
+    command = [sys.executable, "-c", _CODE, str(rest), str(over_grpc), "--small"]
+    with subprocess.Popen([*command, "--host", "0.0.0.0"]) as process:
+        address = f"http://{HOST}:{rest}"
+        try:
+            wait_until(lambda: _is_ready(address), seconds=60, what="the model server")
+            yield address
+        finally:
+            process.terminate()
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        urllib.request.urlopen(f"{address}/v2/health/ready", timeout=5).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_it_is_served_without_the_demos_packages(served: str) -> None:
+    picture = base64.b64encode(png(8, 8, 0, (b"\0" + b"\x07" * 8) * 8)).decode()
+    tensor = {"name": "image", "shape": [1], "datatype": "BYTES", "data": [picture]}
+    asked = json.dumps({"inputs": [tensor]}).encode()
+    address = f"{served}/v2/models/digit-classifier/infer"
+    with urllib.request.urlopen(address, data=asked, timeout=10) as answer:
+        (output,) = json.load(answer)["outputs"]
+    assert output["shape"] == [10]
+    assert sum(one["score"] for one in output["data"]) == pytest.approx(1, abs=1e-4)
