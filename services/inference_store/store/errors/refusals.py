@@ -69,10 +69,11 @@ class UnknownKey(Invalid):
 
 
 class ImpossibleComparison(Invalid):
-    """The key's types make this comparison impossible; `known` lists the types seen."""
+    """Nothing can satisfy the comparison: the detail says why. `known` lists the types that the key
+    has been seen with, or the values that there are."""
 
     type = "impossible-comparison"
-    title = "The key's types make this comparison impossible"
+    title = "The comparison is impossible"
 
 
 class InvalidFilter(Invalid):
