@@ -33,11 +33,17 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in what was asked: where, what, and what would have been known."""
+    """One thing wrong in what was asked: where, what, and what would have been known.
+
+    Of a filter in text also the place in it: line and column from 1, and how many characters.
+    """
 
     path: str
     message: str
     known: Sequence[str] = field(default=())
+    line: int | None = None
+    column: int | None = None
+    length: int | None = None
 
 
 class StoreError(Exception):
