@@ -9,6 +9,7 @@ from inference_store.store.operators import like_expression
 
 from . import arrays, names, operands, spatial, temporal
 from .checking import Checking
+from .hints import HINTED, with_hint
 from .known import Known, KnownKey, UnknownKeys
 from .mismatches import mismatch
 from .possible_values import as_stored
@@ -87,9 +88,19 @@ def truth_of(node: Node, checking: Checking) -> Truth:
         case Operation():
             found = _TRUTHS.get(node.op.lower())
             if found is not None:
-                return settled(found(node, checking))
+                return settled(_hinting(found, node, checking))
     message = "a condition is expected here, such as `frame_number > 9000`"
     raise meaningless(node, checking.source, message)
+
+
+def _hinting(
+    found: Callable[[Operation, Checking], Truth], node: Operation, checking: Checking
+) -> Truth:
+    """The truth of an operation; a refusal says what was probably meant."""
+    try:
+        return found(node, checking)
+    except HINTED as refusal:
+        raise with_hint(refusal, node, checking) from None
 
 
 def _bare(named: Named, checking: Checking) -> Truth:
