@@ -64,12 +64,12 @@ LINES = (
     {"errors", "rights", "nearest"},
     {"settings", "logs", "failpoints", "json_text", "json_spans", "long_text", "times"},
     {"serving"},
-    {"tables", "events", "layout", "statement_spans", "database", "schema", "distribution"}
+    {"tables", "layout", "statement_spans", "database", "schema", "distribution"}
     | {"distributing", "admin", "kafka", "producer_reports"},
     {"access", "model_numbers"},
     {"audit_chain"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"}
-    | {"cql2", "properties"},
+    | {"cql2", "events", "properties"},
     {
         "registrations",
         "removed_models",

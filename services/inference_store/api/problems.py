@@ -16,6 +16,7 @@ from starlette.requests import Request
 
 from inference_store.store import errors
 from inference_store.store.database import is_trouble
+from inference_store.store.documented import Documented
 from inference_store.store.errors import (
     BlobsAway,
     Fault,
@@ -37,12 +38,18 @@ _BUSY: dict[type[Exception], str] = {
 _log = structlog.get_logger()
 
 
-class ProblemError(BaseModel):
+class ProblemError(Documented):
     """One thing wrong in the request."""
 
     path: str = Field(examples=["metadata_filter[0].key"])
     message: str = Field(examples=["unknown key"])
     known: list[str] = Field(examples=[["frame_number", "data_source"]])
+    line: int | None = Field(default=None, examples=[1])
+    """Of a filter in text, from 1; with `column` and `length`, or none of the three."""
+    column: int | None = Field(default=None, examples=[15])
+    """In characters (code points), from 1."""
+    length: int | None = Field(default=None, examples=[2])
+    """How many characters are wrong."""
 
 
 class Problem(BaseModel):
@@ -139,11 +146,16 @@ def _body(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[
         "title": kind.title,
         "status": kind.status,
         "detail": _utf8(detail),
-        "errors": [
-            {"path": _utf8(f.path), "message": _utf8(f.message), "known": list(f.known)}
-            for f in faults
-        ],
+        "errors": list(map(_error, faults)),
     }
+
+
+def _error(fault: Fault) -> dict[str, Any]:
+    """One fault; the place in a filter only where there is one."""
+    said: dict[str, Any] = {"path": _utf8(fault.path), "message": _utf8(fault.message)}
+    place = {"line": fault.line, "column": fault.column, "length": fault.length}
+    place = {name: number for name, number in place.items() if number is not None}
+    return {**said, "known": list(fault.known), **place}
 
 
 def _utf8(text: str) -> str:

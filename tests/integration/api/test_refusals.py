@@ -176,3 +176,15 @@ async def test_requests_are_counted_by_route(client: httpx.AsyncClient) -> None:
     await client.get("/v1/models/a%2Fb")
     labels = {"method": "GET", "route": "/v1/models/{model_id}", "status": "404"}
     assert (SHOWN["api"].get_sample_value("inference_store_api_requests_total", labels) or 0) >= 1
+
+
+async def test_the_place_in_a_filter_is_numbers(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, Made(metadata=[("k", "int", "1")]))
+    answer = await client.post(_QUERY, json={"filter": "ok AND\n  frame_no > 9000"})
+    [fault] = answer.json()["errors"]
+    assert (fault["line"], fault["column"], fault["length"]) == (2, 3, 8)
+    in_json = {"op": "=", "args": [{"property": "frame_no"}, 1]}
+    [fault] = (await client.post(_QUERY, json={"filter": in_json})).json()["errors"]
+    assert set(fault) == {"path", "message", "known"}

@@ -15,15 +15,22 @@ def fault(message: str, at: Place, source: str | None, known: Sequence[str] = ()
     """What is wrong at a place; with the text at hand, pointed at under the message."""
     if source is None or at.start is None:
         return Fault(at.path, message, tuple(known))
-    return Fault(at.path, f"{where(at, source)}: {message}\n{pointed(at, source)}", tuple(known))
+    shown = f"{where(at, source)}: {message}\n{pointed(at, source)}"
+    line, column = _line_and_column(at.start, source)
+    length = max(1, (at.end or at.start) - at.start)
+    return Fault(at.path, shown, tuple(known), line, column, length)
 
 
 def where(at: Place, source: str | None) -> str:
     """`line 1, column 8`; of JSON the path."""
     if source is None or at.start is None:
         return at.path
-    line = source.count("\n", 0, at.start) + 1
-    return f"line {line}, column {at.start - _line_start(at.start, source) + 1}"
+    line, column = _line_and_column(at.start, source)
+    return f"line {line}, column {column}"
+
+
+def _line_and_column(offset: int, source: str) -> tuple[int, int]:
+    return source.count("\n", 0, offset) + 1, offset - _line_start(offset, source) + 1
 
 
 def pointed(at: Place, source: str) -> str:

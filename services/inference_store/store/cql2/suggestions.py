@@ -124,9 +124,18 @@ def meant_by(node: Node) -> str | None:
     parts = _hyphenated(node)
     if parts is None:
         return None
-    if all(isinstance(part, Scalar) for part in parts):
-        return _day(parts)
-    return quoted("-".join(map(_spelling, parts)))
+    word = spelt(node)
+    return _day(parts) if word is None else quoted(word)
+
+
+def spelt(node: Node) -> str | None:
+    """A bare name, or a chain of `-` that may have been one word: as it was written."""
+    if isinstance(node, Named):
+        return None if node.quoted else node.name
+    parts = _hyphenated(node)
+    if parts is None or all(isinstance(part, Scalar) for part in parts):
+        return None
+    return "-".join(map(_spelling, parts))
 
 
 def _hyphenated(node: Node) -> list[Node] | None:

@@ -34,11 +34,17 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing wrong in what was asked: where, what, and what would have been known."""
+    """One thing wrong in what was asked: where, what, and what would have been known.
+
+    Of a filter in text also the place in it: line and column from 1, and how many characters.
+    """
 
     path: str
     message: str
     known: Sequence[str] = field(default=())
+    line: int | None = None
+    column: int | None = None
+    length: int | None = None
 
 
 class StoreError(Exception):
@@ -70,10 +76,11 @@ class UnknownKey(Invalid):
 
 
 class ImpossibleComparison(Invalid):
-    """The key's types make this comparison impossible; `known` lists the types seen."""
+    """Nothing can satisfy the comparison: the detail says why. `known` lists the types that the key
+    has been seen with, or the values that there are."""
 
     type = "impossible-comparison"
-    title = "The key's types make this comparison impossible"
+    title = "The comparison is impossible"
 
 
 class InvalidFilter(Invalid):

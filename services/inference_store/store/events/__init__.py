@@ -1,6 +1,7 @@
 """The Kafka message: decoding, identity, storage keys, times."""
 
 from .capture_problems import CAPTURE_PROBLEMS, SIDES, CaptureKind, CaptureSide, flags_of, gravest
+from .data_hash import data_hash_of
 from .decode import decode
 from .encode import encode
 from .event import Extras, InferenceEvent
@@ -22,6 +23,7 @@ __all__ = [
     "Extras",
     "InferenceEvent",
     "StorageKey",
+    "data_hash_of",
     "decode",
     "encode",
     "flags_of",

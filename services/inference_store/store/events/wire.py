@@ -15,7 +15,10 @@ from pydantic import (
     StrictStr,
 )
 
+from inference_store.store.task_types import task_type_named
+
 from .capture_problems import CAPTURE_PROBLEMS
+from .data_hash import data_hash_of
 
 MAX_ID_CHARACTERS = 256
 
@@ -30,6 +33,20 @@ def _known(reason: str) -> str:
     if reason not in CAPTURE_PROBLEMS:
         raise ValueError(f"expected one of {', '.join(CAPTURE_PROBLEMS)}")
     return reason
+
+
+def _hash(text: str) -> str:
+    found = data_hash_of(text)
+    if found is None:
+        raise ValueError("expected 64 hexadecimal digits")
+    return found
+
+
+def _task_type(name: str) -> str:
+    found = task_type_named(name)
+    if found is None:
+        raise ValueError("expected a task type")
+    return found.name
 
 
 _Id = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_ID_CHARACTERS)]
@@ -68,7 +85,7 @@ class WireEvent(BaseModel):
     project_id: _Word | None = None
     model_name: _Word | None = None
     model_version: _Word | None = None
-    task_type: _Word | None = None
+    task_type: Annotated[_Word, AfterValidator(_task_type)] | None = None
     protocol: _Word | None = None
     action: _Word | None = None
     ok: StrictBool | None = None
@@ -76,7 +93,7 @@ class WireEvent(BaseModel):
     grpc_code: _Int32 | None = None
     error: _Sentence | None = None
     trace_id: _Word | None = None
-    data_hash: _Word | None = None
+    data_hash: Annotated[_Word, AfterValidator(_hash)] | None = None
     data_size: _Size | None = None
     data_content_type: _Word | None = None
     width: _Pixels | None = None

@@ -9,8 +9,10 @@ from inference_store.store.operators import like_expression
 
 from . import arrays, names, operands, spatial, temporal
 from .checking import Checking
+from .hints import HINTED, with_hint
 from .known import Known, KnownKey, UnknownKeys
 from .mismatches import mismatch
+from .possible_values import as_stored
 from .refusals import impossible, meaningless
 from .settled import settled
 from .size import MOST, comparisons_in
@@ -58,12 +60,14 @@ def check(
     *,
     source: str | None = None,
     unknown_keys: UnknownKeys = "refuse",
+    kept: bool = False,
 ) -> Checked:
-    """The tree with types. `source`: its text, in which errors show their place.
+    """The tree with types. `source`: its text, in which errors show their place; `kept`: it was
+    saved before, and a value that a name never has matches nothing.
 
     Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
     """
-    checking = Checking(known, truth_of, source, unknown_keys)
+    checking = Checking(known, truth_of, source, unknown_keys, kept)
     truth = truth_of(node, checking)
     if comparisons_in(truth) > MOST:
         message = (
@@ -84,9 +88,19 @@ def truth_of(node: Node, checking: Checking) -> Truth:
         case Operation():
             found = _TRUTHS.get(node.op.lower())
             if found is not None:
-                return settled(found(node, checking))
+                return settled(_hinting(found, node, checking))
     message = "a condition is expected here, such as `frame_number > 9000`"
     raise meaningless(node, checking.source, message)
+
+
+def _hinting(
+    found: Callable[[Operation, Checking], Truth], node: Operation, checking: Checking
+) -> Truth:
+    """The truth of an operation; a refusal says what was probably meant."""
+    try:
+        return found(node, checking)
+    except HINTED as refusal:
+        raise with_hint(refusal, node, checking) from None
 
 
 def _bare(named: Named, checking: Checking) -> Truth:
@@ -111,7 +125,8 @@ def _compared(node: Operation, checking: Checking) -> Truth:
     op = cast(Comparison, node.op)
     if op not in ("=", "<>"):
         _refuse_order(node, kind, checking)
-    left, right = operands.values(node.args, kind, checking)
+    values = operands.values(node.args, kind, checking)
+    left, right = as_stored(node.op, node.args, values, checking)
     return Compared(op, left, right)
 
 
@@ -134,7 +149,8 @@ def _refuse_order(node: Operation, kind: Kind, checking: Checking) -> None:
 def _between(node: Operation, checking: Checking) -> Truth:
     kind = operands.common(node.args, checking)
     _refuse_order(node, kind, checking)
-    return Between(*operands.values(node.args, kind, checking))
+    values = operands.values(node.args, kind, checking)
+    return Between(*as_stored("between", node.args, values, checking))
 
 
 def _in(node: Operation, checking: Checking) -> Truth:
@@ -150,6 +166,7 @@ def _in(node: Operation, checking: Checking) -> Truth:
         if kind not in left:
             left[kind] = operands.value(of, kind, checking)
         right = operands.value(item, kind, checking)
+        _, right = as_stored("=", (of, item), (left[kind], right), checking)
         operands.refuse_many(item, (left[kind], right), checking)
         if isinstance(right, Constant):
             constants.setdefault(kind, {})[right] = None
@@ -183,7 +200,8 @@ def _like(node: Operation, checking: Checking) -> Truth:
         if "string" not in kinds:
             text = Scalar("", node.at)
             raise mismatch([text, each], [frozenset[Kind]({"string"}), kinds], checking)
-    of, pattern = (operands.value(each, "string", checking) for each in node.args)
+    values = tuple(operands.value(each, "string", checking) for each in node.args)
+    of, pattern = as_stored("like", node.args, values, checking)
     if not isinstance(pattern, Constant):
         message = "the pattern of LIKE is written out, in single quotes"
         raise meaningless(node.args[1], checking.source, message)

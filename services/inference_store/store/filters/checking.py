@@ -26,6 +26,8 @@ class Checking:
     """How a condition is checked, for the functions that take one."""
     source: str | None = None
     unknown_keys: UnknownKeys = "refuse"
+    kept: bool = False
+    """It was saved before: what values it names is refused no more."""
     inside: bool = False
     """Within `prediction(…)`, where names are columns."""
     twice: int = 0

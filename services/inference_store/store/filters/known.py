@@ -16,6 +16,7 @@ from .typed import Kind
 UnknownKeys: TypeAlias = Literal["refuse", "empty", "accept"]
 """What becomes of a key that nobody has: an error; no value; no value yet, and a warning."""
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
+_OFF_MAP: Final = "out_of_range"
 _NO_VALUE: Final = frozenset({"null", "present"})
 _NOT_COMPARED: Final = frozenset(
     {"not_finite", "number_too_large", "nul_character", "lone_surrogate", "too_deep"}
@@ -33,6 +34,8 @@ class KnownKey:
     """The names of the types seen or declared, for people."""
     others: Mapping[Kind, int] = field(default_factory=dict)
     """How many inferences have a value that cannot be compared as this kind."""
+    off_map: bool = False
+    """Of a coordinate: whether some inference has a value that no place has."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -70,7 +73,8 @@ def known_key(seen: KeySeen) -> KnownKey:
         if kind is not None:
             rows[kind] = rows.get(kind, 0) + each.count
     others = {kind: _others(kind, seen.types) for kind in rows}
-    return KnownKey(seen.name, seen.key, rows, tuple(types_of(seen)), others)
+    off_map = any(each.flag == _OFF_MAP for each in seen.types)
+    return KnownKey(seen.name, seen.key, rows, tuple(types_of(seen)), others, off_map)
 
 
 def kind_of(seen: TypeSeen) -> Kind | None:

@@ -52,15 +52,18 @@ def not_kept(node: Node, source: str | None, message: str, conformance: str) -> 
     return NotKept(detail, faults=[fault(message, node.at, source)])
 
 
-def hinted(refusal: Refusal, meant: str | None) -> Refusal:
-    """The same refusal, with what was probably meant; the last hint given is the one that stays."""
+def hinted(refusal: Refusal, meant: str | None, *others: str) -> Refusal:
+    """The same refusal, with what was probably meant, or one of `others`; the last hint given is
+    the one that stays."""
     if meant is None:
         return refusal
+    hints = (meant, *others)
+    said = " or ".join(hints)
     faults = [
-        replace(each, message=_with_hint(each.message, meant), known=(meant, *each.known))
+        replace(each, message=_with_hint(each.message, said), known=(*hints, *each.known))
         for each in refusal.faults
     ]
-    return type(refusal)(_with_hint(refusal.detail, meant), faults=faults)
+    return type(refusal)(_with_hint(refusal.detail, said), faults=faults)
 
 
 def _with_hint(message: str, meant: str) -> str:

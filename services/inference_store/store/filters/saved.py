@@ -81,7 +81,8 @@ def resolved(text: str, numbers: Mapping[str, int]) -> Truth:
     if document["version"] != str(VERSION):
         raise Invalid(f"The filter was saved by another version: {document['version']}.")
     keys = {name: _key(name, numbers.get(name), rows) for name, rows in document["keys"].items()}
-    return check(parse_json(document["filter"]), Known(keys), unknown_keys="accept").truth
+    tree = parse_json(document["filter"])
+    return check(tree, Known(keys), unknown_keys="accept", kept=True).truth
 
 
 def _key(name: str, number: int | None, rows: Json) -> KnownKey:

@@ -10,6 +10,7 @@ from inference_store.store.cql2.tree import Geometry, Operation
 from . import geometry, operands
 from .checking import Checking
 from .facts import Point
+from .on_the_map import point_of
 from .refusals import meaningless, not_kept
 from .typed import And, Area, Fixed, Located, Not, Ring, Truth
 
@@ -92,7 +93,7 @@ def _parts(whole: Geometry) -> Iterator[Geometry]:
 def _points(whole: Geometry, checking: Checking) -> Iterator[Point]:
     for part in _parts(whole):
         if part.shape == "Point":
-            yield _point(part.coordinates, part, checking)
+            yield point_of(part.coordinates, part, checking)
 
 
 def _areas(whole: Geometry, checking: Checking) -> Iterator[Area]:
@@ -107,27 +108,16 @@ def _areas(whole: Geometry, checking: Checking) -> Iterator[Area]:
             raise not_kept(part, checking.source, message, _ALL_LITERALS)
 
 
-def _point(coordinates: Any, at: Geometry, checking: Checking) -> Point:
-    longitude, latitude = coordinates[:2]
-    if abs(latitude) > 90 or abs(longitude) > 180:
-        message = (
-            f"({longitude} {latitude}) lies off the map: the longitude comes first, from -180 to "
-            "180, then the latitude, from -90 to 90"
-        )
-        raise meaningless(at, checking.source, message)
-    return longitude, latitude
-
-
 def _ring(corners: Any, at: Geometry, checking: Checking) -> Ring:
-    return tuple(_point(each, at, checking) for each in corners)
+    return tuple(point_of(each, at, checking) for each in corners)
 
 
 def _boxes(box: Geometry, checking: Checking) -> Iterator[Area]:
     """One area; two for a box over the antimeridian, of which the west is the greater."""
     numbers = cast(tuple[Decimal, ...], box.coordinates)
     half = len(numbers) // 2
-    west, south = _point(numbers[:2], box, checking)
-    east, north = _point(numbers[half : half + 2], box, checking)
+    west, south = point_of(numbers[:2], box, checking)
+    east, north = point_of(numbers[half : half + 2], box, checking)
     if west <= east:
         yield _box(west, south, east, north)
     else:

@@ -4,7 +4,7 @@ from .mapping import Activation, BoxFormat, OutputMapping, Units
 from .modzy import predictions_in
 from .prediction import Prediction, PredictionCaps, Predictions
 from .response import read_predictions
-from .table import TASK_TYPES, TaskType, task_type_of
+from .table import TASK_TYPES, TaskType, task_type_named, task_type_of
 
 __all__ = [
     "TASK_TYPES",
@@ -18,5 +18,6 @@ __all__ = [
     "Units",
     "predictions_in",
     "read_predictions",
+    "task_type_named",
     "task_type_of",
 ]

@@ -139,10 +139,12 @@ _BY_NAME: Final = MappingProxyType(
 )
 
 
+def task_type_named(name: str) -> TaskType | None:
+    """The task type of a name in any accepted spelling; None: there is none."""
+    found = _BY_NAME.get(name)
+    return found or _BY_NAME.get(_SEPARATORS.sub("_", name.lower()).strip("_"))
+
+
 def task_type_of(name: str | None) -> TaskType:
     """The task type of a name in any accepted spelling; `unknown` for every other name."""
-    found = _BY_NAME.get(name or "unknown")
-    if found is None:
-        plain = _SEPARATORS.sub("_", (name or "").lower()).strip("_")
-        found = _BY_NAME.get(plain, TASK_TYPES["unknown"])
-    return found
+    return task_type_named(name or "unknown") or TASK_TYPES["unknown"]

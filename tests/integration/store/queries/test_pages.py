@@ -41,7 +41,7 @@ def _made() -> list[Made]:
             ],
             [("person" if n % 5 == 0 else "dog", n / 100), ("person", 0.9)],
             aliases=(f"alias-{n}",),
-            extras=Extras(ok=n % 3 == 0, data_hash=f"hash-{n % 4}"),
+            extras=Extras(ok=n % 3 == 0, data_hash=f"{n % 4:064x}"),
         )
         for n in range(3 * _DAYS)
     ]
@@ -57,7 +57,7 @@ QUESTIONS: dict[str, tuple[Question, Callable[[int], bool]]] = {
     ),
     "missing": (Question(metadata=[_asked("rare", "missing", None)]), lambda n: n not in {2, 31}),
     "ok": (Question(ok=True), lambda n: n % 3 == 0),
-    "hash": (Question(data_hashes=["hash-1", "hash-2"]), lambda n: n % 4 in {1, 2}),
+    "hash": (Question(data_hashes=[f"{1:064x}", f"{2:064X}"]), lambda n: n % 4 in {1, 2}),
     "ids": (Question(inference_ids=["id-3", "alias-8"]), lambda n: n % 10 == 3 or n == 8),
     "prediction": (
         Question(predicted=True, labels=["person"], scores={"lt": 0.5}),

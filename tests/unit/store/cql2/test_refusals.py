@@ -119,6 +119,23 @@ def test_a_caret_stands_under_the_place() -> None:
     assert found.detail == ("The filter cannot be read, line 2, column 18: equality is written =.")
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a = 1\n  AND\tcamera-id == 'x'", (2, 18, 1)),
+        ("a = 1 AND foo(a)", (1, 11, 6)),
+        ("a =", (1, 4, 1)),
+        ("é = 1 AND 'x", (1, 11, 2)),
+        ("", (None, None, None)),
+    ],
+)
+def test_line_column_and_length_are_numbers_too(
+    text: str, place: tuple[int | None, int | None, int | None]
+) -> None:
+    [fault] = refused(text).faults
+    assert (fault.line, fault.column, fault.length) == place
+
+
 def test_a_long_line_is_cut_around_the_place() -> None:
     found = refused("a = 1 AND " * 50 + "b == 2" + " AND a = 1" * 50)
     message, line, carets = found.faults[0].message.split("\n")

@@ -102,11 +102,31 @@ def test_unknown_fields_and_lone_surrogates_in_them_are_no_error() -> None:
 
 def test_extras_are_read_and_unreadable_ones_flagged() -> None:
     event = make_event(
-        ok=False, width=640, height="tall", data_size=-1, error="a\0b", task_type="x"
+        ok=False, width=640, height="tall", data_size=-1, error="a\0b", model_version="x"
     )
-    assert (event.extras.ok, event.extras.width, event.extras.task_type) == (False, 640, "x")
+    assert (event.extras.ok, event.extras.width, event.extras.model_version) == (False, 640, "x")
     assert (event.extras.height, event.extras.data_size, event.extras.error) == (None, None, None)
     assert set(event.flags) == {f"extra_unreadable:{n}" for n in ("height", "data_size", "error")}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("data_hash", "0123456789ABCDEF" * 4, "0123456789abcdef" * 4),
+        ("data_hash", "0123456789abcdef" * 4, "0123456789abcdef" * 4),
+        ("data_hash", "d41d8cd98f00b204e9800998ecf8427e", None),
+        ("task_type", "Object Detection", "object_detection"),
+        ("task_type", "NER", "token_classification"),
+        ("task_type", "unknown", "unknown"),
+        ("task_type", "depth", None),
+    ],
+)
+def test_hashes_and_task_types_have_one_spelling(
+    name: str, given: str, expected: str | None
+) -> None:
+    event = make_event(**{name: given})
+    assert getattr(event.extras, name) == expected
+    assert event.flags == (() if expected else (f"extra_unreadable:{name}",))
 
 
 def test_flags_of_a_producer_are_taken_where_they_are_known() -> None:

@@ -130,7 +130,7 @@ def test_the_other_conditions() -> None:
     )
     for node, expected in (
         (one_of("inference_ids", ["x", "alias"], "inference_ids"), True),
-        (one_of("data_hash", ["x"], "data_hash"), None),
+        (one_of("data_hash", ["0" * 64], "data_hash"), None),
         (succeeded(True), True),
         (succeeded(False), False),
         (predicted(None, {}), True),

@@ -61,6 +61,58 @@ def test_double_quotes_around_a_text_suggest_single_ones() -> None:
         checked('data_source = "hallway"')
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("data_source = hallway", "'hallway'"),
+        ("hallway <> data_source", "'hallway'"),
+        ("model_version IN ('1', v2)", "'v2'"),
+        ("data_source BETWEEN a AND b", "'a'"),
+        ("data_source = hallway.jpg", "'hallway.jpg'"),
+        ("data_source = hallway-camera-feed", "'hallway-camera-feed'"),
+        ("top_label = face", "'face'"),
+        ("prediction(label = face)", "'face'"),
+        ("CASEI(data_source) = CASEI(Hallway)", "'Hallway'"),
+    ],
+)
+def test_a_text_without_quotes_is_answered_with_them(text: str, meant: str) -> None:
+    with pytest.raises(Invalid, match=f"probably meant: {re.escape(meant)}\\.?$") as caught:
+        checked(text)
+    assert caught.value.faults[0].known[0] == meant
+
+
+@pytest.mark.parametrize("text", ["frame_number = frame_no", "nobody = hallway", "hallway"])
+def test_what_is_compared_with_no_text_is_no_text_without_quotes(text: str) -> None:
+    with pytest.raises(UnknownKey) as caught:
+        checked(text)
+    assert "'hallway'" not in caught.value.faults[0].known
+    assert "probably meant" not in caught.value.detail
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("label = 'face'", "prediction(label = 'face') or top_label = 'face'"),
+        ("prediction.label = 'face'", "prediction(label = 'face') or top_label = 'face'"),
+        ("predictions.score < 0.4", "prediction(score < 0.4) or top_score < 0.4"),
+        ("label IN ('face', 'cat')", "prediction(label IN ('face', 'cat'))"),
+        ("'face' = label", "prediction('face' = label)"),
+        ("label LIKE 'f%'", "prediction(label LIKE 'f%')"),
+        ("metadata.xmin BETWEEN 1 AND 2", "prediction(xmin BETWEEN 1 AND 2)"),
+        ("CASEI(label) = CASEI('Face')", "prediction(CASEI(label) = CASEI('Face'))"),
+        ("xmin < prediction.xmax", "prediction(xmin < xmax)"),
+        ("label IS NULL", "prediction(label IS NULL)"),
+        ("label = frame_no", "prediction(label …)"),
+        (f"label = '{'a' * 500}'", "prediction(label …)"),
+    ],
+)
+def test_a_column_outside_is_answered_with_the_condition(text: str, meant: str) -> None:
+    with pytest.raises(UnknownKey) as caught:
+        checked(text)
+    assert f"probably meant: {meant}" in caught.value.detail
+    assert caught.value.faults[0].known[0].startswith(meant.split(" or ", maxsplit=1)[0])
+
+
 def test_inside_prediction_names_are_columns_only() -> None:
     for name in ("frame_number", "received_at", "metadata.frame_number", "inference.ok"):
         with pytest.raises(InvalidFilter, match="columns of a prediction") as caught:

@@ -1,12 +1,10 @@
 """The functions of this store that give a value, and what they take."""
 
-from decimal import Decimal
-from typing import cast
-
 from inference_store.store.cql2.tree import Geometry, Named, Node, Operation
 from inference_store.store.filters import names, typed
 from inference_store.store.filters.checking import Checking
 from inference_store.store.filters.known import KnownKey
+from inference_store.store.filters.on_the_map import point_of
 from inference_store.store.filters.refusals import meaningless
 from inference_store.store.filters.typed import Value
 
@@ -37,14 +35,7 @@ def distance(node: Operation, checking: Checking) -> Value:
     refuse_inside(node, checking)
     for of, to in (node.args, node.args[::-1]):
         if is_location(of, checking) and isinstance(to, Geometry) and to.shape == "Point":
-            longitude, latitude = cast(tuple[Decimal, ...], to.coordinates)[:2]
-            if abs(longitude) > 180 or abs(latitude) > 90:
-                message = (
-                    "the point lies off the map: a longitude is from -180 to 180, a latitude from "
-                    "-90 to 90"
-                )
-                raise meaningless(to, checking.source, message)
-            return typed.Distance(longitude, latitude)
+            return typed.Distance(*point_of(to.coordinates, to, checking))
     message = "distance() takes the location and a point: distance(location, POINT(13.4 52.5))"
     raise meaningless(node, checking.source, message)
 

@@ -105,7 +105,7 @@ async def _of_subject(connection: AsyncConnection, models: Models, subject: Subj
     nodes = [metadata_node(asked, keys, "accept")] if subject.type else _each_type(asked, keys)
     if not nodes:
         nodes = [metadata_node(asked, keys, "accept")]
-    return check(_any_of(nodes), keys, unknown_keys="accept").truth
+    return check(_any_of(nodes), keys, unknown_keys="accept", kept=True).truth
 
 
 def _each_type(asked: Asked, keys: Known) -> list[Node]:
