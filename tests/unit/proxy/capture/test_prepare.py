@@ -87,7 +87,7 @@ def test_an_event_says_all_that_is_known() -> None:
     assert (event.model_id, event.inference_id) == ("people", "frame-7")
     assert one.messages[0].key == b"people/frame-7"
     assert (said.project_id, said.model_name, said.model_version) == ("yard", "detector", "3")
-    assert (said.task_type, said.protocol, said.ok) == ("Object Detection", "images", True)
+    assert (said.task_type, said.protocol, said.ok) == ("object_detection", "images", True)
     assert (said.http_status, said.grpc_code, said.error) == (200, None, None)
     assert said.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
     assert said.data_hash == hashlib.sha256(image).hexdigest()
