@@ -25,6 +25,7 @@ from inference_store.store.errors import (
     StoreError,
 )
 from inference_store.store.metrics import REFUSED
+from inference_store.store.nearest import NotThere
 from inference_store.store.queries.bounded import OutOfTime, Overloaded
 
 from .answer import PROBLEM, ProblemAnswer
@@ -184,7 +185,8 @@ def _fault(request: Request, error: Mapping[str, Any]) -> Fault:
     message = str(error["msg"]).removeprefix("Value error, ")
     if where == "body" and not rest and isinstance(exc_input(error), bytes):
         message = "send JSON, and say so: Content-Type: application/json"
-    return Fault(place or "body", message)
+    wrong = error.get("ctx", {}).get("error")
+    return Fault(place or "body", message, wrong.known if isinstance(wrong, NotThere) else ())
 
 
 def exc_input(error: Mapping[str, Any]) -> Any:

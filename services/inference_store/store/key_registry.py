@@ -37,7 +37,7 @@ class TypeSeen:
     @property
     def family(self) -> Family | None:
         """What such values can be compared as: what is none of its type is text (`not_int`)."""
-        if self.flag.startswith("not_") and self.flag != "not_finite":
+        if self.flag.startswith("not_"):
             return "string"
         entry = type_named(self.type)
         return entry.family if entry is not None else None

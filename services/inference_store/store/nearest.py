@@ -34,6 +34,23 @@ def nearest(name: str, known: Iterable[str], *, limit: int = 5) -> list[str]:
     return [match for match, _, _ in alike]
 
 
+class NotThere(ValueError):
+    """A name that there is none of. `known`: those that there are, the most alike first."""
+
+    def __init__(
+        self, told: str, name: str, known: Sequence[str], *, near: Sequence[str] | None = None
+    ) -> None:
+        alike = nearest(name, known) if near is None else near
+        super().__init__(f"{told} {shortened(name)}; {told_of(alike, known)}")
+        self.known = tuple(dict.fromkeys((*alike, *known)))
+
+
+def told_of(near: Sequence[str], known: Sequence[str]) -> str:
+    """The nearest and all that are known: the rest of a refusal's sentence."""
+    said = f"the nearest are {', '.join(near)}; " if near else ""
+    return f"{said}known are {', '.join(known)}"
+
+
 def each_told(names: Sequence[str], told: Callable[[str], str]) -> list[str]:
     """A warning for each of the first names, and one that counts the rest."""
     said = [told(name) for name in names[:MOST_TOLD]]

@@ -188,3 +188,43 @@ async def test_the_place_in_a_filter_is_numbers(
     in_json = {"op": "=", "args": [{"property": "frame_no"}, 1]}
     [fault] = (await client.post(_QUERY, json={"filter": in_json})).json()["errors"]
     assert set(fault) == {"path", "message", "known"}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "words", "known"),
+    [
+        (
+            "query",
+            {"metadata_filter": [{"key": "k", "operator": "greater", "value": 1}]},
+            "the nearest are greater_than",
+            "greater_than",
+        ),
+        (
+            "aggregate",
+            {"measures": [{"function": "avg", "of": "k"}]},
+            "there is no function 'avg'; the nearest are mean; known are count, ",
+            "mean",
+        ),
+        ("aggregate", {"measures": [{"function": "mode", "of": "k"}]}, "known are", "top"),
+        ("aggregate", {"order": "-cuont"}, "the nearest are count", "count"),
+        ("query", {"sort": "modle_ms"}, "unknown name", "model_ms"),
+        ("query", {"sort": "nothing like it"}, "unknown name", "model_id"),
+    ],
+)
+async def test_a_name_that_there_is_not_is_answered_with_those_that_are(
+    client: httpx.AsyncClient,
+    engine: AsyncEngine,
+    route: str,
+    body: dict[str, Any],
+    words: str,
+    known: str,
+) -> None:
+    await store(engine, Made(metadata=[("k", "int", "1")]))
+    answer = (await client.post(f"/v1/models/model/inferences/{route}", json=body)).json()
+    [fault] = answer["errors"]
+    assert words in fault["message"]
+    assert fault["known"][0] == known
+    assert set(fault["known"]) >= {"query": {known}, "aggregate": {"count"}}[route]
+    if "sort" in body:
+        assert "The properties are model_id, " in answer["detail"]
+        assert {"model_ms", "received_at", "top_label"} <= set(fault["known"])

@@ -15,6 +15,7 @@ from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.store.cql2.tree import Node
 from inference_store.store.filters.from_conditions import Asked
+from inference_store.store.nearest import NotThere, nearest
 from inference_store.store.operators import OPERATORS, operator_named
 from inference_store.store.queries import place, sort
 from inference_store.store.queries.ask import Question, UnknownKeys
@@ -69,7 +70,8 @@ def filter_schema(schema: dict[str, Any]) -> None:
 
 def _operator(name: str) -> str:
     if operator_named(name) is None:
-        raise ValueError(f"there is no operator {name!r}; known are {', '.join(OPERATORS)}")
+        near = nearest(name.lower(), [each.lower() for each in _NAMES])
+        raise NotThere("there is no operator", name, list(OPERATORS), near=near)
     return name
 
 

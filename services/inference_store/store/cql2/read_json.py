@@ -13,6 +13,7 @@ from inference_store.store.json_text import (
     read_exactly,
     storable,
 )
+from inference_store.store.nearest import told_of
 
 from . import caps, literals, shapes
 from .bare_names import is_bare
@@ -112,7 +113,7 @@ class _Reading:
         self._text(op, Place(f"{at.path}.op"))
         entry = entry_of(op)
         if entry is None and not is_bare(op):
-            raise Refused(f"there is no operation {op[:64]!r}", at, _near(op))
+            raise _no_operation(op, at)
         nodes = [self.node(each, f"{at.path}.args[{i}]", level + 1) for i, each in enumerate(args)]
         return Operation(op if entry is None else entry.name, tuple(nodes), at)
 
@@ -226,8 +227,9 @@ def _digits(value: Json) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _near(op: str) -> tuple[str, ...]:
+def _no_operation(op: str, at: Place) -> Refused:
     slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not", "=<": "<=", "=>": ">="}
-    here = slips.get(op)
-    names = tuple(name for name, entry in OPERATIONS.items() if entry.style != "call")
-    return (here,) if here is not None else function_meant(op) or names
+    near = (slips[op],) if op in slips else function_meant(op)
+    known = [name for name, entry in OPERATIONS.items() if entry.kept]
+    message = f"there is no operation {op[:64]!r}; {told_of(near, known)}"
+    return Refused(message, at, tuple(dict.fromkeys((*near, *known))))

@@ -85,7 +85,8 @@ _ELSEWHERE: Final = {
     "count": "count_predictions", "predictions": "prediction", "any": "prediction",
     "st_intersects": "S_INTERSECTS", "st_within": "S_WITHIN", "dwithin": "distance",
     "s_dwithin": "distance", "st_distance": "distance", "box": "BBOX", "envelope": "BBOX",
-    "linearring": "POLYGON", "has": "sent", "length": "count_predictions",
+    "eq": "=", "neq": "<>", "ne": "<>", "gt": ">", "gte": ">=", "ge": ">=", "lt": "<", "lte": "<=",
+    "le": "<=", "linearring": "POLYGON", "has": "sent", "length": "count_predictions",
 }  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from decimal import Decimal
 
+from inference_store.store.nearest import told_of
+
 from . import caps
 from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
 from .refused import Refused
@@ -163,9 +165,11 @@ def _misplaced(entry: Entry, arg: Node, takes: Takes) -> Refused:
 
 
 def _no_function(node: Operation) -> Refused:
-    own = [entry.text for entry in OPERATIONS.values() if entry.own]
-    message = f"there is no function {node.op}; this store's own are {', '.join(own)}"
-    return Refused(message, node.at, function_meant(node.op))
+    there = [entry for entry in OPERATIONS.values() if entry.style == "call" and entry.kept]
+    known = [entry.text for entry in sorted(there, key=lambda entry: not entry.own)]
+    near = function_meant(node.op)
+    message = f"there is no function {node.op}; {told_of(near, known)}"
+    return Refused(message, node.at, tuple(dict.fromkeys((*near, *known))))
 
 
 def _counted(entry: Entry) -> str:

@@ -19,7 +19,7 @@ KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _OFF_MAP: Final = "out_of_range"
 _NO_VALUE: Final = frozenset({"null", "present"})
 _NOT_COMPARED: Final = frozenset(
-    {"not_finite", "number_too_large", "nul_character", "lone_surrogate", "too_deep"}
+    {"number_too_large", "nul_character", "lone_surrogate", "too_deep"}
 )
 
 

@@ -90,6 +90,9 @@ class Walk:
         kind = MetadataType.INT if _WHOLE.issuperset(text) else MetadataType.FLOAT
         value, flag = read_float(text, self.caps)
         if value is None:
+            if flag == "not_finite":
+                leaf = Leaf(name, kind, "string", text, (flag, "untyped"))
+                self.found.append((segments, leaf))
             self._unindexed(name, segments, kind, flag or "not_float")
         else:
             self.found.append((segments, Leaf(name, kind, "number", value, flags)))

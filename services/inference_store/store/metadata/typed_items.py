@@ -116,7 +116,7 @@ class TypedItems:
     ) -> tuple[str, ...]:
         """Present, and no value of its type; where it is text at all, found as text."""
         flags: tuple[str, ...] = (flag,)
-        if flag.startswith("not_") and flag != "not_finite":
+        if flag.startswith("not_"):
             if storable(text):
                 self.leaves.append(Leaf(name, kind.type, "string", text, (flag, "untyped")))
             else:

@@ -122,5 +122,6 @@ async def _unknown(connection: AsyncConnection, models: Models, name: str) -> Un
     near = nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."
     said = f" The nearest are {', '.join(near)}." if near else ""
-    faults = [Fault("sort", "unknown name", near)]
+    said += f" The properties are {', '.join(SORTABLE)}."
+    faults = [Fault("sort", "unknown name", list(dict.fromkeys((*near, *SORTABLE))))]
     return UnknownKey(detail + said, faults=faults)

@@ -133,6 +133,7 @@ class Maker:
                 ("string", None),
                 ("int", str(self._pick(NUMBERS))),
                 ("float", "not a number"),
+                ("float", "NaN"),
                 ("bool", "true"),
                 ("timestamp", self._pick(INSTANTS).isoformat()),
                 ("json", self._json(self._scalar())),

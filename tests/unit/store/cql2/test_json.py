@@ -50,7 +50,14 @@ def test_json_is_printed_with_pythons_own_numbers_where_they_are_exact() -> None
         ({}, "filter", "an object here has one of op, property"),
         ({"op": "="}, "filter.args", "`args` of = is a list"),
         ({"op": 1, "args": []}, "filter.op", "`op` is a text"),
-        ({"op": "==", "args": []}, "filter", "there is no operation '=='"),
+        (
+            {"op": "==", "args": []},
+            "filter",
+            "'=='; the nearest are =; known are and,",
+        ),
+        ({"op": "eq", "args": []}, "filter", "no function eq; the nearest are =; "),
+        ({"op": "t_befor", "args": []}, "filter", "the nearest are T_BEFORE"),
+        ({"op": "~*", "args": []}, "filter", "no operation '~*'; known are and, or, not, =,"),
         ({"op": "=", "args": [1]}, "filter", "= takes two arguments, not 1"),
         ({"op": "and", "args": [True]}, "filter", "AND takes two or more arguments, not 1"),
         ({"op": "and", "args": [True, 1]}, "filter.args[1]", "AND takes a condition here"),
@@ -78,6 +85,11 @@ def test_json_is_printed_with_pythons_own_numbers_where_they_are_exact() -> None
         (equal_to({"type": "Point", "coordinates": 1}), "filter.args[1]", "lists of numbers"),
         (equal_to({"bbox": [1, 2, True, 4]}), "filter.args[1]", "lists of numbers"),
         ({"op": "avg", "args": []}, "filter", "there is no function avg"),
+        (
+            {"op": "avg", "args": []},
+            "filter",
+            "known are prediction, count_predictions, distance",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_path(value: object, path: str, message: str) -> None:

@@ -79,7 +79,7 @@ def test_a_literal_key_with_dots_wins_over_a_path() -> None:
 
 def test_a_literal_key_wins_even_when_its_own_value_is_not_indexed() -> None:
     found = read([item("a.b", "float", "NaN"), item("a", "json", {"b": 1})])
-    assert leaves(found) == []
+    assert leaves(found) == [("a.b", "string", "NaN")]
     assert presences(found) == {"a": False, "a.b": False}
 
 
@@ -96,7 +96,6 @@ def test_names_given_twice_in_a_json_value_are_flagged() -> None:
 @pytest.mark.parametrize(
     ("value", "flag"),
     [
-        ("[NaN]", "not_finite"),
         ("[1e999]", "number_too_large"),
         (r'["\ud800"]', "lone_surrogate"),
         (r'["\u0000"]', "nul_character"),
@@ -107,6 +106,14 @@ def test_leaves_that_cannot_be_indexed_are_present(value: str, flag: str) -> Non
     assert leaves(found) == []
     assert presences(found) == {"k": False, "k[]": False}
     assert entry_flags(found) == {"k": (flag,)}
+
+
+@pytest.mark.parametrize("spelt", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_of_json_that_are_not_finite_are_found_as_text(spelt: str) -> None:
+    found = one("json", f"[1, {spelt}]")
+    assert leaves(found) == [("k[]", "number", 1), ("k[]", "string", spelt)]
+    assert presences(found) == {"k": False, "k[]": False}
+    assert entry_flags(found) == {"k": ("not_finite",)}
 
 
 @pytest.mark.parametrize(

@@ -134,9 +134,11 @@ def test_a_value_that_is_none_of_its_type_is_kept_flagged_and_found_as_text(
 
 @pytest.mark.parametrize("kind", ["int", "float"])
 @pytest.mark.parametrize("text", ["NaN", "nan", "Infinity", "-inf"])
-def test_not_finite_is_kept_flagged_and_present(kind: str, text: str) -> None:
+def test_not_finite_is_kept_flagged_and_found_as_text(kind: str, text: str) -> None:
     found = one(kind, text)
-    assert found.leaves == ()
+    [leaf] = found.leaves
+    flags = ("not_finite", "untyped")
+    assert (leaf.family, leaf.type, leaf.value, leaf.flags) == ("string", kind, text, flags)
     assert found.entries[0][2:] == (text, "extended", ("not_finite",))
     assert presences(found) == {"k": False}
 

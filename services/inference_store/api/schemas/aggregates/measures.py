@@ -7,6 +7,8 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.api.schemas.fields import Body, Exact, Flag, ShortText, Whole
 from inference_store.store.aggregates import AGGREGATES, Measure
+from inference_store.store.aggregates.functions import nearest_of
+from inference_store.store.nearest import NotThere
 
 from .named import Bins, Bounds, Named, Of
 
@@ -19,7 +21,7 @@ Percents: TypeAlias = Annotated[
 
 def _function(name: str) -> str:
     if name not in AGGREGATES:
-        raise ValueError(f"there is no function {name!r}; known are {', '.join(AGGREGATES)}")
+        raise NotThere("there is no function", name, list(AGGREGATES), near=nearest_of(name))
     return name
 
 

@@ -9,6 +9,7 @@ from inference_store.api.schemas.fields import ShortText, Whole
 from inference_store.api.schemas.questions import Conditions
 from inference_store.store.aggregates import Aggregation
 from inference_store.store.aggregates.asked import MOST_GROUPINGS
+from inference_store.store.nearest import NotThere
 
 from .groups import Grouped
 from .measures import MeasureBody
@@ -54,7 +55,7 @@ class InferenceAggregate(Conditions):
         if twice:
             raise ValueError(f"{twice[0]!r} is there twice: call one of them otherwise (`as`)")
         if self.order is not None and self.order.removeprefix("-") not in names:
-            raise ValueError(f"order: there is no {self.order!r}; known are {', '.join(names)}")
+            raise NotThere("order: there is no", self.order.removeprefix("-"), names)
         return self
 
     def aggregation(self) -> Aggregation:
