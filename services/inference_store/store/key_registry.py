@@ -37,6 +37,8 @@ class TypeSeen:
     @property
     def family(self) -> Family | None:
         """What such values can be compared as: what is none of its type is text (`not_int`)."""
+        if self.flag == KEY_TOO_LONG:
+            return None
         if self.flag.startswith("not_"):
             return "string"
         entry = type_named(self.type)
@@ -70,7 +72,7 @@ class KeySeen:
         return len({seen.family for seen in self.types if seen.flag != FROM_TEXT} - {None}) > 1
 
 
-FROM_TEXT = "from_text"
+FROM_TEXT, KEY_TOO_LONG = "from_text", "key_too_long"
 _COLUMNS = ("model", "key", "type", "flag", "count", "first_seen", "last_seen", "examples")
 
 
@@ -243,7 +245,8 @@ def types_of(seen: KeySeen) -> Sequence[str]:
 
 def _type(seen: TypeSeen) -> str:
     name = seen.type or "(none)"
-    return f"{name} ({seen.flag})" if seen.flag.startswith("not_") else name
+    told = seen.flag.startswith("not_") or seen.flag == KEY_TOO_LONG
+    return f"{name} ({seen.flag})" if told else name
 
 
 async def count(connection: AsyncConnection, model: int) -> int:

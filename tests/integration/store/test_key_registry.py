@@ -1,9 +1,17 @@
 """The key registry: what was folded and what was not show alike."""
 
+import json
+
+import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import key_registry
+from inference_store.store.cql2 import parse_text
+from inference_store.store.errors import Invalid
+from inference_store.store.queries.ask import Question, prepare
+from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.count import count
 from inference_store.store.tables import metadata_key_delta
 from tests.integration.stored import Made, at, store
 
@@ -50,3 +58,21 @@ async def test_what_is_none_of_its_type_is_compared_as_text(engine: AsyncEngine)
         k = (await key_registry.find(connection, model, {"k"}))["k"]
     assert k.families == {"string"}
     assert key_registry.types_of(k) == ["int (not_int)"]
+
+
+async def test_a_key_that_is_too_long_is_told_by_its_beginning(engine: AsyncEngine) -> None:
+    name, told = "camera" * 50, ("camera" * 50)[:255] + "…"
+    items = [("k", "int", "1"), (name, "int", "7"), ("j", "json", json.dumps({name: 1}))]
+    model = await store(engine, Made("one", at(0), items), Made("two", at(1), items[:1]))
+    text = f'sent("{told}")'
+    async with engine.connect() as connection:
+        seen = await key_registry.find(connection, model, {told, "j." + told[:253] + "…"})
+        assert [len(each.types) for each in seen.values()] == [1, 1]
+        assert seen[told].families == frozenset()
+        assert key_registry.types_of(seen[told]) == ["int (key_too_long)"]
+        assert (seen[told].types[0].flag, seen[told].types[0].count) == ("key_too_long", 1)
+        asked = await prepare(connection, model, Question(filter=parse_text(text)))
+        assert await count(connection, asked.query, deadline=Deadline.after(60)) == 1
+        for known, refusal in ((told, "key_too_long"), (name, "cap of length")):
+            with pytest.raises(Invalid, match=refusal):
+                await prepare(connection, model, Question(filter=parse_text(f'"{known}" = 7')))

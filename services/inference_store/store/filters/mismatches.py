@@ -86,7 +86,7 @@ def _shown(node: Node, kinds: frozenset[Kind]) -> str:
 
 def _hint(odd: Node | None, wanted: frozenset[Kind], keys: Sequence[KnownKey]) -> str:
     """How it should have been written."""
-    if any(not key.kinds for key in keys):
+    if any(not key.kinds and "json" in key.types for key in keys):
         return "; name a value inside it, such as `position.angle` or `tags[]`"
     if isinstance(odd, Scalar) and isinstance(odd.value, str):
         return _text_hint(odd.value, wanted)

@@ -14,6 +14,7 @@ from inference_store.store.errors import (
     StoreError,
     UnknownKey,
 )
+from inference_store.store.nearest import LONGEST, shortened
 
 Refusal = TypeVar("Refusal", bound=StoreError)
 
@@ -37,7 +38,9 @@ def meaningless(
 def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) -> UnknownKey:
     """A metadata key that nothing in question has."""
     nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
-    message = f"there is no metadata key {name!r}; {nearest}"
+    if len(name) > LONGEST:
+        nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"
+    message = f"there is no metadata key {shortened(name)}; {nearest}"
     detail = f"{where(node.at, source)}: {message}."
     return UnknownKey(detail, faults=[fault(message, node.at, source, tuple(near))])
 

@@ -15,6 +15,8 @@ from .values import read_float, read_string
 _JSON: Final = MetadataType.JSON.value
 _CONTAINERS: Final = (dict, list)
 _WHOLE: Final = frozenset("+-0123456789")
+MOST_TOO_LONG: Final = 32
+"""Names of one inference that are too long to be indexed, and are told by their beginning."""
 
 
 Found: TypeAlias = tuple[int, Leaf | Presence]
@@ -29,6 +31,8 @@ class Walk:
     found: list[Found] = field(default_factory=list)
     flags: list[str] = field(default_factory=list)
     """Flags of the value taken apart last."""
+    too_long: dict[str, Presence] = field(default_factory=dict)
+    """What was sent under a name that is too long, by the name's beginning and `…`."""
     _leaves: int = 0
 
     def take_apart(self, key: str, value: Json) -> tuple[str, ...]:
@@ -42,9 +46,17 @@ class Walk:
         self._node(key, value, 0, 1)
         return tuple(dict.fromkeys(self.flags))
 
+    def note_too_long(self, name: str, kind: str, *, is_null: bool) -> None:
+        """Let the key registry tell of it."""
+        beginning = f"{name[: self.caps.key_characters - 1]}…"
+        if storable(beginning) and len(self.too_long) < MOST_TOO_LONG:
+            presence = Presence(beginning, kind, is_null, ("key_too_long",))
+            self.too_long.setdefault(beginning, presence)
+
     def _node(self, name: str, value: Json, level: int, segments: int) -> None:
         if len(name) > self.caps.key_characters:
             self.flags.append("key_too_long")
+            self.note_too_long(name, _JSON, is_null=value is None)
         elif not storable(name):
             self.flags.append("key_not_text")
         elif self._leaves >= self.caps.leaves:

@@ -63,6 +63,10 @@ def _read(
     typed.entries.extend(map(kept, nameless))
     if typed.walk.found:
         _add_walked(typed, by_name)
+    if typed.walk.too_long:
+        there = {row.name for row in typed.presences} | {leaf.name for leaf in typed.leaves}
+        rows = typed.walk.too_long.values()
+        typed.presences.extend(row for row in rows if row.name not in there)
     flags, problems = _of_the_whole(opened, typed.entries, blob)
     if too_large:
         flags = ("metadata_too_large", *flags)

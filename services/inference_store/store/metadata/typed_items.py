@@ -62,6 +62,9 @@ class TypedItems:
         key, declared, value, section, flags = item
         unfit = self._unfit(name)
         if unfit is not None:
+            if unfit == "key_too_long":
+                like, _ = _guessed(name, declared, value)
+                self.walk.note_too_long(name, like.name, is_null=value is None)
             self.entries.append(kept(item, unfit))
             return
         kind = TYPE_NAMES.get(declared) if declared else None

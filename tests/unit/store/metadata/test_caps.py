@@ -3,6 +3,7 @@
 import json
 
 from inference_store.store.metadata import MetadataCaps, read_metadata
+from inference_store.store.metadata.leaves import MOST_TOO_LONG
 
 from .samples import entry_flags, item, leaves, one, presences, read
 
@@ -26,6 +27,30 @@ def test_characters_a_key() -> None:
     found = read([item("x" * 256, "int", "1"), item("y" * 257, "int", "2")])
     assert leaves(found) == [("x" * 256, "number", 1)]
     assert entry_flags(found)["y" * 257] == ("key_too_long",)
+
+
+def test_keys_that_are_too_long_are_present_by_their_beginning() -> None:
+    path = {"z" * 300: {"deeper": 1}, "z" * 301: 2}
+    items = [item("y" * 257, "int", "2"), item("y" * 300, "int", None), item("k", "json", path)]
+    found = read([*items, item("y" * 255 + "\0\0", "int", "3")])
+    kept = {each.name: each for each in found.presences}
+    assert len(kept) == len(found.presences)
+    assert kept["y" * 255 + "…"] == ("y" * 255 + "…", "int", False, ("key_too_long",))
+    assert kept["k." + "z" * 253 + "…"].flags == ("key_too_long",)
+    assert set(kept) == {"k", "y" * 255 + "…", "k." + "z" * 253 + "…"}
+    assert leaves(found) == []
+
+
+def test_a_few_keys_that_are_too_long_are_present() -> None:
+    found = one("json", {f"{n:03}" + "x" * 300: 1 for n in range(100)})
+    assert len(found.presences) == 1 + MOST_TOO_LONG
+
+
+def test_a_key_that_is_spelt_like_the_beginning_is_itself() -> None:
+    name = "y" * 255 + "…"
+    found = read([item(name, "json", {}), item("y" * 257, "int", "2")])
+    assert [each.name for each in found.presences] == [name]
+    assert found.presences[0].flags == ()
 
 
 def test_keys_that_postgres_cannot_hold() -> None:
