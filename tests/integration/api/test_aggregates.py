@@ -123,6 +123,16 @@ async def test_a_refusal(
     assert words in fault["message"]
 
 
+async def test_a_hundred_groups_are_shown_unless_it_is_said_otherwise(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, *(Made(str(n), at(n), [("k", "int", str(n))]) for n in range(103)))
+    answer = await _ask(client, {"group_by": ["k"]})
+    assert len(answer["groups"]) == 100
+    assert answer["others"] == {"groups": 3, "inferences": 3}
+    assert len((await _ask(client, {"group_by": ["k"], "limit": 1000}))["groups"]) == 103
+
+
 async def test_a_name_that_is_both(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
     await store(engine, Made(metadata=[("ok", "string", "yes")], extras=Extras(ok=False)))
     answer = await client.post(_ONE, json={"group_by": ["ok"]})

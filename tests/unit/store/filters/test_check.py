@@ -61,6 +61,10 @@ def test_every_operation_that_is_kept_has_a_meaning() -> None:
         ("location IS NULL", _BERLIN, False),
         ("'a' IS NULL", {}, False),
         ("camera_position.angle = 10.5", {"camera_position": {"angle": "10.5"}}, True),
+        # A text that spells a number is one too inside JSON, and not where it is sent as a text.
+        ('"tags[]" > 6 AND "tags[]" = \'7.0\'', {"tags": ["7.0"]}, True),
+        ('NOT "tags[]" > 6', {"tags": ["7.0"]}, False),
+        ("speed > 6", {"speed": ("string", "7.0")}, None),
         # Places.
         ("S_INTERSECTS(location, BBOX(13, 52, 14, 53))", _BERLIN, True),
         ("S_INTERSECTS(BBOX(13, 52, 0, 14, 53, 1), location)", _BERLIN, True),
@@ -173,6 +177,32 @@ def test_of_spans_of_metadata() -> None:
     }
     assert asked(f"T_DURING({_SEEN}, {_SPAN})", metadata) is True
     assert asked(f"T_DURING({_SPAN}, {_SEEN})", metadata) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # what is seen alone is asked
+        ("T_AFTER({seen}, DATE('2026-11-01'))", True),
+        ("T_BEFORE({seen}, DATE('2026-11-01'))", None),
+        ("T_MEETS({seen}, INTERVAL('2026-11-03', '..'))", None),
+        # of two conditions one that fails is enough, one that holds is not
+        ("T_DURING({seen}, INTERVAL('2026-11-05', '2026-11-06'))", False),
+        ("NOT T_DURING({seen}, INTERVAL('2026-11-05', '2026-11-06'))", True),
+        ("T_DURING({seen}, INTERVAL('2026-11-01', '2026-11-06'))", None),
+        ("T_INTERSECTS({seen}, INTERVAL('2026-10-01', '2026-10-02'))", False),
+        ("T_DISJOINT({seen}, INTERVAL('2026-10-01', '2026-10-02'))", True),
+        ("T_DISJOINT({seen}, INTERVAL('2026-11-05', '2026-11-06'))", None),
+        # an instant lies between two ends, or it is unknown
+        ("T_INTERSECTS(received_at, {seen})", None),
+        ("T_INTERSECTS(DATE('2026-10-01'), {seen})", None),
+    ],
+)
+def test_an_interval_that_lacks_an_end_decides_where_the_other_one_does(
+    text: str, expected: bool | None
+) -> None:
+    metadata = {"seen": ("timestamp", "2026-11-02T00:00:00Z")}
+    assert asked(text.format(seen=_SEEN), metadata, received_at=_AT) is expected
 
 
 @pytest.mark.parametrize(
