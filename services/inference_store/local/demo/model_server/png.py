@@ -49,12 +49,7 @@ def _read(encoded: bytes) -> GreyPicture:
     if len(raw) < size:
         raise NoPicture("a PNG that ends too early")
     lines = _lines(raw, width * channels, channels)
-    colours = min(channels, 3) if channels > 2 else 1
-    rows = [
-        [sum(line[at : at + colours]) / colours for at in range(0, len(line), channels)]
-        for line in lines
-    ]
-    return GreyPicture(width, height, rows)
+    return GreyPicture(width, height, [_greys(line, channels) for line in lines])
 
 
 def _greys(line: bytearray, channels: int) -> Sequence[float]:
