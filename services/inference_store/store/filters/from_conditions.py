@@ -17,6 +17,7 @@ from inference_store.store.metadata import METADATA_TYPES, TYPE_NAMES, MetadataC
 from inference_store.store.operators import Operator, Takes, like_expression
 
 from .facts import exact
+from .hints import column_of
 from .known import Known, KnownKey, UnknownKeys
 from .names import METADATA, OWN
 from .typed import Kind
@@ -169,6 +170,8 @@ def _refuse_pattern(asked: Asked, pattern: str) -> None:
 
 def _unknown(asked: Asked, near: Sequence[str]) -> UnknownKey:
     nearest = f"The nearest are {', '.join(near)}." if near else "None is spelt alike."
+    if column_of(Named(asked.key)) is not None:
+        nearest = f"Predictions are asked by the body's `prediction`, or in its `filter`. {nearest}"
     detail = f"The model has no metadata key {asked.key!r}. {nearest}"
     return UnknownKey(detail, faults=[Fault(f"{asked.path}.key", "unknown key", near)])
 

@@ -37,7 +37,7 @@ def with_hint(refusal: Hinted, node: Operation, checking: Checking) -> Hinted:
     sides = list(_sides(node))
     strange = next((each for each in sides if _is_strange(each, checking)), None)
     if isinstance(strange, Named) and not checking.inside:
-        column = _column(strange)
+        column = column_of(strange)
         if column is not None:
             return hinted(refusal, *_predicted(node, column))
     if strange is not None and any(_is_text(each, checking) for each in sides):
@@ -85,15 +85,15 @@ def _quoted(node: Node, checking: Checking) -> str | None:
     return to_text(Scalar(text))
 
 
-def _column(named: Named) -> str | None:
-    """The column that a name is with or without what stands before it."""
+def column_of(named: Named) -> str | None:
+    """The column of predictions that a name is, with or without what stands before it."""
     name = key_of(named).removeprefix("predictions.").removeprefix("prediction.")
     return name if name in PREDICTION_COLUMNS else None
 
 
 def _predicted(node: Operation, column: str) -> tuple[str, ...]:
     """The condition inside `prediction(…)`, and of the first prediction's property."""
-    names = {each.name: _column(each) for each in _sides(node) if isinstance(each, Named)}
+    names = {each.name: column_of(each) for each in _sides(node) if isinstance(each, Named)}
     columns = {name: found for name, found in names.items() if found is not None}
     inside = to_text(Operation("prediction", (_renamed(node, columns),)))
     if len(inside) > _LONGEST or len(columns) < len(names):

@@ -114,6 +114,12 @@ def test_an_unknown_key_names_the_nearest() -> None:
     assert caught.value.faults[0].known == ("frame_number",)
 
 
+@pytest.mark.parametrize("key", ["label", "prediction.score"])
+def test_a_column_of_predictions_is_no_key_and_the_condition_is_named(key: str) -> None:
+    with pytest.raises(UnknownKey, match=r"Predictions are asked by the body's `prediction`"):
+        metadata_node(_asked(key, "eq", 1), KNOWN)
+
+
 @pytest.mark.parametrize(("operator", "matches"), [("missing", True), ("eq", False)])
 def test_unknown_keys_can_be_empty(operator: str, matches: bool) -> None:
     value = None if operator == "missing" else 1
