@@ -1,6 +1,7 @@
 """Answers compressed as the request's Accept-Encoding allows.
 
-A stream is flushed piece by piece, so that its reader has each line as early as without.
+A stream is flushed piece by piece, so that a reader gets each line as early as it would without
+compression.
 """
 
 import asyncio
@@ -60,7 +61,7 @@ COMPRESSORS: Final[dict[str, type[Gzip] | type[Zstd]]] = {"gzip": Gzip, "zstd": 
 
 
 class Compression:
-    """ASGI: compresses answers of text for who accepts that."""
+    """ASGI: compresses text answers for clients that accept it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

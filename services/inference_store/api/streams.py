@@ -50,8 +50,8 @@ _Following = Callable[[str, int], Awaitable[ShownPage]]
 
 STREAMING: Final[dict[int | str, dict[str, Any]]] = {
     200: {
-        "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line, for who"
-        " has the right `export` as well.",
+        "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line, for"
+        " callers that also have the right `export`.",
         "content": {
             kind: {"schema": {"anyOf": [{"$ref": ref(kind)} for kind in LINES]}}
             for kind in _SPELLINGS

@@ -59,7 +59,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     include: Annotated[
         IncludeOfLink | None,
         Query(
-            description="What is shown beside it; may be repeated, or have several with commas."
+            description="What is shown beside it; repeat it, or separate names by commas."
             " Left out: `metadata`, `predictions`, and `urls` where the caller may read inputs.",
         ),
     ] = None,

@@ -58,7 +58,7 @@ class InferenceLink(Parameters):
     cursor: Cursor | None = None
     """`next` of the page before, of the same question."""
     include: IncludeOfLink = []
-    """What is shown beside the inference itself; may be repeated, or have several with commas."""
+    """What is shown beside the inference itself; repeat it, or separate names by commas."""
     metadata_as: MetadataAs = "list"
     """Metadata as a list of items as they came, or as an object of typed values by key."""
     fields: Fields | None = None

@@ -37,7 +37,7 @@ def _split_at_commas(names: Any) -> Any:
 IncludeOfLink: TypeAlias = Annotated[
     list[Include], BeforeValidator(_split_at_commas), Field(max_length=MOST_INCLUDED)
 ]
-"""What a link names beside the inferences; several with commas, or the parameter repeated."""
+"""What a link includes: names separated by commas, or the parameter repeated."""
 Sort: TypeAlias = Annotated[
     str,
     Field(
@@ -234,9 +234,8 @@ class InferenceQuery(Conditions):
     """A page of inferences."""
 
     sample: Sample | None = None
-    """So many of the matches at random, in random order, in the place of `sort` and `limit`. All
-    matches are read for it."""
-
+    """A random sample of the matches, in random order, instead of `sort` and `limit`. It reads all
+    matches."""
     sort: Sort = sort.NEWEST_FIRST
     """`received_at`, any other property or a metadata key; with `-` before it, descending.
     `inference.x` and `metadata.x` tell a property from a key, `x:string` takes a key's values of

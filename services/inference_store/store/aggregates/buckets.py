@@ -2,13 +2,12 @@
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
 _Unit: TypeAlias = Literal["second", "day", "month"]
-_MIDNIGHT: Final = {"hour": 0, "minute": 0, "second": 0, "microsecond": 0, "fold": 0}
 # A Monday: weeks begin there, and every span that no day is a multiple of.
 _ORIGIN: Final = date(2000, 1, 3)
 _DAY_SECONDS: Final = 86_400
@@ -86,20 +85,18 @@ def floor(width: Width, zone: ZoneInfo, at: datetime) -> datetime:
         case Width(3600, "second"):
             start = local.replace(minute=0, second=0, microsecond=0)
         case Width(count, "second"):
-            return _counted(
-                at, _midnight(local if _DAY_SECONDS % count == 0 else None, zone), count
-            )
+            origin = local.date() if _DAY_SECONDS % count == 0 else _ORIGIN
+            return _counted(at, _midnight(origin, zone), count)
         case Width(count, "day"):
-            start = _of_days(local, count)
+            start = _midnight(_first_of_days(local.date(), count), zone)
         case _:
-            start = _of_months(local, width.count)
+            start = _midnight(_first_of_months(local.date(), width.count), zone)
     return start.astimezone(UTC)
 
 
-def _midnight(local: datetime | None, zone: ZoneInfo) -> datetime:
-    """That of a day, the first of two where clocks go back over it; None: the origin's."""
-    day = local or datetime(_ORIGIN.year, _ORIGIN.month, _ORIGIN.day, tzinfo=zone)
-    return day.replace(**_MIDNIGHT)  # type: ignore[arg-type]
+def _midnight(day: date, zone: ZoneInfo) -> datetime:
+    """The first one, where clocks go back over it."""
+    return datetime.combine(day, time.min, zone)
 
 
 def _counted(at: datetime, origin: datetime, seconds: int) -> datetime:
@@ -108,16 +105,14 @@ def _counted(at: datetime, origin: datetime, seconds: int) -> datetime:
     return begin + (at - begin) // width * width
 
 
-def _of_days(local: datetime, count: int) -> datetime:
+def _first_of_days(day: date, count: int) -> date:
     origin = _ORIGIN.toordinal()
-    first = (local.toordinal() - origin) // count * count + origin
-    day = date.fromordinal(max(first, 1))
-    return local.replace(year=day.year, month=day.month, day=day.day, **_MIDNIGHT)  # type: ignore[arg-type]
+    return date.fromordinal(max((day.toordinal() - origin) // count * count + origin, 1))
 
 
-def _of_months(local: datetime, count: int) -> datetime:
-    year, month = divmod((local.year * 12 + local.month - 1) // count * count, 12)
-    return local.replace(year=max(year, 1), month=month + 1, day=1, **_MIDNIGHT)  # type: ignore[arg-type]
+def _first_of_months(day: date, count: int) -> date:
+    year, month = divmod((day.year * 12 + day.month - 1) // count * count, 12)
+    return date(max(year, 1), month + 1, 1)
 
 
 def following(width: Width, zone: ZoneInfo, start: datetime) -> datetime:

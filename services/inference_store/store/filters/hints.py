@@ -86,7 +86,7 @@ def _quoted(node: Node, checking: Checking) -> str | None:
 
 
 def column_of(named: Named) -> str | None:
-    """The column of predictions that a name is, with or without what stands before it."""
+    """The column of predictions that a name refers to, with or without `prediction.` before it."""
     name = key_of(named).removeprefix("predictions.").removeprefix("prediction.")
     return name if name in PREDICTION_COLUMNS else None
 
