@@ -15,6 +15,8 @@ from tests.polling import until
 # all that a test has before its client reads on.
 _BUFFER_BYTES = 64 * 1024
 _LOOPBACK = "127.0.0.1"
+# Compressed, all that a test has would fit into these buffers.
+_UNCOMPRESSED = {"Accept-Encoding": "identity"}
 
 
 class _Server(uvicorn.Server):
@@ -25,7 +27,7 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the app, over TCP with small buffers."""
+    """A client of the app, over TCP with small buffers; answers are not compressed."""
     config = uvicorn.Config(app, log_level="critical", lifespan="off")
     server = _Server(config)
     listener = _listener()
@@ -40,7 +42,9 @@ async def served(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     )
     address = f"http://{_LOOPBACK}:{listener.getsockname()[1]}"
     try:
-        async with httpx.AsyncClient(base_url=address, timeout=120, transport=small) as client:
+        async with httpx.AsyncClient(
+            base_url=address, headers=_UNCOMPRESSED, timeout=120, transport=small
+        ) as client:
             yield client
     finally:
         server.should_exit = server.force_exit = True
