@@ -5,7 +5,7 @@ import asyncio
 import grpc
 import structlog
 
-from inference_store.store.serving import Connections
+from inference_store.store.serving import Connections, PortTaken
 from inference_store.store.settings import ProxySettings
 
 from .capture import Captures
@@ -36,7 +36,7 @@ class GrpcPort:
         self._server: grpc.aio.Server | None = None
 
     async def start(self) -> None:
-        """Open the port. Raises OSError where it is taken."""
+        """Open the port. Raises PortTaken."""
         if not self._upstreams:
             return
         settings = self._settings
@@ -51,15 +51,20 @@ class GrpcPort:
             most_calls=settings.proxy_grpc_calls,
             most_connections=self._connections.most,
         )
-        address = f"{settings.proxy_host}:{settings.proxy_grpc_port}"
-        try:
-            port = self._listen(address)
-        except RuntimeError as exc:
-            raise OSError(f"gRPC cannot listen on {address}: {exc}") from None
+        port = self._listen(f"{settings.proxy_host}:{settings.proxy_grpc_port}")
         await self._server.start()
         _log.info("proxy open to gRPC", action="proxy_grpc_listening", port=port)
 
     def _listen(self, address: str) -> int:
+        try:
+            return self._bound(address)
+        except RuntimeError:  # gRPC writes its reason to stderr, and says here that there is one
+            raise PortTaken(
+                f"cannot listen on {address} for gRPC."
+                " Change INFERENCE_STORE_PROXY_HOST and INFERENCE_STORE_PROXY_GRPC_PORT."
+            ) from None
+
+    def _bound(self, address: str) -> int:
         assert self._server is not None
         certificate = self._settings.proxy_tls_certificate_file
         key = self._settings.proxy_tls_key_file
