@@ -11,7 +11,7 @@ import pytest
 
 from inference_store.proxy.capture.ids import ID_HEADER
 from tests.proxy_process import Proxy
-from tests.upstreams.asking import WAYS, Asked, arrivals, by_socket
+from tests.upstreams.asking import WAYS, Asked, arrivals, by_half_closed, by_socket
 from tests.upstreams.compare import HOP_BY_HOP, differences
 from tests.upstreams.huggingface import HuggingFace
 from tests.upstreams.kserve import KServe
@@ -68,6 +68,22 @@ async def test_triton(triton: Triton, before_triton: Proxy, way: str) -> None:
 async def test_kserve(kserve: KServe, before_kserve: Proxy, way: str) -> None:
     refused = requests.REFUSED | {"index"}
     assert await differing(way, kserve.http, before_kserve, requests.KSERVE, refused) == {}
+
+
+async def test_a_caller_that_closes_its_half(
+    mlserver: MLServer, before_mlserver: Proxy, kserve: KServe, before_kserve: Proxy
+) -> None:
+    """It says nothing more behind its request (`shutdown(SHUT_WR)`), and reads on. The servers
+    themselves answer it as a rule, and sometimes do not."""
+    pairs = (
+        (mlserver, before_mlserver, requests.MLSERVER),
+        (kserve, before_kserve, requests.KSERVE),
+    )
+    for server, proxy, asked in pairs:
+        for name, each in asked.items():
+            whole = await by_socket(server.http, to_models(each))
+            half = await by_half_closed(proxy.http, to_models(each))
+            assert differences(whole, half, besides=OURS) == [], name
 
 
 async def test_chariot(chariot_engine: ChariotEngine, before_chariot: Proxy, way: str) -> None:
