@@ -32,6 +32,10 @@ def _as_php(value: Any) -> bytes:
     return json.dumps(value).replace("/", "\\/").encode()
 
 
+def _as_dotnet(value: Any) -> bytes:
+    return json.dumps(value).replace("+", "\\u002B").encode()
+
+
 def _as_python(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
@@ -176,7 +180,10 @@ def test_any_request_is_rebuilt(name: str, data: st.DataObject) -> None:
 
 NUMBERS = [at / 8 for at in range(LARGE // 8)]
 TEXT = "What a day; caf\u00e9s / bars. " * (LARGE // 20)
-CODED = base64.b64encode(IMAGE * (LARGE // len(IMAGE))).decode()
+LARGE_IMAGE = IMAGE + bytes(range(256)) * (LARGE // 256)
+"""Its base64 has each character that there is."""
+CODED = base64.b64encode(LARGE_IMAGE).decode()
+LINES = base64.encodebytes(LARGE_IMAGE).decode()
 PACKED = struct.pack(f"<{len(NUMBERS)}f", *NUMBERS)
 CHAT = [
     {"role": "system", "content": TEXT},
@@ -216,6 +223,14 @@ LARGE_REQUESTS = {
     ),
     "an input that is an object": Asked("chariot-v2", "/infer", [_indented({"input": CHAT})]),
     "base64 as PHP writes it": _of_v2([json_tensor("a", "BYTES", [CODED])], _as_php, VISION),
+    "base64 as .NET writes it": _of_v2([json_tensor("a", "BYTES", [CODED])], _as_dotnet, VISION),
+    "base64 in lines": _of_v2([json_tensor("a", "BYTES", [LINES])], _as_python, VISION),
+    "base64 in lines, as MIME has it": _of_v2(
+        [json_tensor("a", "BYTES", [LINES.replace("\n", "\r\n")])], orjson.dumps, VISION
+    ),
+    "base64 in lines, as PHP writes it": _of_v2(
+        [json_tensor("a", "BYTES", [LINES])], _as_php, VISION
+    ),
 }
 
 

@@ -4,10 +4,12 @@
 
 A message is a REST body without its content coding, or one message of gRPC. A part is a text,
 `{"base64": "…"}`, or the place of a datum: `{"data": <batch index>, "as": "bytes"}`, where
-`as` is one of FORMS: `bytes`, `base64`, `base64url` (unpadded), `json`, `ascii` (inside a JSON
-string), the last three with `\\/` for `/` as well: `base64_slashes`, … Of a part of a datum it has
-`from` and `to`, and `read`, one of READINGS: what the bytes there become before they are written
-in the form. `messages` is null where the data could not be told from the rest, and `why` says so.
+`as` is one of FORMS: `bytes`, `base64`, `base64url` (unpadded), `base64_lines`,
+`base64_mime_lines` (76 characters each, `\\n` or `\\r\\n` between them), `json`, `ascii` (inside a
+JSON string), all but `bytes` and `base64url` with `\\/` for `/` as well: `base64_slashes`, …, and
+`base64_plus`, with `\\u002B` for `+`. Of a part of a datum it has `from` and `to`, and `read`, one
+of READINGS: what the bytes there become before they are written in the form. `messages` is null
+where the data could not be told from the rest, and `why` says so.
 
 Of a batch all of this is stored with the first inference, except what belongs to another one (its
 metadata, its id in a stream): that is in the `parts` of the other one's request, and

@@ -1,7 +1,7 @@
 """How a datum may stand in a request, and how bytes of a request may stand in a datum."""
 
 import json
-from base64 import b64decode, b64encode, urlsafe_b64encode
+from base64 import b64decode, b64encode, encodebytes, urlsafe_b64encode
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, TypeAlias
@@ -15,6 +15,12 @@ Form: TypeAlias = Callable[[bytes], bytes | None]
 def _base64(data: bytes) -> bytes:
     """Without its padding, which may be absent and otherwise stays in the rest."""
     return b64encode(data).rstrip(b"=")
+
+
+def _in_lines(end: bytes, data: bytes) -> bytes | None:
+    """Base64 in lines of 76, each but the last with this end; None where there is one line."""
+    written = encodebytes(data).rstrip(b"\n=")
+    return written.replace(b"\n", end) if b"\n" in written else None
 
 
 def _escaped(data: bytes, *, ascii_only: bool) -> bytes | None:
@@ -32,6 +38,14 @@ def _with_slashes(form: Form, data: bytes) -> bytes | None:
     return written.replace(b"/", b"\\/") if written and b"/" in written else None
 
 
+def _with_plus_escaped(data: bytes) -> bytes | None:
+    """Base64 with `\\u002B` for `+`, as .NET writes strings; None where there is no `+`."""
+    written = _base64(data)
+    return written.replace(b"+", rb"\u002B") if b"+" in written else None
+
+
+_lines: Final[Form] = partial(_in_lines, rb"\n")
+_mime_lines: Final[Form] = partial(_in_lines, rb"\r\n")
 _json: Final[Form] = partial(_escaped, ascii_only=False)
 _ascii: Final[Form] = partial(_escaped, ascii_only=True)
 FORMS: Final[Mapping[str, Form]] = {
@@ -40,9 +54,14 @@ FORMS: Final[Mapping[str, Form]] = {
     "bytes": lambda data: data,
     "json": _json,
     "ascii": _ascii,
+    "base64_plus": _with_plus_escaped,
     "base64_slashes": partial(_with_slashes, _base64),
     "json_slashes": partial(_with_slashes, _json),
     "ascii_slashes": partial(_with_slashes, _ascii),
+    "base64_lines": _lines,
+    "base64_mime_lines": _mime_lines,
+    "base64_lines_slashes": partial(_with_slashes, _lines),
+    "base64_mime_lines_slashes": partial(_with_slashes, _mime_lines),
 }
 """From a datum to a request, tried in this order."""
 
