@@ -10,7 +10,7 @@ from inference_store.store.settings import ProxySettings
 
 from .capture import Captures
 from .configuration import Configuration, UpstreamEntry
-from .grpc import Onward, channel, server
+from .grpc import Calls, Onward, channel, server
 from .routing import Routing
 
 _log = structlog.get_logger()
@@ -25,9 +25,12 @@ class GrpcPort:
         configuration: Configuration,
         routing: Routing,
         captures: Captures,
+        *,
         connections: Connections,
+        calls: Calls,
     ) -> None:
         self._connections = connections
+        self._calls = calls
         self._settings = settings
         self._routing = routing
         self._captures = captures
@@ -48,7 +51,7 @@ class GrpcPort:
             self._captures,
             by_model=len(self._upstreams) > 1,
             message_bytes=settings.proxy_grpc_message_bytes,
-            most_calls=settings.proxy_grpc_calls,
+            calls=self._calls,
             most_connections=self._connections.most,
         )
         port = self._listen(f"{settings.proxy_host}:{settings.proxy_grpc_port}")

@@ -19,6 +19,7 @@ from inference_store.store.settings import ProxySettings, UpstreamSettings
 
 from .capture import Captures
 from .configuration import Configuration, configuration_of, configuration_of_one
+from .grpc import Calls
 from .grpc_port import GrpcPort
 from .omi_bridge import bridged
 from .paths import PathPrefixes
@@ -42,8 +43,13 @@ async def serve(settings: ProxySettings) -> None:
     configuration = configured(settings)
     heartbeat = Heartbeat()
     captures = Captures(settings)
-    ports = _Ports(connections_of(settings, "proxy", shares=_OPEN_FILES))
-    checks = {"ports": ports.why_closed, "connections": ports.connections.why_full}
+    connections = connections_of(settings, "proxy", shares=_OPEN_FILES)
+    ports = _Ports(connections, Calls(settings.proxy_grpc_calls))
+    checks = {
+        "ports": ports.why_closed,
+        "connections": connections.why_full,
+        "gRPC calls": ports.calls.why_full,
+    }
     admin = AdminApp("proxy", checks, heartbeat, spares=captures.waits, metrics=captures.metrics)
     ended: float | None = None
     try:
@@ -63,8 +69,9 @@ async def serve(settings: ProxySettings) -> None:
 class _Ports:
     """Whether calls are taken: ready only while they are."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, calls: Calls) -> None:
         self.connections = connections
+        self.calls = calls
         self.rest: Server | None = None
 
     async def why_closed(self) -> str | None:
@@ -97,7 +104,14 @@ async def _serve(
     routing = Routing(configuration, prefixes)
     upstreams = Upstreams(configuration.upstreams)
     grace = settings.proxy_grace_seconds * _CALLS_SHARE
-    grpc = GrpcPort(settings, configuration, routing, captures, ports.connections)
+    grpc = GrpcPort(
+        settings,
+        configuration,
+        routing,
+        captures,
+        connections=ports.connections,
+        calls=ports.calls,
+    )
     stripping = Stripping(settings.proxy_strip_bytes)
     app = Forwarding(routing, upstreams, captures.begin, stripping)
     rest = _rest(settings, app, grace, ports.connections)

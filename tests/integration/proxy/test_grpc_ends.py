@@ -10,6 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
+from inference_store.proxy.grpc import Calls
 from inference_store.store.metrics import SHOWN
 from tests.integration.proxy.grpc_upstream import (
     INFER,
@@ -21,6 +22,7 @@ from tests.integration.proxy.grpc_upstream import (
     stream,
     unary,
 )
+from tests.polling import until
 
 SECONDS = 120
 
@@ -158,7 +160,7 @@ async def test_calls_beyond_the_most_are_refused_and_counted(path: str) -> None:
         async for asked in _asked(context):
             await context.write(asked)
 
-    async with line(most_calls=1) as started, asyncio.timeout(SECONDS):
+    async with line(calls=(calls := Calls(1))) as started, asyncio.timeout(SECONDS):
         started.upstream.behaviours |= {INFER: echo, STREAM: echo}
         waiting = open_stream(started.proxied, path)
         before, refused = _refused(), await unary(started.proxied, INFER, b"x")
@@ -168,6 +170,7 @@ async def test_calls_beyond_the_most_are_refused_and_counted(path: str) -> None:
             before, refused = _refused(), await unary(started.proxied, INFER, b"x")
         assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert "as many calls" in (refused.details or "")
+        assert "all 1 gRPC calls are taken" in (await calls.why_full() or "")
         assert _refused() == before + 1
         await waiting.write(b"y")
         await waiting.done_writing()
@@ -175,6 +178,7 @@ async def test_calls_beyond_the_most_are_refused_and_counted(path: str) -> None:
         assert await _rest(waiting) is grpc.StatusCode.OK
         while (await unary(started.proxied, INFER, b"x")).code is not grpc.StatusCode.OK:
             pass
+        await until(calls.why_full, lambda reason: reason is None)
 
 
 async def _asked(context: Any) -> AsyncIterator[bytes]:

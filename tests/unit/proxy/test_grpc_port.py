@@ -7,6 +7,7 @@ import pytest
 
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
+from inference_store.proxy.grpc import Calls
 from inference_store.proxy.grpc_port import GrpcPort
 from inference_store.proxy.routing import Routing
 from inference_store.store.serving import Connections, PortTaken
@@ -23,7 +24,10 @@ async def test_a_port_that_is_taken_is_named_with_its_settings() -> None:
             ProxySettings, proxy_upstream_grpc="127.0.0.1:1", proxy_grpc_port=taken
         )
         connections = Connections("proxy", 10, 10)
-        port = GrpcPort(settings, configuration, Routing(configuration), nobody, connections)
+        routing = Routing(configuration)
+        port = GrpcPort(
+            settings, configuration, routing, nobody, connections=connections, calls=Calls()
+        )
         try:
             with pytest.raises(PortTaken) as refused:
                 await port.start()

@@ -1,14 +1,12 @@
 """The server that stands in front: every method of every service is there."""
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
 
-from inference_store.store.metrics import REFUSED_CALLS
-
+from .calls import MOST_CALLS, Calls
 from .channels import MESSAGE_BYTES, options
 from .forwarding import Forwarding
 from .methods import METHODS, UNKNOWN, Method
@@ -16,7 +14,6 @@ from .onward import Route
 from .seen import Captures
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[bytes, bytes]"
-MOST_CALLS: Final = 4096
 # What callers may do to keep a connection alive is between them and the upstream.
 _PINGS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
@@ -34,30 +31,16 @@ _ALONE: Final = (("grpc.so_reuseport", 0),)
 class _EveryMethod(grpc.GenericRpcHandler):
     """A handler for whatever is called; no serializers: messages are bytes."""
 
-    def __init__(self, forwarding: Forwarding, most_calls: int) -> None:
+    def __init__(self, forwarding: Forwarding, calls: Calls) -> None:
         self._forwarding = forwarding
-        self._most = most_calls
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._calls = calls
         self._known = {path: self._handler(path, method) for path, method in METHODS.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Handler:
         path = handler_call_details.method
-        if not self._takes_another():
-            REFUSED_CALLS.inc()
+        if not self._calls.take():
             return _REFUSING
         return self._known.get(path) or self._handler(path, UNKNOWN)
-
-    def _takes_another(self) -> bool:
-        """Whether there is room for a call; asked in the task of that call, before anything that
-        it sends is read. What is counted and what is refused are told apart only here: the
-        server's own limit refuses without a word."""
-        task = asyncio.current_task()
-        if len(self._under_way) >= self._most:
-            return False
-        if task is not None:
-            self._under_way.add(task)
-            task.add_done_callback(self._under_way.discard)
-        return True
 
     def _handler(self, path: str, method: Method) -> Handler:
         if method.unary:
@@ -86,7 +69,7 @@ def server(
     *,
     by_model: bool,
     message_bytes: int = MESSAGE_BYTES,
-    most_calls: int = MOST_CALLS,
+    calls: Calls | None = None,
     most_connections: int = MOST_CALLS,
     compression: grpc.Compression | None = None,
 ) -> grpc.aio.Server:
@@ -94,11 +77,11 @@ def server(
 
     `most_connections` at once: others are closed. `by_model`: a stream's first message is waited
     for, as it says where the stream goes; not where
-    there is one upstream only. `most_calls` at once: more are refused with RESOURCE_EXHAUSTED.
+    there is one upstream only. `calls` that find no room are refused with RESOURCE_EXHAUSTED.
     `compression` of answers: gRPC does not say what the upstream's was.
     """
     return grpc.aio.server(
-        handlers=(_EveryMethod(Forwarding(route, captures, by_model=by_model), most_calls),),
+        handlers=(_EveryMethod(Forwarding(route, captures, by_model=by_model), calls or Calls()),),
         options=(
             *options(message_bytes),
             *_PINGS,
