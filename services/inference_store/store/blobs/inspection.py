@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 import urllib3
 from minio import Minio
 from minio.error import InvalidResponseError, S3Error, ServerError
+from minio.helpers import check_bucket_name
 from minio.objectlockconfig import YEARS
 
 from inference_store.store.errors import BlobsAway
@@ -20,6 +21,8 @@ _UNKNOWN = {"NotImplemented", "MethodNotAllowed"}
 _DENIED = "AccessDenied"
 NOT_S3 = "NotS3"
 """The code, ours, of an answer that is none of S3's."""
+NO_NAME = "InvalidBucketName"
+"""S3's code of a name that no bucket can have; the client asks no server about one."""
 _AWAY = (*(S3Error, ServerError, InvalidResponseError), *(urllib3.exceptions.HTTPError, OSError))
 
 
@@ -46,6 +49,7 @@ class BucketState:
 
 def look_at(settings: BlobSettings, bucket: str) -> BucketState:
     """A bucket as it is; blocks. Raises BucketTrouble and BlobsAway."""
+    _check_name(bucket)
     client = minio_client(settings, settings.s3_endpoint)
     try:
         # A list, not a question whether it is there: only its answer says what is wrong.
@@ -59,6 +63,13 @@ def look_at(settings: BlobSettings, bucket: str) -> BucketState:
         raise BucketTrouble(NOT_S3, without_secrets(str(error))) from None
     except (*_AWAY, ValueError) as error:
         raise BlobsAway(without_secrets(str(error))) from None
+
+
+def _check_name(bucket: str) -> None:
+    try:
+        check_bucket_name(bucket)
+    except ValueError as error:
+        raise BucketTrouble(NO_NAME, str(error)) from None
 
 
 def _versioning(client: Minio, bucket: str, missing: list[str]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 
 from inference_store.store.blobs.inspection import (
+    NO_NAME,
     NOT_S3,
     BucketState,
     BucketTrouble,
@@ -21,6 +22,11 @@ _TROUBLES = {
     "NoSuchBucket": (
         "there is no such bucket",
         "Create it, or mend INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+    ),
+    NO_NAME: (
+        "no bucket can have this name",
+        "Write the name alone, such as my-bucket, in INFERENCE_STORE_S3_BUCKET and"
+        " INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
     ),
     "InvalidAccessKeyId": ("the access key is not known", _KEYS),
     "SignatureDoesNotMatch": ("the secret key is wrong", _KEYS),

@@ -99,3 +99,11 @@ def test_what_is_no_s3_is_said_to_be_none(body: bytes) -> None:
         finding = looked(s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b" * 16)
     assert "what answers is no S3 server" in finding.seen
     assert "INFERENCE_STORE_S3_ENDPOINT" in finding.remedy
+
+
+@pytest.mark.parametrize("name", ["s3://there", "a/b", "Bad_Bucket!", "ab", "10.0.0.1"])
+def test_a_name_that_no_bucket_can_have_is_not_a_server_that_is_away(name: str) -> None:
+    finding = looked(s3_endpoint="http://127.0.0.1:1", s3_bucket=name)
+    assert finding.state is State.FAILED
+    assert finding.seen.startswith(f"{name}: no bucket can have this name (InvalidBucketName")
+    assert "INFERENCE_STORE_S3_BUCKET" in finding.remedy
