@@ -129,6 +129,16 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path, monkeypatch: pytest.M
             {"CERTIFICATE_HEAD_LOCK_DAYS": "1y"},
             "; write days as a plain number, such as 365 (the default).",
         ),
+        (
+            {"RETENTION_INTERVAL_SECONDS": "inf"},
+            "be a finite number; write seconds as a plain number, such as 300 (5 minutes, the"
+            " default).",
+        ),
+        (
+            {"RECONCILE_GRACE_SECONDS": "inf"},
+            "be a finite number; write seconds as a plain number, such as 86400 (1 day, the"
+            " default).",
+        ),
     ],
 )
 def test_a_duration_says_its_unit_with_an_example(

@@ -50,7 +50,7 @@ class ApiSettings(
     """Most queries one process runs at once; unset: 6 for each 10 of `POSTGRES_POOL_SIZE`."""
     queries_at_once_per_caller: Count | None = None
     """Most of these that are one caller's; unset: half of them."""
-    query_wait_seconds: Annotated[float, Field(ge=0)] = 2.0
+    query_wait_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
     """How long a query waits for its turn before it is refused."""
     streams_at_once: Count = 32
     """Most streams one process sends at once; one caller has at most half of them."""
@@ -58,7 +58,7 @@ class ApiSettings(
     """`off`: `urls` name the api's own routes, and blobs are read only through the api."""
     presigned_url_seconds: Annotated[int, Field(gt=0, le=7 * 24 * 3600)] = 900
     """How long a presigned link works."""
-    policy_grace_seconds: Annotated[float, Field(ge=0)] = 3600.0
+    policy_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3600.0
     """How long a retention policy that would delete something stored waits before it begins."""
     policy_preview_seconds: Seconds = 10.0
     """How long is looked for what a policy would delete; beyond it the answer is `partial`."""

@@ -16,7 +16,7 @@ from .faults import PREFIX, about, refusal, said, told
 from .secret_files import SecretFiles
 
 __all__ = ["PREFIX", "Count", "Group", "Port", "Seconds"]
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 

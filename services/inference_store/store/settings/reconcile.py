@@ -14,5 +14,5 @@ class ReconcileSettings(Group):
     """`daily`: the retention service compares the bucket with the index once a day."""
     reconcile_prefixes: str = "captures"
     """Where nothing lies but inferences' blobs: prefixes, or `s3://bucket/prefix`, by commas."""
-    reconcile_grace_seconds: Annotated[float, Field(ge=0)] = 24 * 3600.0
+    reconcile_grace_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 24 * 3600.0
     """How much older than what the ingesters have read an object must be to count as an orphan."""
