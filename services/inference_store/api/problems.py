@@ -250,8 +250,8 @@ def refusal_of(exc: Exception) -> StoreError:
         return exc
     if isinstance(exc, (Overloaded, PoolTimeout)):
         return errors.Busy(_BUSY[type(exc)])
-    if isinstance(exc, OutOfTime) or "canceling statement due to statement timeout" in str(exc):
-        return errors.QueryTimeout("The query took too long: narrow its time window.")
+    if (detail := _out_of_time(exc)) is not None:
+        return errors.QueryTimeout(detail)
     if isinstance(exc, BlobsAway):
         return errors.Unavailable(f"The object store is away: {exc}.")
     if isinstance(exc, OSError) or is_trouble(exc):
@@ -259,3 +259,13 @@ def refusal_of(exc: Exception) -> StoreError:
         return errors.Unavailable("Postgres is away, or is not taking requests.")
     _log.error("a request failed", action="request_failed", exc_info=exc)
     return StoreError("Something went wrong here, and was logged.")
+
+
+def _out_of_time(exc: Exception) -> str | None:
+    """What is said of an error of time; None: it is another."""
+    if isinstance(exc, OutOfTime):
+        return "The query took too long: narrow its time window."
+    if "canceling statement due to statement timeout" in str(exc):
+        # A look-up, a list or a change: most have nothing to narrow.
+        return "Postgres took too long. Send the request again."
+    return None

@@ -3,9 +3,11 @@
 import json
 
 import pytest
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from inference_store.api.problems import problem, refusal_of
+from inference_store.store.errors import QueryTimeout
 from inference_store.store.metrics import REFUSED
 from inference_store.store.queries.bounded import OutOfTime, Overloaded
 
@@ -26,6 +28,14 @@ def test_errors_of_load_and_of_time_are_told_apart(error: Exception, kind: str) 
     assert int(answer.headers["Retry-After"]) > 0
     # narrowing a question that did not run helps nobody
     assert ("narrow" in body["detail"]) == (kind == "query-timeout")
+
+
+def test_a_look_up_that_took_too_long_is_not_told_to_narrow_its_window() -> None:
+    error = DBAPIError("SELECT", {}, Exception("canceling statement due to statement timeout"))
+    refused = refusal_of(error)
+    assert isinstance(refused, QueryTimeout)
+    assert "narrow" not in refused.detail
+    assert "again" in refused.detail
 
 
 def test_who_is_turned_away_for_load_is_counted() -> None:

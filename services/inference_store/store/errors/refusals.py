@@ -241,7 +241,7 @@ class NotKept(StoreError):
 
 
 class QueryTimeout(StoreError):
-    """The query took longer than allowed; the detail says what to narrow."""
+    """It took longer than allowed; the detail says what to narrow, or to send it again."""
 
     status = 503
     type = "query-timeout"
