@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
 ANY: Final = "*/*"
 BYTES: Final = "application/octet-stream"
 CODINGS: Final = ("zstd", "gzip")

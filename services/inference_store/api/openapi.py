@@ -9,6 +9,7 @@ from pydantic.json_schema import models_json_schema
 from inference_store.store.settings import AccessSettings
 
 from .access.needs import EXTENSION, Over, needs_of
+from .negotiation import NDJSON
 from .problems import Problem
 from .schemas.inferences import LINES
 
@@ -77,4 +78,7 @@ def _described(operation: dict[str, Any]) -> str:
     needed = needs_of(operation)
     right = needed.right.value
     rights = "`read`" if right == "read" else f"`read` and `{right}`"
-    return f"{operation.get('description', '')}\n\nNeeds {rights} over {_OVER[needed.over]}."
+    streams = NDJSON in operation["responses"].get("200", {}).get("content", {})
+    also = " A stream needs `export` as well, over each model that it reads." if streams else ""
+    told = f"Needs {rights} over {_OVER[needed.over]}.{also}"
+    return f"{operation.get('description', '')}\n\n{told}"

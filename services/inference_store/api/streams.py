@@ -26,13 +26,13 @@ from .access import Access
 from .answer import Answer, encoded
 from .dependencies import querying
 from .inference_pages import ShownPage
+from .negotiation import NDJSON
 from .openapi import ref
 from .problems import body_of, refusal_of
 from .schemas.inferences import LINES
 from .schemas.questions import InferenceQuery
 from .turns import Turns
 
-NDJSON: Final = "application/x-ndjson"
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _PAGE = 1000
 _MOST_OF_A_PAGE: Final = 1000  # what a `limit` may be

@@ -1,4 +1,4 @@
-"""The templates of paths are those that the OpenAPI tells."""
+"""The templates of paths are those that the OpenAPI tells; what it tells of streams."""
 
 from inference_store.api.access import GuardedRoute
 from inference_store.api.app import create_app
@@ -43,3 +43,21 @@ def test_apps_share_their_routes() -> None:
     guarded = [route for route in one if isinstance(route, GuardedRoute)]
     assert len(guarded) > 75
     assert shared == {id(route) for route in guarded}
+
+
+def test_a_route_that_streams_says_that_it_needs_the_right_export() -> None:
+    settings = ApiSettings.model_validate(_SETTINGS | {"auth": "off"})
+    engine = create_engine(settings.postgres_dsn.get_secret_value())
+    with Blobs(settings) as blobs:
+        told = create_app(settings, engine, blobs).openapi()["paths"]
+    streaming = {
+        (path, method)
+        for path, item in told.items()
+        for method, operation in item.items()
+        if "A stream needs `export` as well" in operation["description"]
+    }
+    assert streaming == {
+        ("/v1/models/{model_id}/inferences", "get"),
+        ("/v1/models/{model_id}/inferences/query", "post"),
+        ("/v1/inferences/query", "post"),
+    }
