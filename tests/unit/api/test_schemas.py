@@ -6,6 +6,7 @@ import pytest
 
 from inference_store.api.chosen import Chosen
 from inference_store.api.schemas.chosen_fields import FIELD_PATTERN, FIELDS, PARTS
+from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import InferenceQuery, MetadataCondition
 from inference_store.store.errors import Invalid
 from inference_store.store.operators import OPERATORS
@@ -36,3 +37,18 @@ def test_a_sort_matches_its_pattern(sort: str) -> None:
     schema = InferenceQuery.model_json_schema()["properties"]["sort"]
     assert re.search(schema["pattern"], sort)
     assert InferenceQuery(sort=sort).sort == sort
+
+
+@pytest.mark.parametrize(
+    ("given", "fields"),
+    [
+        (["inference_id,uid"], ["inference_id", "uid"]),
+        (["inference_id, metadata.a", "top_label"], ["inference_id", "metadata.a", "top_label"]),
+        (["metadata.a,metadata.b,uid"], ["metadata.a", "metadata.b", "uid"]),
+        (["metadata.a,b"], ["metadata.a,b"]),
+        (["metadata.a,b, uid"], ["metadata.a,b", "uid"]),
+        (["uid,nothing"], ["uid", "nothing"]),
+    ],
+)
+def test_fields_of_a_link_are_split_at_commas(given: list[str], fields: list[str]) -> None:
+    assert InferenceLink(fields=given).fields == fields

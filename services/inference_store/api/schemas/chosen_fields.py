@@ -1,7 +1,7 @@
 """The names that `fields` may have."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from .inferences import ShownInference, ShownPrediction, Urls
 
@@ -21,3 +21,21 @@ def _pattern() -> str:
 
 FIELD_PATTERN: Final = _pattern()
 """The same as a regular expression of ECMA 262, for the OpenAPI."""
+
+
+def split_fields(names: Any) -> Any:
+    """`a,b` in a link as `a` and `b`; a comma before what is no field belongs to a metadata key."""
+    if not isinstance(names, list):
+        return names
+    return [part for name in names for part in _parts(str(name))]
+
+
+def _parts(name: str) -> list[str]:
+    first, *others = name.split(",")
+    parts = [first]
+    for other in others:
+        if parts[-1].startswith("metadata.") and not re.search(FIELD_PATTERN, other.strip()):
+            parts[-1] += f",{other}"
+        else:
+            parts.append(other.strip())
+    return parts

@@ -2,13 +2,14 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.store.documented import field_docs
 from inference_store.store.queries.sort import NEWEST_FIRST
 
+from .chosen_fields import split_fields
 from .fields import Instant, ShortText
 from .questions import Cursor, Fields, IncludeOfLink, InferenceQuery, Sort, Window
 
@@ -61,8 +62,8 @@ class InferenceLink(Parameters):
     """What is shown beside the inference itself; repeat it, or separate names by commas."""
     metadata_as: MetadataAs = "list"
     """Metadata as a list of items as they came, or as an object of typed values by key."""
-    fields: Fields | None = None
-    """The fields that come back, and no others; may be repeated."""
+    fields: Annotated[Fields, BeforeValidator(split_fields)] | None = None
+    """The fields that come back, and no others; repeat it, or separate names by commas."""
     timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS."""
 
