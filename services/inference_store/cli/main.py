@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -58,7 +59,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known, rest = parser.parse_known_args(arguments)
     chosen: str = known.command
     run, module = _imported(chosen)
-    return run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
+    try:
+        ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who read has enough, such as `| head`; what is left must not be written at the end either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return ended
 
 
 def _imported(name: str) -> tuple[Callable[..., int], ModuleType]:

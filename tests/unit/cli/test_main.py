@@ -1,6 +1,9 @@
 """`inference-store <command>` imports a command's parts, and nothing else of them happens."""
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 
@@ -35,3 +38,12 @@ def test_help_lists_a_services_settings(capsys: pytest.CaptureFixture[str]) -> N
         main(["proxy", "--help"])
     assert end.value.code == 0
     assert "  INFERENCE_STORE_PROXY_PORT (default: 8090)\n" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_enough_ends_a_command_without_a_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "inference_store.cli.main", "completion", "bash"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, "")
