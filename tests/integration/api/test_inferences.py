@@ -51,6 +51,19 @@ async def test_the_reference_systems_filter(client: httpx.AsyncClient, engine: A
     }
 
 
+async def test_ids_of_a_question_are_those_of_paths(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    """An erasure and a hold take `uid:<uuid>` under the same name: a query shows what they do."""
+    await store(engine, *_made())
+    uid = (await client.get("/v1/models/model/inferences/id-3")).json()["uid"]
+    assert await _ids(client, inference_ids=[f"uid:{uid.upper()}"]) == ["id-3"]
+    assert await _ids(client, inference_ids=["id-7", f"uid:{uid}", "id-none"]) == ["id-7", "id-3"]
+    refused = await client.post(_QUERY, json={"inference_ids": ["uid:xyz"]})
+    assert refused.status_code == 422
+    assert [fault["path"] for fault in refused.json()["errors"]] == ["inference_ids"]
+
+
 async def test_numbers_are_exact(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
     values = ["0.1", "0.1000000000000000055511151231257827", "98765432109876543210", "1e300"]
     made = [Made(v, at(n), [("x", "float", v)]) for n, v in enumerate(values)]

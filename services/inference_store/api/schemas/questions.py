@@ -175,7 +175,7 @@ class Conditions(Body):
     received_at: Window | None = None
     """When the request came in."""
     inference_ids: Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None = None
-    """Ids or aliases, of which the inference has one."""
+    """Ids, aliases or `uid:<uuid>`, of which the inference has one."""
     data_hash: (
         ShortText | Annotated[list[ShortText], Field(min_length=1, max_length=1000)] | None
     ) = None

@@ -23,6 +23,7 @@ from .names import METADATA, OWN
 from .typed import Kind
 
 _CAPS: Final = MetadataCaps()
+_UID: Final = "uid:"
 # What a text may be compared as where no type was named, in order of preference.
 _TEXT_MEANS: Final[tuple[Kind, ...]] = ("string", "timestamp", "number", "bool")
 _TYPE_OF: Final[Mapping[Kind, str]] = {
@@ -199,6 +200,19 @@ def one_of(name: str, texts: Sequence[str], path: str) -> Node:
     place = Place(path)
     items = Listed(tuple(Scalar(text, at=place) for text in texts), at=place)
     return Operation("in", (Named(OWN + name, at=place), items), at=place)
+
+
+def of_ids(ids: Sequence[str]) -> Node:
+    """The inference has one of these ids, aliases or `uid:<uuid>`."""
+    place = "inference_ids"
+    uids = [each.removeprefix(_UID).lower() for each in ids if each.startswith(_UID)]
+    named = [each for each in ids if not each.startswith(_UID)]
+    parts = [
+        one_of(name, texts, place)
+        for name, texts in (("inference_ids", named), ("uid", uids))
+        if texts
+    ]
+    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), at=Place(place))
 
 
 def succeeded(ok: bool) -> Node:

@@ -5,13 +5,12 @@ A hold by ids is a filter too, so that it also keeps what comes later under one 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
 
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.cql2 import parse_json, to_text
-from inference_store.store.cql2.tree import Node, Operation, Place
+from inference_store.store.cql2.tree import Node
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.filters import from_conditions, saved, typed
 from inference_store.store.filters.certain import names_project
@@ -22,8 +21,6 @@ from inference_store.store.queries.labels import labels_in, unknown_labels
 from inference_store.store.tables import registration
 
 from .hold import ERASED
-
-_UID: Final = "uid:"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +44,7 @@ class Made:
 async def make(connection: AsyncConnection, model: int | None, asked: Asked) -> Made:
     """The hold's filter, for a model or for all. Raises what `filters.saved.save` does, Invalid."""
     if asked.filter is None:
-        return Made(saved.save(_of_ids(asked.inference_ids or ()), Known()).text, ())
+        return Made(saved.save(from_conditions.of_ids(asked.inference_ids or ()), Known()).text, ())
     models = [model] if model is not None else await _all_models(connection)
     keys = await known(connection, models, names_in(asked.filter))
     made = saved.save(asked.filter, keys, declared=asked.types, source=asked.filter_text)
@@ -69,18 +66,6 @@ def _refuse_project(truth: typed.Truth) -> None:
     if names_project(truth):
         fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
         raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
-
-
-def _of_ids(ids: Sequence[str]) -> Node:
-    """Ids, aliases and `uid:<uuid>`, of which an inference has one."""
-    uids = [each.removeprefix(_UID).lower() for each in ids if each.startswith(_UID)]
-    named = [each for each in ids if not each.startswith(_UID)]
-    parts = [
-        from_conditions.one_of(name, texts, "inference_ids")
-        for name, texts in (("inference_ids", named), ("uid", uids))
-        if texts
-    ]
-    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), at=Place("inference_ids"))
 
 
 async def _all_models(connection: AsyncConnection) -> list[int]:

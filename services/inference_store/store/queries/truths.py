@@ -1,6 +1,6 @@
 """The conditions of a question as typed truths: its filter, and the plain ones as trees too."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -56,14 +56,10 @@ def _conditions(question: Question, keys: Known) -> Iterator[tuple[Node, str | N
 
 def _plain(question: Question) -> Iterator[Node]:
     if question.inference_ids is not None:
-        yield _one_of("inference_ids", question.inference_ids)
+        yield from_conditions.of_ids(question.inference_ids)
     if question.data_hashes is not None:
-        yield _one_of("data_hash", question.data_hashes)
+        yield from_conditions.one_of("data_hash", question.data_hashes, "data_hash")
     if question.ok is not None:
         yield from_conditions.succeeded(question.ok)
     if question.predicted:
         yield from_conditions.predicted(question.labels, question.scores)
-
-
-def _one_of(name: str, texts: Sequence[str]) -> Node:
-    return from_conditions.one_of(name, texts, name)
