@@ -110,7 +110,7 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
     accept = ", ".join(request.headers.getlist("Accept"))
     chosen = choose_type(accept, offered)
     if chosen is None:
-        message = f"nothing of it can be answered: send one of {', '.join(offered)}"
+        message = f"the route answers with no type that it names: send one of {', '.join(offered)}"
         fault = Fault("header.accept", message, offered)
         raise NotAcceptable(f"Accept: {message}.", faults=[fault])
     return chosen

@@ -6,7 +6,7 @@ from . import certificates, clocks, kafka, ledger, object_store, postgres, setti
 from .finding import Check
 
 CHECKS: Sequence[Check] = (
-    Check("settings", "Settings do not fight each other.", settings.look),
+    Check("settings", "Settings do not conflict.", settings.look),
     Check("postgres", "Postgres answers, is 15 to 18, and can be written to.", postgres.look),
     Check("postgres clock", "Its clock agrees with ours.", clocks.of_postgres, ("postgres",)),
     Check("migrations", "The tables are this version's.", postgres.migrations, ("postgres",)),

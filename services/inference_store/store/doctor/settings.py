@@ -94,7 +94,7 @@ FIGHTS: Sequence[Fight] = (
 async def look(subject: Subject) -> list[Finding]:
     """Every fight that happens."""
     of = subject.settings
-    return list(_fights(of)) or [ok(f"{len(type(of).model_fields)} settings, no fight among them")]
+    return list(_fights(of)) or [ok(f"{len(type(of).model_fields)} settings, and none conflict")]
 
 
 def _fights(of: DoctorSettings) -> Iterator[Finding]:

@@ -48,7 +48,7 @@ class Checking:
         if others:
             self.warn(
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
-                f"as a {kind}, and {others} values are none."
+                f"as a {kind}, and {others} values are not of that type."
             )
 
     def hold(self, pairs: int, node: Node) -> None:
