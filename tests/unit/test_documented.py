@@ -10,6 +10,7 @@ from inference_store.store import errors
 from inference_store.store.access.audit import ACTIONS, Action
 from inference_store.store.aggregates import AGGREGATES
 from inference_store.store.books import STATES, Outcome
+from inference_store.store.cql2 import OPERATIONS
 from inference_store.store.doctor import CHECKS
 from inference_store.store.documented import field_docs
 from inference_store.store.errors import StoreError
@@ -70,6 +71,13 @@ def test_every_metric_is_documented() -> None:
 def test_every_check_of_the_doctor_is_documented() -> None:
     for check in CHECKS:
         assert f"| {check.name} | {check.sentence} |" in OPERATE
+
+
+def test_every_function_of_filters_is_documented() -> None:
+    beyond = QUERY[QUERY.index("### Beyond the standard") :]
+    told = beyond[: beyond.index("A filter has at most")]
+    for entry in OPERATIONS.values():
+        assert not entry.own or f"`{entry.name}`" in told
 
 
 def test_every_dead_letter_reason_is_documented() -> None:

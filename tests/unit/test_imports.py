@@ -62,7 +62,8 @@ HOMES = {
 LINES = (
     {"repeats", "traces", "metrics", "metrics_of_two", "stages", "documented"},
     {"errors", "rights", "nearest"},
-    {"settings", "logs", "failpoints", "json_text", "json_spans", "long_text", "times"},
+    {"settings", "logs", "failpoints", "json_text", "json_spans", "long_text", "times"}
+    | {"iso_durations"},
     {"serving"},
     {"tables", "layout", "statement_spans", "database", "schema", "distribution"}
     | {"distributing", "admin", "kafka", "producer_reports"},

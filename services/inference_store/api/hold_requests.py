@@ -3,17 +3,25 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final
 from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import holds, model_numbers
+from inference_store.store.cql2 import Clock
 from inference_store.store.errors import Fault, Forbidden, Invalid, NotFound
 from inference_store.store.ledger import Body
 
 from .access import Access
 from .filters import read_filter
 from .schemas.holds import HoldBody
+
+# A hold whose span of time moved on would let go; one that stood still would keep less than meant.
+_STANDING: Final = Clock(
+    instead="a hold keeps the same for as long as it stands. Write the time itself, as in"
+    " TIMESTAMP('2026-11-01T00:00:00Z'), and say by `until` when the hold ends"
+)
 
 
 async def asked_of(body: HoldBody) -> holds.Asked:
@@ -24,7 +32,7 @@ async def asked_of(body: HoldBody) -> holds.Asked:
         raise Invalid("The hold would keep nothing.", faults=[fault])
     is_text = isinstance(body.filter, str) and body.filter_lang != "cql2-json"
     return holds.Asked(
-        filter=await read_filter(body.filter, body.filter_lang),
+        filter=await read_filter(body.filter, body.filter_lang, clock=_STANDING),
         filter_text=body.filter if is_text else None,
         inference_ids=body.inference_ids,
         types=body.types,

@@ -33,6 +33,7 @@ from .access import Access
 from .asking import in_time
 from .chosen import Chosen
 from .explaining import explaining
+from .filters import AskedFilter, ask_filter
 from .schemas.questions import Conditions, InferenceQuery
 from .shown import links, shown
 
@@ -46,7 +47,8 @@ _AS_A_TREE = {"filter", "filter_lang"}
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """Inferences for JSON. `cursors`: of each, what goes on after it; `told`: what explains it."""
+    """Inferences for JSON. `cursors`: of each, what goes on after it; `told`: what its relative
+    times are, and what explains it."""
 
     items: Sequence[dict[str, Any]]
     cursors: Sequence[str]
@@ -77,6 +79,20 @@ class Asked:
     sort: Sort
     fingerprint: bytes
     warnings: Sequence[str]
+    filter: AskedFilter
+
+
+async def filter_of(body: InferenceQuery) -> AskedFilter:
+    """The filter of a page; of one that goes on with the instant of the first page."""
+    _, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
+    return await ask_filter(body.filter, body.filter_lang, now=now)
+
+
+def unpinned(body: InferenceQuery) -> InferenceQuery:
+    """The same without the instant in its cursor, which its filter has been read with."""
+    if body.cursor is None:
+        return body
+    return body.model_copy(update={"cursor": cursors.unpin(body.cursor)[0]})
 
 
 async def sort_of(connection: AsyncConnection, models: Models, body: InferenceQuery) -> Sort:
@@ -124,13 +140,14 @@ async def page_of(  # noqa: PLR0917
     if body.cursor is None:
         numbers = [each.model for each in asked.models]
         warnings += await chosen.unknown_keys(connection, numbers)
+    pin = asked.filter.pin
     return ShownPage(
         items=[chosen.pick(item) for _, item in found],
-        cursors=[cursor_after(asked.sort, asked.fingerprint, hit) for hit, _ in found],
-        next=page.next,
+        cursors=[pin(cursor_after(asked.sort, asked.fingerprint, hit)) for hit, _ in found],
+        next=None if page.next is None else pin(page.next),
         searched_back_to=page.searched_back_to,
         warnings=warnings,
-        told=told,
+        told={**asked.filter.told, **told},
     )
 
 

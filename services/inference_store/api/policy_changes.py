@@ -1,10 +1,11 @@
 """A change of a retention policy: what it would delete, who may make it, when it begins."""
 
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api.schemas.policies import PolicyBody
+from inference_store.store.cql2 import Clock
 from inference_store.store.cql2.tree import Node
 from inference_store.store.errors import Fault, Invalid, PreconditionFailed
 from inference_store.store.ledger import Body
@@ -18,11 +19,16 @@ from .access import Access
 from .filters import read_filter
 from .policies import allowed
 
+_AGELESS: Final = Clock(
+    instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
+    " `keep_input`. A time that stays the same is written TIMESTAMP('2026-11-01T00:00:00Z')"
+)
+
 
 async def trees_of(body: PolicyBody) -> list[Node | None]:
     """What was read of the rules' filters. Raises InvalidFilter, NotKept: the path says which."""
     return [
-        await read_filter(rule.filter, None, path=f"rules[{number}].filter")
+        await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
         for number, rule in enumerate(body.rules)
     ]
 

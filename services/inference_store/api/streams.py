@@ -162,7 +162,7 @@ async def _lines(
 ) -> AsyncIterator[bytes]:
     """The lines, in pieces; of a page nothing but these is kept while the client reads."""
     count, ended, after = 0, "stopped", page.next
-    end: dict[str, Any] = {"warnings": page.warnings, "problem": None}
+    end: dict[str, Any] = {"warnings": page.warnings, "problem": None, **page.told}
     try:
         while True:
             count, after = count + len(page.items), page.next

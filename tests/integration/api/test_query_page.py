@@ -22,6 +22,7 @@ _EXAMPLES = [
         r"^```(cql2|json)\n(.*?)^```\n\n(\d+) of the 100\.$", _PAGE, re.DOTALL | re.MULTILINE
     )
 ]
+_RELATIVE = re.findall(r"^```cql2 relative\n(.*?)^```$", _PAGE, re.DOTALL | re.MULTILINE)
 _BASE = f"/v1/models/{MODEL}/inferences"
 _JSON = {"Content-Type": "application/json"}
 
@@ -42,6 +43,16 @@ async def test_every_example_finds_what_the_page_says(
     assert dict(zip([e for _, e, _ in _EXAMPLES], found, strict=True)) == dict(
         zip([e for _, e, _ in _EXAMPLES], told, strict=True)
     )
+
+
+async def test_every_relative_time_is_one(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
+    await store(engine, *frames())
+    assert len(_RELATIVE) == 3
+    for example in _RELATIVE:
+        answer = await client.get(_BASE, params={"filter": example})
+        assert answer.status_code == 200, answer.text
+        for each in answer.json()["resolved"]:
+            assert each["expression"] in example
 
 
 async def _counts(client: httpx.AsyncClient, kind: str, example: str) -> list[Any]:

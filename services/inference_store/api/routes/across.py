@@ -10,14 +10,16 @@ from inference_store.api.asking import in_time
 from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import BlobStore, Querying, Settings
 from inference_store.api.explaining import explaining
-from inference_store.api.filters import read_filter
+from inference_store.api.filters import ask_filter
 from inference_store.api.inference_pages import (
     Asked,
     ShownPage,
     deadline,
+    filter_of,
     fingerprint,
     page_of,
     sort_of,
+    unpinned,
 )
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
@@ -50,19 +52,20 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
 ) -> Response:
     """A page of the inferences of several models that satisfy every condition; or all of them, as
     a stream, where Accept is application/x-ndjson."""
-    tree = await read_filter(body.filter, body.filter_lang)
+    filter = await filter_of(body)
 
     async def ask(
         connection: AsyncConnection, access: Access, asked_body: InferenceQuery
     ) -> ShownPage:
+        asked_body = unpinned(asked_body)
         models = await chosen_models(connection, access, body)
         numbers = [each.model for each in models]
         sort = await sort_of(connection, numbers, asked_body)
-        question = body.question(tree, newest_first=sort.descending)
+        question = body.question(filter.tree, newest_first=sort.descending)
         prepared = await prepare(connection, numbers, question)
         queries = await spread(connection, prepared.query, numbers)
-        asked_of = fingerprint("/inferences", body, tree)
-        asked = Asked(models, prepared.query, queries, sort, asked_of, prepared.warnings)
+        asked_of = fingerprint("/inferences", body, filter.tree)
+        asked = Asked(models, prepared.query, queries, sort, asked_of, prepared.warnings, filter)
         return await page_of(connection, access, blobs, to, asked_body, asked)
 
     return await answered(request, connection, access, to, body, ask)
@@ -80,11 +83,11 @@ async def count_across_models(
 ) -> Answer:
     """How many inferences of several models satisfy every condition, exactly."""
     models = [each.model for each in await chosen_models(connection, access, body)]
-    tree = await read_filter(body.filter, body.filter_lang)
-    asked = await prepare(connection, models, body.question(tree))
+    filter = await ask_filter(body.filter, body.filter_lang)
+    asked = await prepare(connection, models, body.question(filter.tree))
     queries = await spread(connection, asked.query, models)
     with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_across(connection, queries, deadline=deadline(body, to))
         told = await explained.shown(connection, access, asked.query)
-    return Answer({"count": number, "warnings": asked.warnings, **told})
+    return Answer({"count": number, "warnings": asked.warnings, **filter.told, **told})

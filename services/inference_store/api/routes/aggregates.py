@@ -10,7 +10,7 @@ from inference_store.api.asking import in_time
 from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import Querying, Settings
 from inference_store.api.explaining import explaining
-from inference_store.api.filters import read_filter
+from inference_store.api.filters import ask_filter
 from inference_store.api.inference_pages import deadline
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
@@ -73,8 +73,8 @@ async def _aggregated(
     body: InferenceAggregate,
     to: ApiSettings,
 ) -> Answer:
-    tree = await read_filter(body.filter, body.filter_lang)
-    of_each, asked = await targets(connection, models, body.question(tree))
+    filter = await ask_filter(body.filter, body.filter_lang)
+    of_each, asked = await targets(connection, models, body.question(filter.tree))
     with explaining(body.explain) as explained:
         with in_time("aggregate", _NARROW, asked.query):
             found = await aggregate(
@@ -91,6 +91,7 @@ async def _aggregated(
             "others": found.others,
             "approximate": found.approximate,
             "warnings": [*asked.warnings, *found.warnings],
+            **filter.told,
             **told,
         }
     )

@@ -12,7 +12,7 @@ from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
-from inference_store.api.filters import read_filter
+from inference_store.api.filters import AskedFilter, ask_filter
 from inference_store.api.foretold import foretold
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
@@ -31,6 +31,7 @@ from inference_store.api.shown_erasures import shown, shown_page
 from inference_store.store.access import Action
 from inference_store.store.errors import NotFound
 from inference_store.store.ledger import Ledger, Note
+from inference_store.store.queries import cursor as cursors
 from inference_store.store.queries import lookup
 from inference_store.store.registrations import Registration
 from inference_store.store.retention import erasures
@@ -177,12 +178,15 @@ async def _answered(
     async with querying(request, access) as connection:
         models = await of(connection)
         numbers = [each.model for each in models]
-        asked = await _asked(connection, numbers, body)
+        filter, body = await _filter_of(body)
+        asked = await _asked(connection, numbers, body, filter)
         if body.dry_run:
             not_found = await _not_found(connection, numbers, body.inference_ids or ())
             names = {each.model: each.model_id for each in models}
             told = await foretold(request.app.state, connection, names, asked, body)
-            return Answer(told | {"not_found": not_found})
+            if told["next"] is not None:
+                told["next"] = filter.pin(told["next"])
+            return Answer(told | {"not_found": not_found, **filter.told})
     return await _requested(request, ledger, access, models, asked, body)
 
 
@@ -210,18 +214,24 @@ async def _requested(  # noqa: PLR0917
     return Answer(told, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
 
 
+async def _filter_of(body: ErasureRequest) -> tuple[AskedFilter, ErasureRequest]:
+    """The filter; of a list that goes on with the instant of its first page."""
+    cursor, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
+    filter = await ask_filter(body.filter, body.filter_lang, now=now)
+    return filter, body.model_copy(update={"cursor": cursor})
+
+
 async def _asked(
-    connection: AsyncConnection, models: Sequence[int], body: ErasureRequest
+    connection: AsyncConnection, models: Sequence[int], body: ErasureRequest, filter: AskedFilter
 ) -> dict[str, Any]:
     if body.inference_ids is not None:
         return chosen.by_ids(body.inference_ids)
     if body.subject is not None:
         return await chosen.by_subject(connection, models, body.subject.subject)
-    tree = await read_filter(body.filter, body.filter_lang)
-    assert tree is not None
+    assert filter.tree is not None
     text = body.filter if isinstance(body.filter, str) else None
     is_text = body.filter_lang != "cql2-json"
-    return await chosen.by_filter(connection, models, tree, text if is_text else None)
+    return await chosen.by_filter(connection, models, filter.tree, text if is_text else None)
 
 
 async def _not_found(

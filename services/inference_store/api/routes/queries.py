@@ -11,14 +11,16 @@ from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
 from inference_store.api.dependencies import BlobStore, Querying, Settings
 from inference_store.api.explaining import explaining
-from inference_store.api.filters import read_filter
+from inference_store.api.filters import ask_filter
 from inference_store.api.inference_pages import (
     Asked,
     ShownPage,
     deadline,
+    filter_of,
     fingerprint,
     page_of,
     sort_of,
+    unpinned,
 )
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
@@ -93,27 +95,30 @@ async def count_inferences(
 ) -> Answer:
     """How many inferences satisfy every condition, exactly."""
     model = (await access.model(connection, model_id)).model
-    tree = await read_filter(body.filter, body.filter_lang)
-    asked = await prepare(connection, model, body.question(tree))
+    filter = await ask_filter(body.filter, body.filter_lang)
+    asked = await prepare(connection, model, body.question(filter.tree))
     with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_matches(connection, asked.query, deadline=deadline(body, to))
         told = await explained.shown(connection, access, asked.query)
-    return Answer({"count": number, "warnings": asked.warnings, **told})
+    return Answer({"count": number, "warnings": asked.warnings, **filter.told, **told})
 
 
 async def _ask(model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiSettings) -> Ask:
     """What answers a page of the model's inferences."""
-    tree = await read_filter(body.filter, body.filter_lang)
+    filter = await filter_of(body)
 
     async def ask(connection: AsyncConnection, access: Access, body: InferenceQuery) -> ShownPage:
+        body = unpinned(body)
         registration = await access.model(connection, model_id)
         model = registration.model
         sort = await sort_of(connection, model, body)
-        question = body.question(tree, newest_first=sort.descending)
+        question = body.question(filter.tree, newest_first=sort.descending)
         found = await prepare(connection, model, question)
-        asked_of = fingerprint(model_id, body, tree)
-        asked = Asked([registration], found.query, [found.query], sort, asked_of, found.warnings)
+        asked_of = fingerprint(model_id, body, filter.tree)
+        asked = Asked(
+            [registration], found.query, [found.query], sort, asked_of, found.warnings, filter
+        )
         return await page_of(connection, access, blobs, settings, body, asked)
 
     return ask

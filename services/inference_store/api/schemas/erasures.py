@@ -12,6 +12,7 @@ from inference_store.store.retention.erasures.chosen import Subject
 from .across import Models
 from .fields import Body, Flag, ShortText, Shown, Text
 from .questions import filter_schema
+from .resolved import ResolvedTime
 
 _ONE_OF = ("filter", "inference_ids", "subject")
 
@@ -130,6 +131,8 @@ class Foretold(ForetoldOfModel):
     """Where they are asked for: a page of what would go, of each model in order of time."""
     next: str | None
     """The `cursor` of the next page; null: there is none."""
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
 
 
 class Progress(Shown):

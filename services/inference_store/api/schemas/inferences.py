@@ -10,6 +10,7 @@ from inference_store.api.problems import Problem
 
 from .explain import Explanation
 from .fields import Shown
+from .resolved import ResolvedTime
 
 
 def _without_required(schema: dict[str, Any]) -> None:
@@ -21,6 +22,8 @@ class InferenceCount(Shown):
 
     count: int = Field(examples=[17])
     warnings: list[str]
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
     explain: Explanation | None = None
     """Where it was asked for."""
 
@@ -162,6 +165,8 @@ class InferencePage(Shown):
     searched_back_to: datetime | None
     """Set when time ran out: how far the search came. The cursor goes on from there."""
     warnings: list[str]
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
     explain: Explanation | None = None
     """Where it was asked for."""
 
@@ -192,6 +197,8 @@ class StreamEnd(Shown):
     warnings: list[str]
     problem: Problem | None
     """Why the stream ended before its end, as a refusal would have said."""
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
 
 
 LINES: Final = (StreamedInference, StreamSearching, StreamEnd)

@@ -10,8 +10,8 @@ from inference_store.store.documented import field_docs
 from inference_store.store.queries.sort import NEWEST_FIRST
 
 from .chosen_fields import split_fields
-from .fields import Instant, ShortText
-from .questions import Cursor, Fields, IncludeOfLink, InferenceQuery, Sort, Window
+from .fields import ShortText
+from .questions import Cursor, Fields, IncludeOfLink, InferenceQuery, Received, Sort, Window
 
 
 class Parameters(BaseModel):
@@ -48,9 +48,9 @@ class InferenceLink(Parameters):
     """SHA-256 of the datum, in hexadecimal."""
     ok: bool | None = None
     """Whether the request succeeded."""
-    received_from: Instant | None = None
+    received_from: Received | None = None
     """Received then or later."""
-    received_to: Instant | None = None
+    received_to: Received | None = None
     """Received before then."""
     sort: Sort = NEWEST_FIRST
     """`received_at`, any other property or a metadata key; with `-` before it, descending."""

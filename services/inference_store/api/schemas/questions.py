@@ -109,13 +109,25 @@ class MetadataCondition(Body):
         return self
 
 
+def _not_relative(value: Any) -> Any:
+    if isinstance(value, str) and "now" in value.lower():
+        raise ValueError(
+            "a relative time stands in `filter`: received_at >= now() - duration('PT1H')"
+        )
+    return value
+
+
+Received: TypeAlias = Annotated[Instant, BeforeValidator(_not_relative)]
+"""A bound of when the request came in."""
+
+
 class Window(Body):
     """A half-open span of time: `from` is in it, `to` is not."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    since: Instant | None = Field(default=None, alias="from", examples=["2026-11-01T00:00:00Z"])
-    until: Instant | None = Field(default=None, alias="to", examples=["2026-12-01T00:00:00Z"])
+    since: Received | None = Field(default=None, alias="from", examples=["2026-11-01T00:00:00Z"])
+    until: Received | None = Field(default=None, alias="to", examples=["2026-12-01T00:00:00Z"])
 
 
 class ScoreRange(Body):
@@ -162,7 +174,8 @@ class Conditions(Body):
     filter: Any = Field(
         default=None,
         description="A filter in CQL2 (OGC 21-065r2): a string is CQL2-Text, an object CQL2-JSON."
-        " It, `metadata_filter` and every other condition must hold.",
+        " It, `metadata_filter` and every other condition must hold. Relative times are written"
+        " `now() - duration('PT1H')`, and resolved once.",
         examples=["frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)"],
         json_schema_extra=filter_schema,
     )

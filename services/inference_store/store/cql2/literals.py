@@ -5,6 +5,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Final
 
+from inference_store.store.iso_durations import read_duration
 from inference_store.store.json_text import exact, storable
 from inference_store.store.metadata.caps import MetadataCaps
 
@@ -103,5 +104,7 @@ def spelled(instant: Instant) -> str:
 def _meant(text: str) -> list[str]:
     if _DATE.fullmatch(text):
         return [f"DATE('{text}')"]
+    if read_duration(text) is not None:
+        return [f"now() - duration('{text}')"]
     with_zone = text.replace(" ", "T") + "Z"
     return [f"TIMESTAMP('{with_zone}')"] if _TIMESTAMP.fullmatch(with_zone) else []

@@ -6,7 +6,15 @@ from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 Kind: TypeAlias = Literal[
-    "truth", "number", "text", "instant", "interval", "geometry", "array", "unknown"
+    "truth",
+    "number",
+    "text",
+    "instant",
+    "duration",
+    "interval",
+    "geometry",
+    "array",
+    "unknown",
 ]
 """What a node is by its form alone; a name's kind is unknown until the types are known."""
 Takes: TypeAlias = Literal[
@@ -146,6 +154,8 @@ OPERATIONS: Final = _table(
     _own("count_predictions", ("truth",), "number", least=0),
     _own("distance", ("geometry", "geometry"), "number", least=2),
     _own("sent", ("name",), "truth", least=1),
+    _own("now", (), "instant", least=0),
+    _own("duration", ("text",), "duration", least=1),
 )
 # fmt: on
 _BY_LETTERS: Final = MappingProxyType({name.lower(): entry for name, entry in OPERATIONS.items()})

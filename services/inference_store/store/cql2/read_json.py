@@ -19,6 +19,7 @@ from . import caps, literals, shapes
 from .bare_names import is_bare
 from .operations import OPERATIONS, entry_of
 from .refused import Refused, error_of
+from .relative import NO_CLOCK, Clock, resolve
 from .suggestions import function_meant
 from .tree import (
     Geometry,
@@ -37,24 +38,30 @@ from .verify import verify
 _GEOMETRIES: Final = (*shapes.LEVELS, "GeometryCollection")
 
 
-def parse_json(value: Json, *, path: str = "filter", whole_standard: bool = False) -> Node:
+def parse_json(
+    value: Json, *, path: str = "filter", clock: Clock = NO_CLOCK, whole_standard: bool = False
+) -> Node:
     """The tree of a filter in JSON. Numbers may be int, float, Decimal or `Number`.
 
     Read the JSON by `json_text.read_exactly`: `read_json` rounds whole numbers beyond 64 bits, and
     decimals beyond a double, before this sees them.
 
-    `path` names the field it stands in. With `whole_standard`, what is not kept is read too.
+    `path` names the field it stands in. With `whole_standard`, what is not kept is read too, and
+    relative times stay.
     Raises InvalidFilter, and NotKept for what belongs to a conformance class that is not kept.
     """
     try:
         tree = _Reading().node(value, path, 1)
+        tree = tree if whole_standard else resolve(tree, clock)
         verify(tree, whole_standard=whole_standard)
     except Refused as refused:
         raise error_of(refused, None) from None
     return tree
 
 
-def parse_json_text(text: str, *, path: str = "filter", whole_standard: bool = False) -> Node:
+def parse_json_text(
+    text: str, *, path: str = "filter", clock: Clock = NO_CLOCK, whole_standard: bool = False
+) -> Node:
     """The same for JSON that is still text, as in a query parameter."""
     try:
         if len(text) > caps.BYTES:
@@ -65,7 +72,7 @@ def parse_json_text(text: str, *, path: str = "filter", whole_standard: bool = F
             raise Refused(f"it is not JSON: {wrong}", Place(path)) from None
     except Refused as refused:
         raise error_of(refused, None) from None
-    return parse_json(value, path=path, whole_standard=whole_standard)
+    return parse_json(value, path=path, clock=clock, whole_standard=whole_standard)
 
 
 @dataclass(slots=True)

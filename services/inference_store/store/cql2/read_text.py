@@ -11,7 +11,9 @@ from inference_store.store.json_text import storable
 from . import caps
 from .build import PATH
 from .grammar import parser
+from .operations import Takes
 from .refused import Refused, error_of
+from .relative import NO_CLOCK, Clock, resolve
 from .suggestions import slip_at
 from .tree import Node, Place
 from .verify import verify
@@ -36,17 +38,25 @@ _EXPECTED: Final = (
 )
 
 
-def parse_text(text: str, *, path: str = "filter", whole_standard: bool = False) -> Node:
-    """The tree of a filter written as text.
+def parse_text(
+    text: str,
+    *,
+    path: str = "filter",
+    clock: Clock = NO_CLOCK,
+    takes: Takes = "truth",
+    whole_standard: bool = False,
+) -> Node:
+    """The tree of a filter written as text, or of what else it `takes`.
 
-    `path` names the field it stands in. With `whole_standard`, what is not kept is read too.
+    `path` names the field it stands in. With `whole_standard`, what is not kept is read too, and
+    relative times stay.
     Raises InvalidFilter, and NotKept for what belongs to a conformance class that is not kept.
     """
     before = PATH.set(path)
     try:
         _refuse_unreadable(text)
-        tree = _tree(text)
-        verify(tree, whole_standard=whole_standard)
+        tree = _tree(text) if whole_standard else resolve(_tree(text), clock)
+        verify(tree, takes=takes, whole_standard=whole_standard)
     except Refused as refused:
         raise error_of(refused, text) from None
     finally:
@@ -94,7 +104,8 @@ def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refused:
     path = PATH.get()
     if token.type == "$END":
         end = len(text.rstrip())
-        return Refused(f"the filter ends too early: {_told(wrong)}", Place(path, end, end + 1))
+        what = "filter" if "filter" in path else path
+        return Refused(f"the {what} ends too early: {_told(wrong)}", Place(path, end, end + 1))
     at = Place(path, token.start_pos, token.end_pos)
     if text[: at.start].endswith("'") and token.type in {"NAME", "NUMBER", "TEXT"}:
         message = "the text before ends here; a quote inside a text is written twice"

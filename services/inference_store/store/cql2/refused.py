@@ -27,7 +27,8 @@ def error_of(refused: Refused, source: str | None) -> InvalidFilter | NotKept:
     faults = [fault(refused.message, refused.at, source, refused.known)]
     if refused.conformance is None:
         detail = f"{where(refused.at, source)}: {refused.message}"
-        return InvalidFilter(f"The filter cannot be read, {detail}.", faults=faults)
+        what = "filter" if "filter" in refused.at.path else refused.at.path
+        return InvalidFilter(f"The {what} cannot be read, {detail}.", faults=faults)
     kept = CONFORMANCE[refused.conformance]
     detail = f"{refused.message}; it belongs to the conformance class {kept.title} ({kept.uri})"
     return NotKept(f"{detail}, which is not kept here.", faults=faults)

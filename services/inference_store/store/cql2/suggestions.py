@@ -64,6 +64,8 @@ SLIPS: Final = (
     _slip(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?[Zz]?",
           "a time stands in TIMESTAMP('…')",
           lambda found: f"TIMESTAMP('{_full_time(found[0])}')"),
+    _slip(r"\binterval\s*('[^']*'|\(\s*'P[^']*'\s*\))", "a duration is written duration('PT1H')",
+          "duration('PT1H')"),
     _slip(r"\bin\s*\[", "a list stands in round brackets", "IN ('a', 'b')"),
     _slip(r"\bin\s+[^\s(]", "IN takes a list in brackets", "IN ('a', 'b')"),
     _slip(r"[‘’´]", "a text stands in straight single quotes", "'text'"),
@@ -86,6 +88,7 @@ _ELSEWHERE: Final = {
     "st_intersects": "S_INTERSECTS", "st_within": "S_WITHIN", "dwithin": "distance",
     "s_dwithin": "distance", "st_distance": "distance", "box": "BBOX", "envelope": "BBOX",
     "eq": "=", "neq": "<>", "ne": "<>", "gt": ">", "gte": ">=", "ge": ">=", "lt": "<", "lte": "<=",
+    "current_timestamp": "now", "utcnow": "now", "today": "now", "ago": "now",
     "le": "<=", "linearring": "POLYGON", "has": "sent", "length": "count_predictions",
 }  # fmt: skip
 
@@ -120,8 +123,10 @@ def meant_by(node: Node) -> str | None:
     `camera-id` (a subtraction of names) was `"camera-id"`; `"Toronto"` was `'Toronto'`;
     `2026-11-01` was `DATE('2026-11-01')`. None when it was probably meant as it stands.
     """
+    if isinstance(node, Named) and not node.quoted:
+        return "now()" if node.name.lower() == "now" else None
     if isinstance(node, Named):
-        return "'" + node.name.replace("'", "''") + "'" if node.quoted else None
+        return "'" + node.name.replace("'", "''") + "'"
     parts = _hyphenated(node)
     if parts is None:
         return None

@@ -39,6 +39,8 @@ class Instant:
 
     value: date | datetime
     at: Place = field(default=NOWHERE, compare=False)
+    relative: str | None = field(default=None, compare=False)
+    """The relative time that was written, as in `now() - duration('PT1H')`."""
 
 
 @dataclass(frozen=True, slots=True)

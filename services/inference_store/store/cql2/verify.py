@@ -8,7 +8,7 @@ from inference_store.store.nearest import told_of
 from . import caps
 from .operations import ACCEPTS, OPERATIONS, Entry, Kind, Takes
 from .refused import Refused
-from .suggestions import function_meant
+from .suggestions import function_meant, meant_by
 from .tree import (
     Geometry,
     Instant,
@@ -47,14 +47,16 @@ _WORDS: dict[Takes, str] = {
 }
 
 
-def verify(root: Node, *, whole_standard: bool = False) -> None:
+def verify(root: Node, *, takes: Takes = "truth", whole_standard: bool = False) -> None:
     """Raise Refused for what is over a cap, misplaced, unknown or of a class not kept.
 
-    With `whole_standard`, what is not kept passes, and functions nobody knows. Never recurses.
+    `takes`: what the whole may be. With `whole_standard`, what is not kept passes, and functions
+    nobody knows. Never recurses.
     """
     measure(root, depth=caps.DEPTH, nodes=caps.NODES)
-    if not _may_be(root, "truth"):
-        raise Refused(f"a filter is a condition, and this is {said(root)}", root.at)
+    if not _may_be(root, takes):
+        what = "a filter is a condition" if takes == "truth" else f"{_WORDS[takes]} is expected"
+        raise Refused(f"{what}, and this is {said(root)}", root.at)
     waiting: list[Node] = [root]
     while waiting:
         node = waiting.pop()
@@ -110,7 +112,8 @@ def _verify(node: Node, whole_standard: bool) -> None:
         case Interval(start, end):
             for bound in (start, end):
                 if bound is not None and kind_of(bound) not in {"instant", "unknown"}:
-                    raise Refused(f"a bound of an interval is no {kind_of(bound)}", bound.at)
+                    message = f"a bound of an interval is no {kind_of(bound)}"
+                    raise Refused(message, bound.at, list(filter(None, [meant_by(bound)])))
         case Geometry(shape) if shape in _UNKEPT_SHAPES and not whole_standard:
             raise Refused(
                 f"{shape.upper()} is not kept", node.at, conformance="basic-spatial-functions-plus"

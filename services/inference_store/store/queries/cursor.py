@@ -3,12 +3,18 @@
 import base64
 import binascii
 import hashlib
+from datetime import UTC, datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from inference_store.store.errors import Fault, InvalidCursor
 
 _HASH_BYTES = 8
 _UID_BYTES = 16
+_PINNED: Final = "."  # no letter of base64
+_INSTANT_BYTES: Final = 8
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def fingerprint(canonical: str) -> bytes:
@@ -31,7 +37,7 @@ def decode(query: bytes, cursor: str) -> UUID:
 
 def seal(query: bytes, payload: bytes) -> str:
     """A cursor of that query."""
-    return base64.urlsafe_b64encode(query + payload).rstrip(b"=").decode()
+    return _base64(query + payload)
 
 
 def opened(query: bytes, cursor: str) -> bytes:
@@ -47,6 +53,28 @@ def opened(query: bytes, cursor: str) -> bytes:
 def payload(cursor: str) -> bytes:
     """What was sealed, for whichever query. Raises InvalidCursor."""
     return _raw(cursor)[_HASH_BYTES:]
+
+
+def pin(cursor: str, now: datetime) -> str:
+    """The cursor of a question with relative times: they stay what they are at `now`."""
+    microseconds = (now - _EPOCH) // _MICROSECOND
+    return f"{cursor}{_PINNED}{_base64(microseconds.to_bytes(_INSTANT_BYTES, signed=True))}"
+
+
+def unpin(cursor: str) -> tuple[str, datetime | None]:
+    """The cursor without its instant, and the instant. Raises InvalidCursor for a damaged one."""
+    plain, pinned, at = cursor.partition(_PINNED)
+    if not pinned:
+        return cursor, None
+    try:
+        microseconds = int.from_bytes(_raw(at), signed=True)
+        return plain, _EPOCH + microseconds * _MICROSECOND
+    except OverflowError:
+        raise invalid("it is damaged") from None
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def _raw(cursor: str) -> bytes:

@@ -4,22 +4,15 @@ Weeks and below are exact; months and years go by the calendar, in UTC, and end 
 month's last day where the day does not exist (a month before March 31 is February 28 or 29).
 """
 
-import re
 from calendar import monthrange
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from decimal import Decimal
 from functools import lru_cache
 
 from inference_store.store.events.uid import LOWEST
+from inference_store.store.iso_durations import read_parts
 
 FOREVER = "forever"
-_N = r"(\d{1,9})"
-_ISO = re.compile(
-    rf"P(?=.)(?:{_N}Y)?(?:{_N}M)?(?:{_N}W)?(?:{_N}D)?"
-    rf"(?:T(?=.)(?:{_N}H)?(?:{_N}M)?(?:(\d{{1,9}}(?:\.\d{{1,6}})?)S)?)?",
-    re.ASCII,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +51,11 @@ def parse_duration(text: str) -> Duration | None:
     """None for `forever`. Raises ValueError for what is no duration."""
     if text == FOREVER:
         return None
-    found = _ISO.fullmatch(text)
+    found = read_parts(text)
     if found is None:
         raise ValueError(
             f"{text[:64]!r} is neither an ISO 8601 duration (like P30D, PT12H or P1Y6M)"
             " nor 'forever'"
         )
-    years, months, weeks, days, hours, minutes = (int(part or 0) for part in found.groups()[:6])
-    microseconds = int(Decimal(found[7] or 0) * 1_000_000)
-    try:
-        exact = timedelta(
-            weeks=weeks, days=days, hours=hours, minutes=minutes, microseconds=microseconds
-        )
-    except OverflowError:
-        exact = timedelta.max
+    years, months, exact = found
     return Duration(years * 12 + months, exact)

@@ -18,8 +18,11 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.counting import count_ended
+from inference_store.store.cql2 import parse_text
+from inference_store.store.filters.check import check
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
+from inference_store.store.filters.known import known
 from inference_store.store.filters.typed import And, Truth
 from inference_store.store.queries.ask import query_of
 from inference_store.store.queries.bounded import Deadline, fetch
@@ -33,6 +36,7 @@ from inference_store.store.queries.page import find
 from inference_store.store.queries.scope import groups, pieces, window
 from inference_store.store.queries.stored import numbers
 from inference_store.store.tables import erasing, metadata_key
+from tests.integration.store.queries.relative_times import relative_time
 from tests.integration.store.queries.typed_rows import Maker, facts_of
 from tests.integration.store.queries.typed_truths import Truths
 from tests.integration.stored import store
@@ -150,6 +154,25 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
         assert await count(connection, query, deadline=deadline) == len(expected)
         assert await _by_long_lists(connection, query, data.draw) == sorted(expected)
         await savepoint.rollback()
+
+
+@settings(_RELAXED, max_examples=examples(100))
+@given(data=st.data())
+async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None:
+    """Of an instant that is said by the present and a duration, in every form of comparison."""
+    model = data.draw(st.sampled_from(stored.models))
+    asked = relative_time(data.draw)
+    event(asked.text)
+    tree = parse_text(asked.text, clock=asked.clock)
+    truth = check(tree, await known(stored.connection, model, {"when"})).truth
+    facts = stored.facts[model]
+    expected = {uid for uid, each in facts.items() if asked.holds(each)}
+    assert _expected(facts, truth)[True] == expected
+    query = await query_of(stored.connection, window(model, None, None), [truth])
+    deadline = Deadline.after(60)
+    page = await find(stored.connection, query, limit=100, deadline=deadline)
+    assert page.uids == sorted(expected, reverse=True)
+    assert await count(stored.connection, query, deadline=deadline) == len(expected)
 
 
 async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:

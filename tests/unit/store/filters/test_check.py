@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from inference_store.store.cql2 import OPERATIONS, parse_json, parse_text
+from inference_store.store.cql2.relative import FUNCTIONS
 from inference_store.store.errors import Invalid, InvalidFilter, NotKept
 from inference_store.store.filters.check import _TRUTHS, check
 from inference_store.store.filters.evaluate import evaluate
@@ -21,7 +22,8 @@ _FIJI = {"longitude": 180, "latitude": -17}
 
 def test_every_operation_that_is_kept_has_a_meaning() -> None:
     values = {n.lower() for n, entry in OPERATIONS.items() if entry.gives in {"number", "text"}}
-    assert {n.lower() for n, entry in OPERATIONS.items() if entry.kept} <= {*_TRUTHS, *values}
+    meant = {*_TRUTHS, *values, *FUNCTIONS}
+    assert {n.lower() for n, entry in OPERATIONS.items() if entry.kept} <= meant
 
 
 @pytest.mark.parametrize(

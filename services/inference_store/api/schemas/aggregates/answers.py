@@ -6,6 +6,7 @@ from pydantic import Field
 
 from inference_store.api.schemas.explain import Explanation
 from inference_store.api.schemas.fields import Shown
+from inference_store.api.schemas.resolved import ResolvedTime
 
 
 class ShownGroup(Shown):
@@ -31,5 +32,7 @@ class ShownAggregate(Shown):
     approximate: bool
     """Whether some percentiles are not exact; each says it itself. All else always is exact."""
     warnings: list[str]
+    resolved: list[ResolvedTime] | None = None
+    """What the filter's relative times were taken for; where it has some."""
     explain: Explanation | None = None
     """Where it was asked for."""

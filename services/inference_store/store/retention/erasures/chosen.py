@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.cql2 import Node, to_json
+from inference_store.store.cql2 import Node, resolved_in, to_json, to_text
 from inference_store.store.cql2.tree import Operation, Place
 from inference_store.store.errors import Invalid
 from inference_store.store.filters import saved
@@ -45,13 +45,16 @@ class Subject:
 async def by_filter(
     connection: AsyncConnection, models: Models, tree: Node, text: str | None
 ) -> dict[str, Any]:
-    """A filter as `erasure.asked` has it; `text`: as it was written.
+    """A filter as `erasure.asked` has it; `text`: as it was written. Of relative times it has the
+    instants.
 
     Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
     """
     keys = await known(connection, models, names_in(tree))
     check(tree, keys, source=text)  # a key that nobody has is a slip: refused
     kept = saved.save(tree, keys, source=text)
+    if text is not None and resolved_in(tree):
+        text = to_text(tree)
     return {"filter": text or write_json(to_json(tree)), "saved": kept.text}
 
 

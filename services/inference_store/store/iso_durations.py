@@ -1,0 +1,72 @@
+"""ISO 8601 durations: years and months by the calendar, weeks and below exact."""
+
+import re
+from calendar import monthrange
+from dataclasses import dataclass
+from datetime import MAXYEAR, MINYEAR, datetime, timedelta
+from decimal import Decimal
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+_N: Final = r"(\d{1,9})"
+_ISO: Final = re.compile(
+    rf"P(?=.)(?:{_N}Y)?(?:{_N}M)?(?:{_N}W)?(?:{_N}D)?"
+    rf"(?:T(?=.)(?:{_N}H)?(?:{_N}M)?(?:(\d{{1,9}}(?:\.\d{{1,6}})?)S)?)?",
+    re.ASCII,
+)
+
+
+class Parts(NamedTuple):
+    """What a duration is made of. `exact`: weeks and below, `timedelta.max` where it is over."""
+
+    years: int
+    months: int
+    exact: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Months by the calendar, in UTC, then an exact time."""
+
+    months: int
+    exact: timedelta
+
+    def after(self, at: datetime) -> datetime:
+        """The instant so long after another. Raises OverflowError beyond the calendar."""
+        return _months_later(at, self.months) + self.exact
+
+    def before(self, at: datetime) -> datetime:
+        """The instant so long before another. Raises OverflowError beyond the calendar."""
+        return _months_later(at, -self.months) - self.exact
+
+
+def _months_later(at: datetime, months: int) -> datetime:
+    """On the month's last day where the day does not exist."""
+    year, month = divmod(at.year * 12 + at.month - 1 + months, 12)
+    if not MINYEAR <= year <= MAXYEAR:
+        raise OverflowError(f"there is no year {year}")
+    day = min(at.day, monthrange(year, month + 1)[1])
+    return at.replace(year=year, month=month + 1, day=day)
+
+
+@lru_cache(maxsize=1024)
+def read_parts(text: str) -> Parts | None:
+    """The parts of a duration such as P1Y6M or PT12H; None for a text that is none."""
+    found = _ISO.fullmatch(text)
+    if found is None:
+        return None
+    years, months, weeks, days, hours, minutes = (int(part or 0) for part in found.groups()[:6])
+    microseconds = int(Decimal(found[7] or 0) * 1_000_000)
+    try:
+        exact = timedelta(
+            weeks=weeks, days=days, hours=hours, minutes=minutes, microseconds=microseconds
+        )
+    except OverflowError:
+        exact = timedelta.max
+    return Parts(years, months, exact)
+
+
+def read_duration(text: str) -> Duration | None:
+    """The duration; None for a text that is none."""
+    parts = read_parts(text)
+    return None if parts is None else Duration(parts.years * 12 + parts.months, parts.exact)
