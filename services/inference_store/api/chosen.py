@@ -9,12 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
 from inference_store.store.errors import Fault, Invalid
+from inference_store.store.filters.distances import EXAMPLE
 from inference_store.store.key_registry import Models
 from inference_store.store.nearest import each_told, nearest, shortened
 
 from .schemas.chosen_fields import FIELDS, PARTS
 from .typed_metadata import MetadataAs
 
+DISTANCE = "distance_metres"
 _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
 
 
@@ -56,6 +58,12 @@ class Chosen:
             for name, value in item.items()
             if name in self.fields
         }
+
+    def refuse_distance(self) -> None:
+        """Raise Invalid where the distance is asked for, and no page is sorted by it."""
+        if DISTANCE in (self.fields or {}):
+            message = f"there is none: sort by it, as in {EXAMPLE}"
+            raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
 
     async def unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:
         """Warnings about chosen metadata keys that no inference of the model has."""

@@ -19,6 +19,7 @@ from inference_store.store.metrics import QUERY_TIMEOUTS
 from inference_store.store.queries import cursor as cursors
 from inference_store.store.queries import place
 from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.by_distance import ByDistance
 from inference_store.store.queries.hit import Hit
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.order import AtRandom
@@ -31,7 +32,7 @@ from inference_store.store.settings import ApiSettings
 
 from .access import Access
 from .asking import in_time
-from .chosen import Chosen
+from .chosen import DISTANCE, Chosen
 from .explaining import explaining
 from .filters import AskedFilter, ask_filter
 from .schemas.questions import Conditions, InferenceQuery
@@ -129,6 +130,8 @@ async def page_of(  # noqa: PLR0917
 ) -> ShownPage:
     """The page for JSON. Raises QueryTimeout, InvalidCursor; Forbidden for links without right."""
     chosen = Chosen.of(body.fields, body.include, body.metadata_as)
+    if not isinstance(asked.sort.order, ByDistance):
+        chosen.refuse_distance()
     if "urls" in chosen.include:
         for each in asked.models:
             access.demand(Right.READ_INPUTS, each)
@@ -136,6 +139,9 @@ async def page_of(  # noqa: PLR0917
         page = await _found(connection, settings, body, asked)
         told = await explained.shown(connection, access, asked.query)
     found = await _items(connection, access, blobs, settings, chosen, asked.models, page.hits)
+    if isinstance(asked.sort.order, ByDistance):
+        for hit, item in found:
+            item[DISTANCE] = hit.value
     warnings = [*asked.warnings, *asked.sort.warnings]
     if body.cursor is None:
         numbers = [each.model for each in asked.models]

@@ -132,6 +132,8 @@ class ShownInference(Shown):
     data_storage_key: str | None
     response_storage_key: str | None
     metadata_storage_key: str | None
+    distance_metres: float | None = None
+    """Where the page is sorted by distance: metres to the point; null: it has no location."""
     metadata: list[ShownMetadata] | dict[str, Any] | None = None
     """By key, with `metadata_as` object."""
     predictions: list[ShownPrediction] | None = None

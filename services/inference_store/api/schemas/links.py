@@ -53,7 +53,8 @@ class InferenceLink(Parameters):
     received_to: Received | None = None
     """Received before then."""
     sort: Sort = NEWEST_FIRST
-    """`received_at`, any other property or a metadata key; with `-` before it, descending."""
+    """`received_at`, any other property, a metadata key, or the distance to a point:
+    `distance(location, POINT(13.4 52.5))`; with `-` before it, descending."""
     limit: Annotated[int, Field(ge=1, le=1000)] = 50
     """Most inferences of a page."""
     cursor: Cursor | None = None

@@ -14,6 +14,7 @@ from pydantic import (
 from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.store.cql2.tree import Node
+from inference_store.store.filters.distances import EXAMPLE
 from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.nearest import NotThere, nearest
 from inference_store.store.operators import OPERATORS, operator_named
@@ -43,7 +44,7 @@ Sort: TypeAlias = Annotated[
     Field(
         min_length=1,
         max_length=sort.MOST_CHARACTERS,
-        examples=["-received_at", "frame_number"],
+        examples=["-received_at", "frame_number", EXAMPLE],
         json_schema_extra={"pattern": sort.PATTERN},
     ),
     AfterValidator(storable_text),
@@ -250,9 +251,10 @@ class InferenceQuery(Conditions):
     """A random sample of the matches, in random order, instead of `sort` and `limit`. It reads all
     matches."""
     sort: Sort = sort.NEWEST_FIRST
-    """`received_at`, any other property or a metadata key; with `-` before it, descending.
-    `inference.x` and `metadata.x` tell a property from a key, `x:string` takes a key's values of
-    one type. What has no value comes last."""
+    """`received_at`, any other property, a metadata key, or the distance to a point:
+    `distance(location, POINT(13.4 52.5))`; with `-` before it, descending. `inference.x` and
+    `metadata.x` tell a property from a key, `x:string` takes a key's values of one type. What has
+    no value comes last."""
     limit: Limit = 50
     """Most inferences of a page."""
     cursor: Cursor | None = None

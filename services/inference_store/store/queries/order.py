@@ -1,4 +1,4 @@
-"""Orders other than that of time: by the values of a metadata key, or by a property.
+"""Orders other than that of time: by the values of a metadata key, by a property, or by distance.
 
 An inference without a value comes last in both directions. Equal values are in order of uid, the
 newest first where the order is descending. A uid is made of the model's id as well: that two
@@ -29,9 +29,11 @@ from inference_store.store.metadata import Family
 from inference_store.store.properties import PROPERTIES, Property
 from inference_store.store.tables import SIDE_TABLES, inference, inference_alias
 
+from .by_distance import ByDistance
 from .conditions.condition import Uids
 from .hit import Hit
 from .operand import one
+from .rows import Rows
 from .scope import Scope
 
 # Longer texts of properties are in order of their beginning: so many characters.
@@ -46,15 +48,6 @@ _UID = UUID_TYPE(as_uuid=True)
 # Their columns hold no more, and have an index in this order.
 _INDEXED = frozenset({"inference_id", "data_hash"})
 _ALWAYS = frozenset({"model_id", "inference_ids"})
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Where the values of a scope are: one an inference, that of the order, and never NULL."""
-
-    value: ColumnElement[Any]
-    uid: ColumnElement[Any]
-    where: tuple[ColumnElement[bool], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +180,7 @@ class AtRandom:
         return false()
 
 
-Order: TypeAlias = ByKey | ByProperty | AtRandom
+Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
 # Made of what a uid begins with: in order of these is in order of time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})

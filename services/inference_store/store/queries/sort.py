@@ -1,5 +1,5 @@
 """What `sort` names: `-received_at`, `frame_number`, `-metadata.width`, `inference.width`,
-`tag:string`.
+`tag:string`; or the distance that it is: `distance(location, POINT(13.4 52.5))`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,29 @@ from typing import Final
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import key_registry
-from inference_store.store.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
+from inference_store.store.errors import (
+    Fault,
+    ImpossibleComparison,
+    Invalid,
+    InvalidFilter,
+    UnknownKey,
+)
+from inference_store.store.filters.distances import (
+    EXAMPLE,
+    distance_of,
+    is_distance,
+    parse_distance,
+)
+from inference_store.store.filters.known import known
+from inference_store.store.filters.names import names_in
+from inference_store.store.filters.typed import Missing
 from inference_store.store.key_registry import FROM_TEXT, KeySeen, Models, types_of
 from inference_store.store.metadata import Family, type_named
 from inference_store.store.nearest import nearest
 from inference_store.store.properties import PROPERTIES
 
+from .by_distance import ByDistance
+from .conditions import names_of
 from .order import SORTABLE, TIME, UNORDERED, ByKey, ByProperty, Order
 
 NEWEST_FIRST: Final = "-received_at"
@@ -40,11 +57,13 @@ async def resolve(
 ) -> Sort:
     """The order by that name; `kind`: as what a key was sorted on the page before.
 
-    Raises UnknownKey, ImpossibleComparison, Invalid.
+    Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
     descending, name = sort.startswith("-"), sort.removeprefix("-")
     if name in TIME or name in {_INFERENCE + each for each in TIME}:
         return Sort(descending)
+    if is_distance(name):
+        return Sort(descending, await _by_distance(connection, models, sort, descending))
     property_ = "" if name.startswith(_METADATA) else name.removeprefix(_INFERENCE)
     key, typed = name.removeprefix(_METADATA), None
     seen = await _seen(connection, models, key)
@@ -61,6 +80,19 @@ async def resolve(
         raise await _unknown(connection, models, key)
     family, warnings = _family(found, typed, kind)
     return Sort(descending, ByKey(found.key, family, found.many, descending), warnings)
+
+
+async def _by_distance(
+    connection: AsyncConnection, models: Models, sort: str, descending: bool
+) -> ByDistance:
+    # a blank in the place of the sign, so that the places in a refusal are those of `sort`
+    text = f" {sort[1:]}" if descending else sort
+    try:
+        node = parse_distance(text)
+        found = distance_of(node, text, await known(connection, models, names_in(node)))
+    except InvalidFilter as refused:  # it is no filter
+        raise Invalid(refused.detail, faults=refused.faults) from None
+    return ByDistance(found, await names_of(connection, Missing(found)), descending)
 
 
 async def _seen(connection: AsyncConnection, models: Models, key: str) -> Mapping[str, KeySeen]:
@@ -101,8 +133,8 @@ def _ambiguous(name: str) -> Invalid:
 
 
 def _unordered(name: str) -> Invalid:
-    detail = f"sort: {name!r} has no order; sort by one of its coordinates."
-    known = ["latitude", "longitude"]
+    detail = f"sort: {name!r} has no order; sort by {EXAMPLE}, or by one of its coordinates."
+    known = [EXAMPLE, "latitude", "longitude"]
     return Invalid(detail, faults=[Fault("sort", "it has no order", known)])
 
 
@@ -119,7 +151,7 @@ async def _unknown(connection: AsyncConnection, models: Models, name: str) -> Un
     keys: Sequence[str] = await key_registry.nearest(connection, models, name)
     bare = name.removeprefix(_INFERENCE)
     names = [*dict.fromkeys([*keys, *SORTABLE])]
-    near = nearest(bare, names)
+    near = [EXAMPLE] if bare == "distance" else nearest(bare, names)
     detail = f"sort: there is no property and no metadata key {name!r}."
     said = f" The nearest are {', '.join(near)}." if near else ""
     said += f" The properties are {', '.join(SORTABLE)}."
