@@ -69,7 +69,7 @@ _JSON = {"Content-Type": "application/json"}
 
 
 def test_there_are_examples() -> None:
-    assert len(_EXAMPLES) == 4
+    assert len(_EXAMPLES) == 5
 
 
 async def test_nothing_matches(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
@@ -109,6 +109,30 @@ async def test_nothing_matches(client: httpx.AsyncClient, engine: AsyncEngine) -
         ({"group_by": ["ok", "label", "data_source", "model_id"]}, "group_by", "3"),
         ({"group_by": [{"label": True, "time": "day"}]}, "group_by[0]", "one of"),
         ({"group_by": [{"histogram": {"of": "ok"}}]}, "group_by[0].histogram.of", "number"),
+        (
+            {"measures": [{"function": "histogram", "of": "received_at", "bounds": [1, 2]}]},
+            "measures[0].bounds",
+            "instants: 2026-11-01T00:00:00Z",
+        ),
+        (
+            {"group_by": [{"histogram": {"of": "frame_number", "bounds": ["2026", "2027-01-01"]}}]},
+            "group_by[0].histogram.bounds[0]",
+            "an instant as RFC 3339 writes it",
+        ),
+        (
+            {
+                "group_by": [
+                    {"histogram": {"of": "frame_number", "bounds": ["2026-01-01", "2027-01-01"]}}
+                ]
+            },
+            "group_by[0].histogram.bounds",
+            "numbers",
+        ),
+        (
+            {"measures": [{"function": "histogram", "of": "n", "bounds": [1, "2027-01-01"]}]},
+            "measures[0].bounds",
+            "not both",
+        ),
         ({"order": "-nothing"}, "body", "known are count"),
     ],
 )

@@ -56,7 +56,8 @@ def _number(value: Any) -> Any:
     return number
 
 
-def _exact(value: Any) -> Any:
+def exact(value: Any) -> Any:
+    """The exact number. Raises ValueError for what is none, or too large."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         raise ValueError("it is a number")
     number = value if isinstance(value, Decimal) else Decimal(str(value))
@@ -69,7 +70,8 @@ def _exact(value: Any) -> Any:
     return number
 
 
-def _instant(value: Any) -> Any:
+def instant(value: Any) -> Any:
+    """The instant. Raises ValueError for what is none."""
     if isinstance(value, datetime):
         return value
     found = read_timestamp(value, MetadataCaps())[0] if isinstance(value, str) else None
@@ -87,8 +89,8 @@ def storable_text(value: str) -> str:
 
 Whole: TypeAlias = Annotated[int, Strict(), BeforeValidator(_whole)]
 Number: TypeAlias = Annotated[float, BeforeValidator(_number)]
-Exact: TypeAlias = Annotated[Decimal, BeforeValidator(_exact), WithJsonSchema({"type": "number"})]
+Exact: TypeAlias = Annotated[Decimal, BeforeValidator(exact), WithJsonSchema({"type": "number"})]
 Flag: TypeAlias = Annotated[bool, Strict()]
-Instant: TypeAlias = Annotated[datetime, BeforeValidator(_instant)]
+Instant: TypeAlias = Annotated[datetime, BeforeValidator(instant)]
 Text: TypeAlias = Annotated[str, AfterValidator(storable_text)]
 ShortText: TypeAlias = Annotated[str, Field(max_length=256), AfterValidator(storable_text)]

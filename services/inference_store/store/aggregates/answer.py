@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
 
-from .asked import Measure
+from .asked import Bound, Measure
 from .exact import deviation, plain, quotient, variance
 from .parts import Sums
 from .sketch import METHOD, percentile, value_of
@@ -31,7 +31,7 @@ class Found:
     inferences: int
     sums: Sums
     counts: Counter[Any]
-    bounds: Sequence[Decimal] = ()
+    bounds: Sequence[Bound] = ()
     approximate: bool = False
 
 
@@ -49,7 +49,7 @@ def sort_value(measure: Measure, value: Any) -> Any:
     return value
 
 
-def bin_shown(number: int, bounds: Sequence[Decimal]) -> dict[str, Any]:
+def bin_shown(number: int, bounds: Sequence[Bound]) -> dict[str, Any]:
     """The bounds of a bin: it is from the one on, up to the other; null: there is no bound."""
     return {
         "from": plain(bounds[number - 1]) if number > 0 else None,

@@ -1,12 +1,15 @@
 """An aggregation as it was asked: measures, groups, order."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from typing import TypeAlias
 
 from .functions import Aggregate
 
 MOST_GROUPINGS = 3
+Bound: TypeAlias = Decimal | datetime
+"""Where a bin begins, or the last one ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Measure:
     path: str
     at: tuple[Decimal, ...] = (Decimal(50), Decimal(90), Decimal(95), Decimal(99))
     bins: int = 20
-    bounds: tuple[Decimal, ...] | None = None
+    bounds: tuple[Bound, ...] | None = None
     limit: int = 10
     prefix: str = ""
     expected: bool = True
@@ -67,13 +70,13 @@ class ByTime:
 
 @dataclass(frozen=True, slots=True)
 class ByHistogram:
-    """A group for each bin of a number."""
+    """A group for each bin of a number or a timestamp."""
 
     name: str
     path: str
     of: Name
     bins: int = 20
-    bounds: tuple[Decimal, ...] | None = None
+    bounds: tuple[Bound, ...] | None = None
 
 
 Grouping: TypeAlias = ByName | ByLabel | ByTime | ByHistogram

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo
 
-_Unit: TypeAlias = Literal["second", "day", "month"]
+Unit: TypeAlias = Literal["second", "day", "month"]
 # A Monday: weeks begin there, and every span that no day is a multiple of.
 _ORIGIN: Final = date(2000, 1, 3)
 _DAY_SECONDS: Final = 86_400
-_LEAST: Final[dict[_Unit, timedelta]] = {
+_LEAST: Final[dict[Unit, timedelta]] = {
     "second": timedelta(seconds=1),
     "day": timedelta(days=1),
     "month": timedelta(days=28),
@@ -31,7 +31,7 @@ class Width:
     """How long a span is: so many seconds, days or months of the calendar."""
 
     count: int
-    unit: _Unit
+    unit: Unit
 
     @property
     def least(self) -> timedelta:

@@ -1,5 +1,6 @@
 """Exact numbers: sums of any digits, means, and how they are written."""
 
+from datetime import UTC, datetime
 from decimal import MAX_EMAX, MIN_EMIN, ROUND_FLOOR, Context, Decimal
 from typing import Any, Final
 
@@ -13,7 +14,10 @@ _MOST_ZEROS = 20
 
 
 def exact(value: Any) -> Any:
-    """A number from Postgres as a Decimal; a double is what its shortest spelling says."""
+    """A number from Postgres as a Decimal; a double is what its shortest spelling says. The driver
+    gives the first and the last instant there is without their time zone."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
     if isinstance(value, float):
         return WIDE.plus(Decimal(repr(value)))
     if isinstance(value, int) and not isinstance(value, bool):

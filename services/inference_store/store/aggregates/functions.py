@@ -17,6 +17,7 @@ Needs: TypeAlias = Literal["sums", "values", "bins", "percentiles"]
 Sum: TypeAlias = Literal["low", "high", "squares", "total", "true"]
 _ALL: Final[frozenset[Kind]] = frozenset({"number", "string", "bool", "timestamp"})
 _ORDERED: Final[frozenset[Kind]] = frozenset({"number", "string", "timestamp"})
+_BINNED: Final[frozenset[Kind]] = frozenset({"number", "timestamp"})
 _NUMBER: Final[frozenset[Kind]] = frozenset({"number"})
 _BOOL: Final[frozenset[Kind]] = frozenset({"bool"})
 
@@ -68,7 +69,7 @@ AGGREGATES: Final = _table(
               " values do not exceed", _NUMBER, "percentiles", _sums("low", "high"), ("at",),
               elsewhere=("median", "quantile", "quantiles", "p50", "p90", "p95", "p99")),
     Aggregate("histogram", "how many values lie between given `bounds`, or between bounds made"
-              " of about so many `bins`", _NUMBER, "bins", _sums("low", "high"),
+              " of about so many `bins`", _BINNED, "bins", _sums("low", "high"),
               ("bins", "bounds"), elsewhere=("hist", "buckets")),
     Aggregate("top", "the `limit` most frequent values with their counts, and `others`",
               _ALL, "values", options=("limit",), elsewhere=("mode", "terms", "frequencies")),

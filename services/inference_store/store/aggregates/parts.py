@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Numeric, Select, Text, cast, func
 from inference_store.store.queries.leading import Leading
 from inference_store.store.queries.matching import Query
 
+from .asked import Bound
 from .exact import WIDE, exact
 from .functions import Sum
 from .operand import Operand, raw
@@ -18,7 +19,7 @@ from .rows import Dimension, Rows, in_bin
 from .sketch import bin_of
 
 Key: TypeAlias = tuple[Any, ...]
-CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Decimal, ...]
+CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Bound, ...]
 
 
 @dataclass(slots=True)

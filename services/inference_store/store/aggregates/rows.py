@@ -7,13 +7,13 @@ inferences otherwise. With conditions, the matches lead. Groups are joined to th
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from itertools import pairwise
 from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import (
     ColumnElement,
+    DateTime,
     Double,
     FromClause,
     Numeric,
@@ -33,6 +33,7 @@ from inference_store.store.queries.operand import many, one
 from inference_store.store.queries.scope import Scope, unmarked
 from inference_store.store.tables import SIDE_TABLES, inference, prediction
 
+from .asked import Bound
 from .bins import as_double
 from .operand import LABEL, Operand, raw
 
@@ -67,7 +68,7 @@ class InBins:
     """A group for each bin: 0 is below the first bound."""
 
     operand: Operand
-    bounds: tuple[Decimal, ...]
+    bounds: tuple[Bound, ...]
 
 
 Dimension: TypeAlias = Value | InTime | InBins
@@ -180,9 +181,11 @@ class Rows:
         return query.group_by(*named)
 
 
-def in_bin(operand: Operand, value: Any, bounds: Sequence[Decimal]) -> ColumnElement[int]:
-    """The number of the bin that a number lies in; doubles are compared as the decimals they
-    spell."""
+def in_bin(operand: Operand, value: Any, bounds: Sequence[Any]) -> ColumnElement[int]:
+    """The number of the bin that a number or an instant lies in; doubles are compared as the
+    decimals they spell."""
+    if operand.kind == "timestamp":
+        return func.width_bucket(value, many(bounds, DateTime(timezone=True)))
     if operand.stored == "double":
         doubles = many([as_double(bound) for bound in bounds], Double())
         return func.width_bucket(cast(value, Double()), doubles)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.scope import HIGHEST, LOWEST
 
 from .answer import Aggregated, Found, shown
-from .asked import Aggregation, ByHistogram, ByLabel, ByTime, Grouping, Measure
+from .asked import Aggregation, Bound, ByHistogram, ByLabel, ByTime, Grouping, Measure
 from .bins import automatic
 from .budget import Budget
 from .first_values import first_values
@@ -27,6 +28,7 @@ from .ordering import Group, in_order, key_of
 from .parts import CountedBy, Counts, Key, Sums, Tally
 from .rows import Dimension, InBins, InTime, Value
 from .spans import starts_of
+from .time_bins import automatic_times
 
 # Up to so many values percentiles are exact.
 EXACT_VALUES: Final = 100_000
@@ -44,7 +46,7 @@ class _Run:
     dimensions: list[Dimension] = field(default_factory=list)
     # by measure
     counts: dict[str, Counts] = field(default_factory=dict)
-    bounds: dict[str, Sequence[Decimal]] = field(default_factory=dict)
+    bounds: dict[str, Sequence[Bound]] = field(default_factory=dict)
     approximate: set[str] = field(default_factory=set)
     # what several measures need is read, and held, once
     read: dict[tuple[Operand, CountedBy], Counts] = field(default_factory=dict)
@@ -108,9 +110,10 @@ async def _dimension(run: _Run, by: Grouping) -> Dimension:
         raise Invalid(f"{by.of.text!r}: {message}.", faults=[Fault(by.of.path, message)])
     if not isinstance(by, ByHistogram):
         return Value(operand)
-    if operand.kind != "number":
-        message = f"a histogram is of a number; {by.of.text!r} is a {operand.kind}"
-        raise ImpossibleComparison(f"{message}.", faults=[Fault(by.of.path, message, ["number"])])
+    if operand.kind not in kinds:
+        known = sorted(kinds)
+        message = f"a histogram is of a {' or '.join(known)}; {by.of.text!r} is a {operand.kind}"
+        raise ImpossibleComparison(f"{message}.", faults=[Fault(by.of.path, message, known)])
     return InBins(operand, await _bounds(run, operand, by))
 
 
@@ -128,14 +131,28 @@ def _within(target: Target, lo: Any, hi: Any) -> Target:
     return replace(target, query=replace(query, scope=query.scope.clip(lo, hi)))
 
 
-async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tuple[Decimal, ...]:
+async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tuple[Bound, ...]:
     """Given, or made from the smallest and the largest value of all."""
     if of.bounds is not None:
+        _refuse_other_bounds(operand, of)
         return of.bounds
     found = await run.gathering([]).ends(operand)
     if not found.number:
         return ()
-    return automatic(found.low, found.high, of.bins)
+    made = automatic_times if operand.kind == "timestamp" else automatic
+    return made(found.low, found.high, of.bins)
+
+
+def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
+    """Raise ImpossibleComparison for numbers as bounds of a timestamp, and the reverse."""
+    assert of.of is not None
+    expected = datetime if operand.kind == "timestamp" else Decimal
+    if all(isinstance(each, expected) for each in of.bounds or ()):
+        return
+    what = "instants: 2026-11-01T00:00:00Z" if expected is datetime else "numbers"
+    message = f"{of.of.text!r} is a {operand.kind}, and the bounds of one are {what}"
+    path = f"{of.of.path.removesuffix('.of')}.bounds"
+    raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message)])
 
 
 async def _tally(run: _Run) -> Tally:

@@ -71,7 +71,7 @@ def spans(unit: str, zone: str) -> Values:
     return start
 
 
-def binned(values: Values, bounds: Sequence[Decimal]) -> Values:
+def binned(values: Values, bounds: Sequence[Any]) -> Values:
     """The bounds of the bin that each value lies in."""
     edges = [None, *bounds, None]
 
@@ -81,7 +81,7 @@ def binned(values: Values, bounds: Sequence[Decimal]) -> Values:
     return bins
 
 
-def _bin(value: Decimal, edges: Sequence[Decimal | None]) -> tuple[Any, Any]:
+def _bin(value: Any, edges: Sequence[Any]) -> tuple[Any, Any]:
     return next((lo, hi) for lo, hi in pairwise(edges) if (hi is None or value < hi))
 
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -76,6 +77,7 @@ _INFERENCES = st.lists(
     max_size=10,
 )
 _BOUNDS = (Decimal("-3"), Decimal("0.2"), Decimal("0.3"), Decimal(7))
+_TIMES = (_NIGHT, _NIGHT + timedelta(hours=2), datetime(2026, 11, 2, 0, 0, 1, tzinfo=UTC))
 _OPERANDS: dict[str, tuple[str, plain.Values]] = {
     "n": ("number", plain.key("n", "number")),
     "s": ("string", plain.key("s", "string")),
@@ -117,9 +119,10 @@ def _grouping(data: st.DataObject, place: int) -> tuple[Any, plain.Values]:
         unit, zone = data.draw(_SPANS), data.draw(_ZONES)
         return ByTime(name, path, unit, zone), plain.spans(unit, zone)
     if kind == "histogram":
-        of = data.draw(st.sampled_from(["n", "top_score", "prediction_count"]))
-        by = ByHistogram(name, path, Name(of, None, path), bounds=_BOUNDS)
-        return by, plain.binned(_OPERANDS[of][1], _BOUNDS)
+        of = data.draw(st.sampled_from(["n", "top_score", "prediction_count", "t", "received_at"]))
+        bounds: Any = _TIMES if _OPERANDS[of][0] == "timestamp" else _BOUNDS
+        by = ByHistogram(name, path, Name(of, None, path), bounds=bounds)
+        return by, plain.binned(_OPERANDS[of][1], bounds)
     names = ["n", "s", "b", "tags[]", "ok", "top_label", "top_score", "request_problem"]
     of = data.draw(st.sampled_from(names))
     return ByName(name, path, Name(of, None, path)), _OPERANDS[of][1]
@@ -336,6 +339,61 @@ def _same(by: Any, name: str) -> bool:
     if isinstance(by, ByLabel):
         return name == "label"
     return isinstance(by, ByName) and by.of.text == name
+
+
+async def _measured(engine: AsyncEngine, *measures: Measure, **asked: Any) -> Any:
+    """The measures of the one group of all."""
+    async with engine.connect() as connection:
+        known = list((await registrations.known(connection, ["model"])).values())
+        found, _ = await targets(connection, known, Question(**asked))
+        answer = await aggregate(
+            connection, found, Aggregation(measures=measures), deadline=Deadline.after(60)
+        )
+    [group] = answer.groups
+    return group["measures"]
+
+
+@pytest.mark.parametrize("asked", [{}, {"until": _LATER, "ok": True}])
+async def test_the_bins_of_timestamps_hold_every_value(
+    engine: AsyncEngine, asked: dict[str, Any]
+) -> None:
+    """Also of the first and the last day there is."""
+    made = [
+        Made(
+            str(n),
+            _NIGHT + timedelta(hours=n),
+            [
+                ("t", "timestamp", f"2026-11-{1 + n // 2:02d}T12:00:00Z"),
+                ("far", "timestamp", "0001-01-01" if n % 2 else "9999-12-31T23:59:59.999999Z"),
+            ],
+            extras=Extras(ok=True),
+        )
+        for n in range(48)
+    ]
+    await store(engine, *made)
+    histogram = Measure(
+        function=AGGREGATES["histogram"], of=Name("t", None, ""), name="t", path="", bins=12
+    )
+    given = replace(histogram, name="given", bounds=(_at(2), _at(5)))
+    received = replace(histogram, of=Name("received_at", None, ""), name="received_at", bins=2)
+    far = replace(histogram, of=Name("far", None, ""), name="far", bins=1)
+    found = await _measured(engine, histogram, given, received, far, **asked)
+    assert found["t"]["bins"] == [
+        {"from": _at(day), "to": _at(day + 2), "count": 2 if day in {0, 24} else 4}
+        for day in range(0, 26, 2)
+    ]
+    assert found["given"] == {
+        "bins": [{"from": _at(2), "to": _at(5), "count": 6}],
+        **{"below": 2, "above": 40},
+    }
+    assert sum(each["count"] for each in found["received_at"]["bins"]) == 48
+    # Nothing comes after the last instant: it is above the last bin.
+    [whole] = found["far"]["bins"]
+    assert (whole["count"], found["far"]["below"], found["far"]["above"]) == (24, 0, 24)
+
+
+def _at(day: int) -> datetime:
+    return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day - 1)
 
 
 async def test_the_bins_of_a_histogram_hold_every_value(engine: AsyncEngine) -> None:

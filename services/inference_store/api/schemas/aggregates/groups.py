@@ -38,7 +38,7 @@ Span: TypeAlias = Annotated[
 
 
 class HistogramBody(Body):
-    """Bins of a number: as many as `bins` says, about, or between `bounds`."""
+    """Bins of a number or a timestamp: as many as `bins` says, about, or between `bounds`."""
 
     of: Of
     bins: Bins = 20
@@ -60,7 +60,7 @@ class GroupBody(Body):
     zone: Annotated[str, Field(max_length=64), AfterValidator(_zone)] = "UTC"
     """The time zone of that calendar."""
     histogram: HistogramBody | None = None
-    """A group for each bin of a number."""
+    """A group for each bin of a number or a timestamp."""
     called: Named | None = Field(default=None, alias="as")
     """How the answer calls it; left out: the name, `label` or `time`."""
 

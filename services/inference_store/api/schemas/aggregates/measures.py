@@ -49,7 +49,8 @@ class MeasureBody(Body):
     bins: Bins = 20
     """Of `histogram`: about how many."""
     bounds: Bounds | None = None
-    """Of `histogram`: where each bin begins, and where the last one ends."""
+    """Of `histogram`: where each bin begins, and where the last one ends; of timestamps as RFC 3339
+    writes them."""
     limit: Annotated[Whole, Field(ge=1, le=1000)] = 10
     """Of `top` and `distinct`: how many values."""
     prefix: Annotated[ShortText, Field(max_length=100)] = ""

@@ -1,26 +1,41 @@
 """Names that something is computed of, and bins of numbers."""
 
+from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
-from inference_store.api.schemas.fields import Body, Exact, ShortText, Whole
+from inference_store.api.schemas.fields import Body, ShortText, Whole, exact, instant
 from inference_store.store.aggregates import Name
 
 Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
 
 
-def _rising(bounds: list[Decimal]) -> list[Decimal]:
+def _bound(value: Any) -> Decimal | datetime:
+    found: Decimal | datetime = instant(value) if isinstance(value, str) else exact(value)
+    return found
+
+
+def _rising(bounds: list[Any]) -> list[Any]:
+    if len({isinstance(each, datetime) for each in bounds}) > 1:
+        raise ValueError("bounds are numbers, or instants, and not both")
     if any(low >= high for low, high in pairwise(bounds)):
         raise ValueError("each bound is larger than the one before")
     return bounds
 
 
 Bins: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
+Bound: TypeAlias = Annotated[
+    Decimal | datetime,
+    BeforeValidator(_bound),
+    WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "format": "date-time"}]}),
+]
 Bounds: TypeAlias = Annotated[
-    list[Exact], Field(min_length=2, max_length=1001), AfterValidator(_rising)
+    list[Bound],
+    Field(min_length=2, max_length=1001, examples=[[0, 0.5, 1]]),
+    AfterValidator(_rising),
 ]
 
 
