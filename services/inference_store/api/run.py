@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Any
 
 import structlog
@@ -25,6 +26,7 @@ from inference_store.store.ledger import Ledger, LedgerWatch
 from inference_store.store.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
 from inference_store.store.schema import require_schema, schema_of
 from inference_store.store.serving import Connections, Served, connections_of, limits_of, listen
+from inference_store.store.serving.heads import BoundedHeads
 from inference_store.store.serving.server import GuardedServer
 from inference_store.store.settings import ApiSettings
 
@@ -157,6 +159,9 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     trusted = settings.api_trusted_proxies
     inner: Any = app
     behind: Any = ProxyHeadersMiddleware(inner, trusted) if trusted else inner
+    # Beyond what the app refuses by itself, with room for what is read at once.
+    most = settings.api_max_header_bytes + _READ_AHEAD_BYTES
+    http: Any = partial(BoundedHeads, most_head_bytes=most)
     return uvicorn.Config(
         Served(behind),
         ssl_certfile=settings.api_tls_certificate_file,
@@ -164,9 +169,8 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         server_header=False,
-        http="h11",
-        # Beyond what the app refuses by itself, with room for what is read at once.
-        h11_max_incomplete_event_size=settings.api_max_header_bytes + _READ_AHEAD_BYTES,
+        http=http,
+        ws="none",
         proxy_headers=False,  # it is inside: connections are told by their own addresses
         interface="asgi3",
         timeout_keep_alive=math.ceil(settings.connection_idle_seconds),

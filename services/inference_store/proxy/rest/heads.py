@@ -1,48 +1,26 @@
-"""Requests' heads: bounded, for the parser below keeps headers until they end, and read as those of
-plain requests of HTTP/1, whatever they ask for. And what of a head the parser does not tell."""
+"""What a proxy does beyond a server of its own: it tells an empty query, and does not let go of the
+upstream while its caller may still read."""
 
-from typing import Any, Final
+from typing import Final
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-
-from .framing import framed
-
-MOST_HEAD_BYTES: Final = 1 << 20
-"""Bytes of a request line and its headers, and again of its trailers; model servers take 8 to
-64 KiB."""
+from inference_store.store.serving.heads import MOST_HEAD_BYTES, BoundedHeads
 
 EMPTY_QUERY: Final = "inference_store.empty_query"
 """The extension of a scope whose target ends with a question mark, behind which nothing stands."""
 
-_INVALID: Final = "Invalid HTTP request received."
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 # The first is answered by a reset if the caller has left, and the next fails by that.
 _PROBES: Final = 3
 _PROBE_SECONDS: Final = 0.3
 
 
-class BoundedHeads(HttpToolsProtocol):
-    """Closes a connection whose head or trailers do not end. A request to change the protocol is
-    answered in this one, as RFC 9110 (section 7.8) lets a server do: the parser would take its body
-    for the other protocol's bytes."""
+class ForwardedHeads(BoundedHeads):
+    """Requests that are passed on."""
 
-    _bytes_of_head = 0
-    """Since a body's last bytes, or a request's end: of a head, trailers, extensions of chunks."""
-    _in_head = True
-    _plain_head: bytes | None = None
-    """Of a request that asks for another protocol: its head without that."""
-
-    def data_received(self, data: bytes) -> None:
-        self._bytes_of_head += len(data)
-        if self._bytes_of_head > MOST_HEAD_BYTES:
-            self.transport.close()
-            return
-        self._unset_keepalive_if_required()
-        try:
-            self._parse(memoryview(data))
-        except HttpParserError:
-            self._refuse()
+    def on_headers_complete(self) -> None:
+        if self.url.endswith(b"?"):
+            self.scope["extensions"] = {EMPTY_QUERY: {}}
+        super().on_headers_complete()
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """A caller that says nothing more may read on (RFC 9112, section 9.6): if its request is
@@ -65,81 +43,5 @@ class BoundedHeads(HttpToolsProtocol):
         if times > 1:
             self.loop.call_later(_PROBE_SECONDS, self._look_for_caller, times - 1)
 
-    def _refuse(self) -> None:
-        self.logger.warning(_INVALID)
-        if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
-            self.transport.close()  # in the middle of an answer it would be read as a part of it
-        else:
-            self.send_400_response(_INVALID)
 
-    def _parse(self, data: memoryview) -> None:
-        while data:
-            try:
-                self.parser.feed_data(data)
-                return
-            except HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-                self._parse_plain_head()
-
-    def _parse_plain_head(self) -> None:
-        """The head again: what follows is its body, then the next request."""
-        head, self._plain_head = self._plain_head, None
-        self.parser = HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
-        self.parser.feed_data(head or b"")
-
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer is no header: nobody checked it as one
-            super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._in_head, self._bytes_of_head = False, 0
-        self._check_host()
-        self._check_coding()
-        if self.parser.should_upgrade():
-            self._plain_head = self._without_upgrade()
-            return
-        if self.url.endswith(b"?"):
-            self.scope["extensions"] = {EMPTY_QUERY: {}}
-        if self.parser.get_http_version() == "1.0":
-            self.expect_100_continue = False  # it would take it for the answer
-        super().on_headers_complete()
-
-    def _check_host(self) -> None:
-        """Raises ValueError: whom the request is for is not said, or twice (RFC 9112, section
-        3.2)."""
-        hosts = sum(name == b"host" for name, _ in self.headers)
-        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
-            raise ValueError("a request of HTTP/1.1 has one Host")
-
-    def _check_coding(self) -> None:
-        """Raises ValueError: how the body ends is not said as RFC 9112 (section 6.1) has it, or it
-        is coded, which would be forgotten on the way."""
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and (codings != [b"chunked"] or self.parser.get_http_version() == "1.0"):
-            raise ValueError("Transfer-Encoding is not that of chunks alone")
-
-    def _without_upgrade(self) -> bytes:
-        """Raises ValueError: CONNECT, which asks for nothing but another protocol."""
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            raise ValueError("CONNECT is for tunnels")
-        lines = [method + b" " + self.url + f" HTTP/{self.parser.get_http_version()}".encode()]
-        lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
-        return b"\r\n".join([*lines, b"", b""])
-
-    def on_body(self, body: bytes) -> None:
-        self._bytes_of_head = 0
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._bytes_of_head = 0
-        if self._plain_head is None:
-            super().on_message_complete()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        super()._start_asgi_task(cycle, framed(app, cycle))
+__all__ = ["EMPTY_QUERY", "MOST_HEAD_BYTES", "ForwardedHeads"]

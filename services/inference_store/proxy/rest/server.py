@@ -14,7 +14,7 @@ from inference_store.store.serving import Connections, Limits, Served, listen
 from inference_store.store.serving.server import GuardedServer
 
 from .forwarding import Forwarding
-from .heads import BoundedHeads
+from .heads import ForwardedHeads
 
 _BACKLOG: Final = 2048
 
@@ -60,7 +60,7 @@ def server_of(
         Served(app),
         ssl_certfile=certificate,
         ssl_keyfile=key,
-        http=BoundedHeads,
+        http=ForwardedHeads,
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -9,7 +9,7 @@ import uvicorn
 from uvicorn.server import ServerState
 
 from inference_store.proxy.rest.asgi import Receive, Scope, Send
-from inference_store.proxy.rest.heads import MOST_HEAD_BYTES, BoundedHeads
+from inference_store.proxy.rest.heads import MOST_HEAD_BYTES, ForwardedHeads
 
 H2C = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n"
 WEBSOCKET = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
@@ -50,7 +50,7 @@ class Connection:
             self._answer, interface="asgi3", ws="none", lifespan="off", log_config=None
         )
         self.transport = Transport()
-        self._protocol = BoundedHeads(config, ServerState(), {})
+        self._protocol = ForwardedHeads(config, ServerState(), {})
         self._protocol.connection_made(self.transport)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:

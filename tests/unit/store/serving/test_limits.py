@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import uvicorn
 from inference_store.store.admin import AdminApp, Heartbeat
 from inference_store.store.metrics import SHOWN
 from inference_store.store.serving import Connections, Limits, PortTaken, Served, listen
+from inference_store.store.serving.heads import BoundedHeads
 from inference_store.store.serving.server import GuardedServer
 from inference_store.store.settings import AdminSettings
 from tests.polling import until
@@ -24,7 +26,8 @@ SHORT, LONG = 0.5, 60.0
 BIG = 64 << 20
 HEAD = b"POST /%s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 GET = HEAD % (b"", 0)
-BOTH = pytest.mark.parametrize("http", ["h11", "httptools"])
+CLOSE = b"\r\nConnection: close\r\n\r\n"
+BOTH = pytest.mark.parametrize("http", [BoundedHeads, "httptools"], ids=["ours", "uvicorn"])
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -38,6 +41,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await asyncio.sleep(2 * SHORT if scope["path"] == "/later" else 0)
     body = bytes(BIG) if scope["path"] == "/much" else b"%d" % size
     headers = [(b"content-length", b"%d" % len(body))]
+    headers = [] if scope["path"] == "/chunked" else headers
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     with suppress(OSError):  # nobody reads it
         await send({"type": "http.response.body", "body": body})
@@ -51,7 +55,7 @@ class Server(GuardedServer):
 
 @asynccontextmanager
 async def serving(
-    http: Any = "h11", *, most: int = 9, own: Pair | None = None, **limits: float
+    http: Any = BoundedHeads, *, most: int = 9, own: Pair | None = None, **limits: float
 ) -> AsyncIterator[int]:
     """The port of a server; limits that are not given are long."""
     seconds = {"head": LONG, "body": LONG, "idle": LONG, "write": LONG} | limits
@@ -106,15 +110,30 @@ def late(what: str, port: str = "api") -> float:
 
 @BOTH
 @pytest.mark.parametrize("dripped", [b"", b"GET / HTTP/1.1\r\nX: " + b"a" * 100])
-async def test_a_head_that_does_not_end_is_not_waited_for(http: str, dripped: bytes) -> None:
+async def test_a_head_that_does_not_end_is_not_waited_for(http: Any, dripped: bytes) -> None:
     before = late("head")
     async with serving(http, head=SHORT) as port:
         assert await answer(port, *(b"%c" % byte for byte in dripped), pause=SHORT / 10) == b""
     assert late("head") == before + 1
 
 
+async def test_a_head_is_bounded_and_a_body_that_comes_with_it_is_none_of_it() -> None:
+    body = b"a" * 50_000
+    async with serving(partial(BoundedHeads, most_head_bytes=1000)) as port:
+        assert await answer(port, b"GET / HTTP/1.1\r\n", b"X: y\r\n" * 500, pause=0.01) == b""
+        whole = HEAD % (b"", len(body)) + body + GET.replace(b"\r\n\r\n", CLOSE)
+        assert (await answer(port, whole)).count(b"HTTP/1.1 200") == 2
+
+
+async def test_an_answer_without_a_length_ends_with_a_connection_of_http_1_0() -> None:
+    async with serving() as port:
+        found = await answer(port, b"GET /chunked HTTP/1.0\r\nHost: x\r\n\r\n")
+    assert b"transfer-encoding" not in found.lower()
+    assert found.endswith(b"\r\n\r\n0")
+
+
 @BOTH
-async def test_a_body_that_does_not_come_is_not_waited_for(http: str) -> None:
+async def test_a_body_that_does_not_come_is_not_waited_for(http: Any) -> None:
     before = late("body")
     async with serving(http, body=SHORT) as port:
         assert await answer(port, HEAD % (b"", 100), *[b"a"] * 50, pause=SHORT / 10) == b""
@@ -122,7 +141,7 @@ async def test_a_body_that_does_not_come_is_not_waited_for(http: str) -> None:
 
 
 @BOTH
-async def test_a_body_may_take_longer_the_more_there_is_of_it(http: str) -> None:
+async def test_a_body_may_take_longer_the_more_there_is_of_it(http: Any) -> None:
     first = b"a" * 20_000  # gives it 40 s
     async with serving(http, body=SHORT, idle=SHORT) as port:
         head = HEAD % (b"", len(first) + 1)
@@ -131,13 +150,13 @@ async def test_a_body_may_take_longer_the_more_there_is_of_it(http: str) -> None
 
 
 @BOTH
-async def test_an_answer_may_take_its_time(http: str) -> None:
+async def test_an_answer_may_take_its_time(http: Any) -> None:
     async with serving(http, head=SHORT, idle=SHORT) as port:
         assert (await answer(port, HEAD % (b"later", 2) + b"{}")).endswith(b"\r\n\r\n2")
 
 
 @BOTH
-async def test_a_connection_is_kept_between_requests_and_no_longer(http: str) -> None:
+async def test_a_connection_is_kept_between_requests_and_no_longer(http: Any) -> None:
     before = late("idle")
     async with serving(http, idle=SHORT) as port:
         assert (await answer(port, GET + GET)).count(b"HTTP/1.1 200") == 2
@@ -153,7 +172,7 @@ async def test_the_next_head_has_its_time_too() -> None:
 
 
 @BOTH
-async def test_an_answer_that_nobody_reads_is_given_up(http: str) -> None:
+async def test_an_answer_that_nobody_reads_is_given_up(http: Any) -> None:
     before = late("write")
     async with serving(http, write=SHORT) as port:
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from .asgi import Message, Receive, Scope
+from .request_bodies import Message, Receive, Scope
 
 # Their Content-Length is that of an answer with a body.
 _BODILESS: Final = frozenset({204, 304})

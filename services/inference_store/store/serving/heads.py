@@ -1,0 +1,119 @@
+"""Requests' heads: bounded, for the parser below keeps headers until they end, and read as those of
+plain requests of HTTP/1, whatever they ask for."""
+
+from typing import Any, Final
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from .framing import framed
+
+MOST_HEAD_BYTES: Final = 1 << 20
+"""Bytes of a request line and its headers, and again of its trailers, where nobody says less; model
+servers take 8 to 64 KiB."""
+
+_INVALID: Final = "Invalid HTTP request received."
+
+
+class BoundedHeads(HttpToolsProtocol):
+    """Closes a connection whose head or trailers do not end. A request to change the protocol is
+    answered in this one, as RFC 9110 (section 7.8) lets a server do: the parser would take its body
+    for the other protocol's bytes."""
+
+    _bytes_of_head = 0
+    """Since a body's last bytes, or a request's end: of a head, trailers, extensions of chunks."""
+    _in_head = True
+    _plain_head: bytes | None = None
+    """Of a request that asks for another protocol: its head without that."""
+
+    def __init__(self, *given: Any, most_head_bytes: int = MOST_HEAD_BYTES, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._most_head_bytes = most_head_bytes
+
+    def data_received(self, data: bytes) -> None:
+        self._bytes_of_head += len(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(memoryview(data))
+        except HttpParserError:
+            self._refuse()
+        # only now: most of a piece may have been a body
+        if self._bytes_of_head > self._most_head_bytes:
+            self.transport.close()
+
+    def _refuse(self) -> None:
+        self.logger.warning(_INVALID)
+        if self.cycle and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.close()  # in the middle of an answer it would be read as a part of it
+        else:
+            self.send_400_response(_INVALID)
+
+    def _parse(self, data: memoryview) -> None:
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._parse_plain_head()
+
+    def _parse_plain_head(self) -> None:
+        """The head again: what follows is its body, then the next request."""
+        head, self._plain_head = self._plain_head, None
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn has it
+        self.parser.feed_data(head or b"")
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header: nobody checked it as one
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head, self._bytes_of_head = False, 0
+        self._check_host()
+        self._check_coding()
+        if self.parser.should_upgrade():
+            self._plain_head = self._without_upgrade()
+            return
+        if self.parser.get_http_version() == "1.0":
+            self.expect_100_continue = False  # it would take it for the answer
+        super().on_headers_complete()
+
+    def _check_host(self) -> None:
+        """Raises ValueError: whom the request is for is not said, or twice (RFC 9112, section
+        3.2)."""
+        hosts = sum(name == b"host" for name, _ in self.headers)
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            raise ValueError("a request of HTTP/1.1 has one Host")
+
+    def _check_coding(self) -> None:
+        """Raises ValueError: how the body ends is not said as RFC 9112 (section 6.1) has it, or it
+        is coded, which would be forgotten on the way."""
+        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
+        if codings and (codings != [b"chunked"] or self.parser.get_http_version() == "1.0"):
+            raise ValueError("Transfer-Encoding is not that of chunks alone")
+
+    def _without_upgrade(self) -> bytes:
+        """Raises ValueError: CONNECT, which asks for nothing but another protocol."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            raise ValueError("CONNECT is for tunnels")
+        lines = [method + b" " + self.url + f" HTTP/{self.parser.get_http_version()}".encode()]
+        lines += [b"%s: %s" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_of_head = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._bytes_of_head = 0
+        if self._plain_head is None:
+            super().on_message_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, framed(app, cycle))
