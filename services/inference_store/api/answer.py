@@ -26,7 +26,10 @@ HEADERS: Final = {
 
 def encoded(content: Any) -> bytes:
     """JSON as answers have it."""
-    return orjson.dumps(content, default=_other, option=_OPTIONS)
+    try:
+        return orjson.dumps(content, default=_other, option=_OPTIONS)
+    except TypeError:  # mostly a text that is no UTF-8: to look at each before costs much more
+        return orjson.dumps(_spelled(content), default=_other, option=_OPTIONS)
 
 
 class Answer(Response):
@@ -51,7 +54,9 @@ def instant(at: datetime | None) -> str | None:
     """RFC 3339, UTC, with microseconds."""
     if at is None:
         return None
-    return at.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if at.tzinfo is not UTC:
+        at = at.astimezone(UTC)
+    return at.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def text(value: str | None) -> Any:
@@ -63,6 +68,18 @@ def text(value: str | None) -> Any:
     except UnicodeEncodeError:
         return orjson.Fragment(json.dumps(value))
     return value
+
+
+def _spelled(content: Any) -> Any:
+    """The same with each text that is no UTF-8 by its escapes."""
+    match content:
+        case str():
+            return text(content)
+        case dict():
+            return {name: _spelled(value) for name, value in content.items()}
+        case list() | tuple():
+            return [_spelled(each) for each in content]
+    return content
 
 
 def named(value: Any, *without: str) -> dict[str, Any]:

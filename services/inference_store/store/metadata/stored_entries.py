@@ -23,15 +23,24 @@ def encode_entries(entries: Iterable[Entry]) -> bytes:
 def decode_entries(stored: bytes) -> tuple[Entry, ...]:
     """The entries of a column. Raises UnreadableJson when the bytes are none of ours."""
     return tuple(
-        Entry(
-            row["key"],
-            row["type"],
-            row["value"],
-            row.get("section", "extended"),
-            tuple(row.get("flags", ())),
-        )
-        for row in read_exactly(stored)
+        [
+            Entry(
+                row["key"],
+                row["type"],
+                row["value"],
+                row.get("section", "extended"),
+                tuple(row["flags"]) if "flags" in row else (),
+            )
+            for row in _rows(stored)
+        ]
     )
+
+
+def _rows(stored: bytes) -> Any:
+    try:
+        return orjson.loads(stored)  # there are no numbers that it could round
+    except ValueError:
+        return read_exactly(stored)
 
 
 def _row(entry: Entry) -> dict[str, Any]:
