@@ -27,7 +27,7 @@ HOMES = {
     "fastapi": {"api"},
     "fastapi_offline": {"api"},
     "starlette": {"api"},
-    "uvicorn": {"api", "cli/api.py", "proxy/rest", "store/serving/server.py"},
+    "uvicorn": {"api", "cli/api.py", "proxy/rest", "store/serving"},
     "aiohttp": {"store/admin.py", "store/kafka", "api/access/issuer.py", "proxy", "local/demo"},
     "imagesize": {"proxy/capture/datum.py"},
     "jwt": {"api/access"},
@@ -65,7 +65,7 @@ LINES = (
     {"settings", "logs", "failpoints", "json_text", "json_spans", "long_text", "times"}
     | {"iso_durations"},
     {"serving"},
-    {"tables", "layout", "statement_spans", "database", "schema", "distribution"}
+    {"tables", "layout", "statement_spans", "database", "schema", "distribution", "prepared"}
     | {"distributing", "admin", "kafka", "producer_reports"},
     {"access", "model_numbers"},
     {"audit_chain"},

@@ -50,9 +50,12 @@ async def _read_only(request: Request, access: Access) -> AsyncIterator[AsyncCon
     if replica.may_lag:
         await access.settle(request.app.state.engine)
     async with replica.connect() as connection:
-        await connection.execution_options(postgresql_readonly=True)
-        async with connection.begin():
-            yield connection
+        # Of statements that change nothing each is by itself: none waits for a transaction to
+        # begin or to end, and between two nothing is locked.
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        yield connection
+        if not replica.may_lag:  # else it is written by a connection of its own
+            await access.write_reads(connection)
 
 
 async def _writing(request: Request) -> AsyncIterator[AsyncConnection]:
@@ -61,7 +64,7 @@ async def _writing(request: Request) -> AsyncIterator[AsyncConnection]:
         yield connection
 
 
-def _ledger(request: Request) -> Ledger:
+async def _ledger(request: Request) -> Ledger:
     ledger: Ledger = request.app.state.ledger
     return ledger
 
@@ -72,17 +75,17 @@ async def ledger_agrees(request: Request) -> None:
     await watch.require()
 
 
-def _blobs(request: Request) -> Blobs:
+async def _blobs(request: Request) -> Blobs:
     blobs: Blobs = request.app.state.blobs
     return blobs
 
 
-def _settings(request: Request) -> ApiSettings:
+async def _settings(request: Request) -> ApiSettings:
     settings: ApiSettings = request.app.state.settings
     return settings
 
 
-def _if_match(
+async def _if_match(
     if_match: Annotated[
         str | None,
         Header(

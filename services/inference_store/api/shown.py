@@ -1,7 +1,7 @@
 """Inferences as the api shows them."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -12,11 +12,12 @@ from inference_store.store.metadata import Entry
 from inference_store.store.queries.read import Inference
 from inference_store.store.settings import ApiSettings
 
-from .answer import text
 from .paths import escaped
 from .typed_metadata import MetadataAs, typed_metadata
 
 BLOBS = ("data", "response", "metadata")
+_FEW = 4
+"""So many inferences' links are signed in less time than a thread takes to begin."""
 _AS_THEY_ARE = (
     "received_at",
     "forwarded_at",
@@ -73,7 +74,7 @@ def shown(
     if inference.metadata is not None:
         found["metadata"] = _metadata(inference.metadata, metadata_as)
     if inference.predictions is not None:
-        found["predictions"] = [_prediction(each) for each in inference.predictions]
+        found["predictions"] = inference.predictions
     return found
 
 
@@ -103,7 +104,9 @@ async def links(
     if settings.presigned_urls == "off":
         return [_routes(model_id, each) for each in found]
     seconds = settings.presigned_url_seconds
-    # signing asks no server, but may have to exchange a token for keys
+    if len(found) <= _FEW and settings.s3_access_key.get_secret_value():
+        return [_links(blobs, each, seconds) for each in found]
+    # without keys in the settings it may have to exchange a token for some
     return await asyncio.to_thread(lambda: [_links(blobs, each, seconds) for each in found])
 
 
@@ -138,13 +141,9 @@ def _metadata(entries: Sequence[Entry], metadata_as: MetadataAs) -> Any:
 
 def _entry(entry: Entry) -> dict[str, Any]:
     return {
-        "key": text(entry.key),
-        "type": text(entry.type),
-        "value": text(entry.value),
+        "key": entry.key,
+        "type": entry.type,
+        "value": entry.value,
         "section": entry.section,
         "flags": entry.flags,
     }
-
-
-def _prediction(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name != "uid"}

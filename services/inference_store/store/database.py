@@ -121,19 +121,29 @@ def create_engine(
         connect_args={**arguments, "async_creator_fn": _connect},
     )
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
+    event.listen(engine.sync_engine, "checkin", _end_transaction)
     if traces.is_on():
         trace_statements(engine)
     return engine
 
 
 def _refuse_closed(connection: Any, *_: object) -> None:
-    """Raise InvalidatePoolError, upon which the pool connects anew, if the server has hung up.
+    """Raise InvalidatePoolError, upon which the pool connects anew, if the server has hung up, or
+    a transaction is open.
 
     The driver knows it by then. SQLAlchemy's own way, to ask the server each time, is a tenth of
     a short request.
     """
-    if connection.driver_connection.is_closed():
+    driver = connection.driver_connection
+    if driver.is_closed() or is_in_transaction(driver):
         raise InvalidatePoolError("Postgres has closed the connection")
+
+
+def _end_transaction(connection: Any, *_: object) -> None:
+    """Close a connection that comes back amid a transaction of the driver's own: whoever began it
+    was interrupted. The next one to take it connects anew."""
+    if connection is not None and is_in_transaction(connection.driver_connection):
+        connection.driver_connection.terminate()
 
 
 async def _connect(*place: Any, **how: Any) -> Any:
@@ -199,3 +209,22 @@ async def driver_of(connection: AsyncConnection) -> Any:
     """asyncpg's own connection, for COPY; it shares the transaction."""
     raw = await connection.get_raw_connection()
     return raw.driver_connection
+
+
+def driver_now(connection: AsyncConnection) -> Any:
+    """The same of a connection that is open."""
+    return _raw(connection).driver_connection
+
+
+def is_in_transaction(driver: Any) -> bool:
+    """Whether a transaction of the driver's connection is open; of one that is lost none is."""
+    return not driver.is_closed() and bool(driver.is_in_transaction())
+
+
+def is_autocommit(connection: AsyncConnection) -> bool:
+    """Whether each of its statements is a transaction of its own."""
+    return bool(_raw(connection).dbapi_connection.autocommit)
+
+
+def _raw(connection: AsyncConnection) -> Any:
+    return connection.sync_connection.connection  # type: ignore[union-attr]  # it is open

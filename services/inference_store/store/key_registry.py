@@ -7,20 +7,33 @@ Every batch appends what it has seen (`metadata_key_delta`); `fold` adds that up
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 from typing import Any, TypeAlias
 
-from sqlalchemy import ARRAY, ColumnElement, Select, func, literal, select, text, union_all
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    any_,
+    bindparam,
+    func,
+    literal,
+    select,
+    text,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import INTEGER, JSONB, TEXT
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from .json_text import storable
 from .metadata import Family, type_named
 from .nearest import nearest as spelt_most_alike
+from .prepared import Prepared
 from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
 
 _LOCK = 7_302_006
 MOST_EXAMPLES = 3
 _NO_EXAMPLES = literal([], JSONB)
+_MODELS = bindparam("models", type_=ARRAY(INTEGER()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +107,33 @@ async def keys(
     limit: int | None = None,
 ) -> list[KeySeen]:
     """The model's keys in order of name, all or those named; `after`, `limit` make a page."""
-    chosen = (
-        select(metadata_key.c.key, metadata_key.c.name)
-        .where(
-            metadata_key.c.key.in_(
-                select(model_key.c.key).where(of_models(model_key.c.model, model))
-            )
-        )
-        .order_by(metadata_key.c.name)
-        .limit(limit)
-    )
-    if names is not None:
-        chosen = chosen.where(metadata_key.c.name.in_(sorted(names)))
-    if after is not None:
-        chosen = chosen.where(metadata_key.c.name > after)
-    found = {row.key: row.name for row in await connection.execute(chosen)}
-    seen = await _types(connection, model, found)
+    asked = {
+        "models": [model] if isinstance(model, int) else list(model),
+        "names": None if names is None else list(names),
+        "after": after,
+        "most": limit,
+    }
+    found = {row["key"]: row["name"] for row in await _keys().fetch(connection, asked)}
+    if not found:
+        return []
+    seen = await _types(connection, asked | {"keys": list(found)})
     return [KeySeen(key, name, tuple(seen.get(key, ()))) for key, name in found.items()]
+
+
+@cache
+def _keys() -> Prepared:
+    """Keys of `models` in order of name: those in `names`, behind `after`, `most` of them; what is
+    NULL does not narrow."""
+    here = metadata_key.c
+    names, after = bindparam("names", type_=ARRAY(here.name.type)), bindparam("after", type_=TEXT())
+    theirs = select(model_key.c.key).where(model_key.c.model == any_(_MODELS))
+    return Prepared(
+        select(here.key, here.name)
+        .where(here.key.in_(theirs), names.is_(None) | (here.name == any_(names)))
+        .where(after.is_(None) | (here.name > after))
+        .order_by(here.name)
+        .limit(bindparam("most", type_=INTEGER()))
+    )
 
 
 async def find(
@@ -118,7 +141,8 @@ async def find(
 ) -> Mapping[str, KeySeen]:
     """The named keys that the model has."""
     wanted = {name for name in names if storable(name)}
-    return {seen.name: seen for seen in await keys(connection, model, names=wanted)}
+    found = await keys(connection, model, names=wanted) if wanted else []
+    return {seen.name: seen for seen in found}
 
 
 async def numbers(connection: AsyncConnection, names: Collection[str]) -> Mapping[str, int]:
@@ -141,31 +165,22 @@ async def nearest(connection: AsyncConnection, model: Models, name: str) -> list
     return spelt_most_alike(name, await all_names(connection, model))
 
 
-async def _types(
-    connection: AsyncConnection, model: Models, found: Collection[int]
-) -> dict[int, list[TypeSeen]]:
-    rows = await connection.execute(_merged(model, found))
+async def _types(connection: AsyncConnection, of: Mapping[str, Any]) -> dict[int, list[TypeSeen]]:
     seen: dict[int, list[TypeSeen]] = {}
-    for row in rows:
-        examples = tuple(dict.fromkeys(each for some in row.examples for each in some))
-        seen.setdefault(row.key, []).append(
-            TypeSeen(
-                row.type,
-                row.flag,
-                int(row.total),
-                row.first_seen,
-                row.last_seen,
-                examples[:MOST_EXAMPLES],
-            )
-        )
+    for key, kind, flag, total, first, last, some in await _merged().fetch(connection, of):
+        examples = tuple(dict.fromkeys(each for these in some for each in these))
+        found = TypeSeen(kind, flag, int(total), first, last, examples[:MOST_EXAMPLES])
+        seen.setdefault(key, []).append(found)
     return seen
 
 
-def _merged(model: Models, found: Collection[int]) -> Select[Any]:
-    """What was folded and what was not, together."""
+@cache
+def _merged() -> Prepared:
+    """What was folded and what was not, together, of `keys` of `models`."""
+    keys = bindparam("keys", type_=ARRAY(INTEGER()))
     parts = [
         select(*(table.c[name] for name in _COLUMNS)).where(
-            of_models(table.c.model, model), table.c.key.in_(sorted(found))
+            table.c.model == any_(_MODELS), table.c.key == any_(keys)
         )
         for table in (metadata_key_seen, metadata_key_delta)
     ]
@@ -176,7 +191,7 @@ def _merged(model: Models, found: Collection[int]) -> Select[Any]:
         func.array_agg(both.c.examples), _NO_EXAMPLES, type_=ARRAY(both.c.examples.type)
     )
     examples = some[1:100].label("examples")
-    return (
+    return Prepared(
         select(
             both.c.key,
             both.c.type,

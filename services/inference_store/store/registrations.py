@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, func, null, select
+from sqlalchemy import bindparam, func, null, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,9 +14,12 @@ from .access import EVERYTHING, Reach
 from .errors import Conflict, NotFound, PreconditionFailed
 from .events import InferenceEvent
 from .model_numbers import former
+from .prepared import Prepared
 from .tables import registration
 from .task_types import OutputMapping
 
+_MOST_REACHES: Final = 256
+"""Of so many callers' rights the look-up of a model stays compiled."""
 GOES: Final = "removed"
 """By whom a model is registered that was removed, and goes with the last of what is left of it."""
 
@@ -42,22 +45,22 @@ class Registration:
 
 
 def registration_of(row: Any) -> Registration:
-    """A Registration from a row of the table."""
-    mapping = row.output_mapping
+    """A Registration from a row of the table, by name."""
+    mapping = row["output_mapping"]
     return Registration(
-        model=row.model,
-        model_id=row.model_id,
-        project_id=row.project_id,
-        name=row.name,
-        task_type=row.task_type,
-        class_labels=tuple(row.class_labels),
+        model=row["model"],
+        model_id=row["model_id"],
+        project_id=row["project_id"],
+        name=row["name"],
+        task_type=row["task_type"],
+        class_labels=tuple(row["class_labels"]),
         output_mapping=None if mapping is None else OutputMapping(**mapping),
-        registered_by=row.registered_by,
-        revision=row.revision,
-        registered_at=row.registered_at,
-        updated_at=row.updated_at,
-        left_project_id=row.left_project_id,
-        moves_at=row.moves_at,
+        registered_by=row["registered_by"],
+        revision=row["revision"],
+        registered_at=row["registered_at"],
+        updated_at=row["updated_at"],
+        left_project_id=row["left_project_id"],
+        moves_at=row["moves_at"],
     )
 
 
@@ -67,7 +70,8 @@ async def known(
     """The registrations of those models that have one."""
     among = registration.c.model_id.in_(sorted(model_ids))
     query = select(registration).where(among, within.where)
-    return {row.model_id: registration_of(row) for row in await connection.execute(query)}
+    rows = (await connection.execute(query)).mappings()
+    return {row["model_id"]: registration_of(row) for row in rows}
 
 
 async def register_missing(
@@ -156,17 +160,16 @@ async def get(
 
     Raises NotFound, also of a model that is not within reach.
     """
-    query = _by_id() if within.is_everything else _by_id().where(within.where)
-    query = query.with_for_update() if lock else query
-    row = (await connection.execute(query, {"wanted": model_id})).first()
-    if row is None:
+    rows = await _by_id(within, lock).fetch(connection, {"wanted": model_id})
+    if not rows:
         raise NotFound(f"There is no model {model_id!r}.")
-    return registration_of(row)
+    return registration_of(rows[0])
 
 
-@cache
-def _by_id() -> Select[Any]:
-    return select(registration).where(registration.c.model_id == bindparam("wanted"))
+@lru_cache(_MOST_REACHES)
+def _by_id(within: Reach, lock: bool) -> Prepared:
+    query = select(registration).where(registration.c.model_id == bindparam("wanted"), within.where)
+    return Prepared(query.with_for_update() if lock else query)
 
 
 async def page(
@@ -183,7 +186,7 @@ async def page(
         query = query.where(registration.c.project_id == project_id)
     if after is not None:
         query = query.where(registration.c.model_id > after)
-    return [registration_of(row) for row in await connection.execute(query)]
+    return [registration_of(row) for row in (await connection.execute(query)).mappings()]
 
 
 async def put(
@@ -208,7 +211,7 @@ async def put(
         made = new.on_conflict_do_nothing().returning(registration)
         row = (await connection.execute(made)).first()
         if row is not None:
-            return registration_of(row), True
+            return registration_of(row._mapping), True
         return await put(connection, model_id, details, revision=revision, must_be_new=must_be_new)
     if row is not None and must_be_new:
         raise Conflict(f"The model {model_id!r} has just been registered: try again.")
@@ -227,7 +230,7 @@ async def put(
         )
         .returning(registration)
     )
-    return registration_of((await connection.execute(changed)).one()), False
+    return registration_of((await connection.execute(changed)).mappings().one()), False
 
 
 async def move(
@@ -253,7 +256,7 @@ async def move(
         )
         .returning(registration)
     )
-    return registration_of((await connection.execute(changed)).one())
+    return registration_of((await connection.execute(changed)).mappings().one())
 
 
 async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:

@@ -7,12 +7,13 @@ from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import QueuePool, event
+from sqlalchemy import QueuePool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import streams
 from inference_store.store.metrics import SHOWN
 from inference_store.store.tables import metadata_number
+from tests.integration.sent import statements_of
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store
 from tests.polling import until
@@ -122,26 +123,21 @@ async def test_a_search_that_finds_nothing_says_where_it_is(
 @pytest.mark.usefixtures("small_pages")
 async def test_a_client_that_goes_away_stops_it(make_app: MakeApp, engine: AsyncEngine) -> None:
     await store(engine, *_LARGE)
-    statements, before = [], _ended("stopped")
-
-    def note(*args: Any) -> None:
-        statements.append(args[2])
-
+    before = _ended("stopped")
     body = {"include": ["metadata", "predictions"]}
-    async with served(make_app()) as client:
-        event.listen(engine.sync_engine, "before_cursor_execute", note)
-        async with client.stream("POST", _QUERY, json=body, headers=_LINES) as answer:
-            assert await anext(answer.aiter_lines())
+    with statements_of(engine) as statements:
+        async with served(make_app()) as client:
+            async with client.stream("POST", _QUERY, json=body, headers=_LINES) as answer:
+                assert await anext(answer.aiter_lines())
 
-        async def stopped() -> float:
-            return _ended("stopped") - before
+            async def stopped() -> float:
+                return _ended("stopped") - before
 
-        await until(stopped, lambda more: more == 1)
-        seen = len(statements)
-        await asyncio.sleep(0.3)  # that nothing happens has no moment to wait for
-        assert len(statements) == seen
-        event.remove(engine.sync_engine, "before_cursor_execute", note)
-    assert 0 < sum("FROM prediction" in text for text in statements) < 60
+            await until(stopped, lambda more: more == 1)
+            seen = len(statements)
+            await asyncio.sleep(0.3)  # that nothing happens has no moment to wait for
+            assert len(statements) == seen
+    assert 0 < sum("FROM prediction" in each.text for each in statements) < 60
     assert _checked_out(engine) == 0
 
 

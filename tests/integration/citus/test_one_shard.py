@@ -5,17 +5,17 @@ statement is one task.
 """
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import httpx
 import pytest
-from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.database import driver_of
 from inference_store.store.distribution import DISTRIBUTED, is_distributed
 from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
+from tests.integration.sent import Sent, statements_of
 from tests.integration.stored import Made, at, store
 
 MODEL = "/v1/models/model"
@@ -51,22 +51,23 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("DELETE", f"{MODEL}/inferences/a4", None),
     ("DELETE", MODEL, None),
 ]
-Asked = list[tuple[str, tuple[Any, ...]]]
 
 
 @pytest.fixture
-async def asked(engine: AsyncEngine) -> AsyncIterator[Asked]:
-    """What the engine sends to Postgres that names a distributed table."""
-    seen: Asked = []
+def asked(engine: AsyncEngine) -> Iterator[list[Sent]]:
+    """What is sent to Postgres."""
+    with statements_of(engine) as sent:
+        yield sent
 
-    def note(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        reads = statement.lstrip("( ").startswith(("SELECT", "WITH", "UPDATE", "DELETE"))
-        if reads and NAMED.search(statement):
-            seen.append((statement, parameters))
 
-    event.listen(engine.sync_engine, "before_cursor_execute", note)
-    yield seen
-    event.remove(engine.sync_engine, "before_cursor_execute", note)
+def of_inferences(sent: Sequence[Sent]) -> list[Sent]:
+    """What of it names a distributed table."""
+    kinds = ("SELECT", "WITH", "UPDATE", "DELETE")
+    return [
+        each
+        for each in sent
+        if each.text.lstrip("( ").startswith(kinds) and NAMED.search(each.text)
+    ]
 
 
 async def stored(engine: AsyncEngine) -> None:
@@ -86,15 +87,16 @@ async def stored(engine: AsyncEngine) -> None:
 
 
 async def test_every_route_of_a_model_stays_with_it(
-    client: httpx.AsyncClient, engine: AsyncEngine, asked: Asked
+    client: httpx.AsyncClient, engine: AsyncEngine, asked: list[Sent]
 ) -> None:
     await stored(engine)
     for method, path, body in ROUTES:
         asked.clear()
         answer = await client.request(method, path, json=body)
         assert answer.status_code < 300 or answer.status_code == 409, (path, answer.text)
-        assert asked or "metadata-keys" in path, path
-        for statement, parameters in list(asked):
+        sent = of_inferences(asked)
+        assert sent or "metadata-keys" in path, path
+        for statement, parameters in sent:
             if path.endswith("/metadata") and asks_who_claims(statement):
                 continue
             await check_statement(engine, statement, parameters)

@@ -224,7 +224,8 @@ class Access:
         self._reads.append((action, model, uids, detail))
 
     async def finish(self, engine: AsyncEngine) -> None:
-        """Write what was read. Raises RuntimeError where a route never asked for its model."""
+        """Write what was read and is not written yet. Raises RuntimeError where a route never
+        asked for its model."""
         if self.needed.over in (Over.MODEL, Over.PROJECT) and not self._asked:
             raise RuntimeError("a route about a model answers only what Access.model allowed")
         if self._reads:
@@ -232,18 +233,23 @@ class Access:
                 # Each is committed by itself, which saves two round trips. A crash between two
                 # leaves entries of an answer that nobody had.
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
-                for action, model, uids, detail in self._reads:
-                    await note(connection, self.who, action, model=model, uids=uids, **detail)
+                await self.write_reads(connection)
+
+    async def write_reads(self, connection: AsyncConnection) -> None:
+        """Write what was read so far, by a connection to the first Postgres."""
+        reads, self._reads = self._reads, []
+        for action, model, uids, detail in reads:
+            await note(connection, self.who, action, model=model, uids=uids, **detail)
 
 
-def _access(request: Request) -> Access:
+async def _access(request: Request) -> Access:
     access: Access = request.state.access
     return access
 
 
 async def finished(request: Request) -> AsyncIterator[None]:
     """The last thing of a request under /v1: its connection is back in the pool already."""
-    access = _access(request)  # a route that was not guarded has none, and answers nothing
+    access = await _access(request)  # a route that was not guarded has none, and answers nothing
     yield
     await access.finish(request.app.state.engine)
 

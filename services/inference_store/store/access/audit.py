@@ -8,12 +8,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import insert, select
+from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.prepared import Prepared
 from inference_store.store.tables import audit
 
 from .reach import EVERYTHING, Reach
@@ -140,15 +144,29 @@ async def note(
     """Write that something was done to a model (integer and id), an entry for each inference;
     `at`: when it was, where that is not now."""
     number, model_id = model or (None, None)
-    row = {
+    entry = {
         "actor": who.actor,
         "client": who.client,
         "action": action.value,
         "model": number,
         "model_id": model_id,
         "detail": detail,
-    } | ({} if at is None else {"at": at})
-    await connection.execute(insert(audit), [row | {"uid": uid} for uid in uids or (None,)])
+        "at": at,
+        "uids": uids or (None,),
+    }
+    await _noting().fetch(connection, entry)
+
+
+@cache
+def _noting() -> Prepared:
+    """An entry for each of `uids`, in their order."""
+    here = audit.c
+    columns = (here.actor, here.client, here.action, here.model, here.model_id, here.detail)
+    values = [bindparam(each.name, type_=each.type) for each in columns]
+    at = func.coalesce(bindparam("at", type_=here.at.type), func.now())
+    uids = func.unnest(bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True))))
+    names = [*(each.name for each in columns), "at", "uid"]
+    return Prepared(insert(audit).from_select(names, select(*values, at, uids)))
 
 
 async def listed(

@@ -4,10 +4,12 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache
 
-from sqlalchemy import func, select
+from sqlalchemy import bindparam, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.prepared import Prepared
 from inference_store.store.tables import PARTITIONED, partition_span
 
 _LOCK = 7_302_002
@@ -66,15 +68,19 @@ async def spans(
     closed: bool = False,
 ) -> list[Span]:
     """The spans that touch [lo, hi), newest first; `closed`: those being dropped as well."""
-    query = select(partition_span.c.name, partition_span.c.lo, partition_span.c.hi)
-    if not closed:
-        query = query.where(partition_span.c.state == "open")
-    if lo is not None:
-        query = query.where(partition_span.c.hi > lo)
-    if hi is not None:
-        query = query.where(partition_span.c.lo < hi)
-    rows = await connection.execute(query.order_by(partition_span.c.lo.desc()))
-    return [Span(lo=row.lo, hi=row.hi, name=row.name) for row in rows]
+    rows = await _touching(closed).fetch(connection, {"since": lo, "until": hi})
+    return [Span(row["lo"], row["hi"], row["name"]) for row in rows]
+
+
+@cache
+def _touching(closed: bool) -> Prepared:
+    here = partition_span.c
+    since, until = (bindparam(name, type_=here.lo.type) for name in ("since", "until"))
+    query = select(here.lo, here.hi, here.name).where(
+        since.is_(None) | (here.hi > since), until.is_(None) | (here.lo < until)
+    )
+    query = query if closed else query.where(here.state == "open")
+    return Prepared(query.order_by(here.lo.desc()))
 
 
 async def lock_catalogue(connection: AsyncConnection) -> None:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from asyncpg.exceptions import InterfaceError, PostgresError, QueryCanceledError
-from sqlalchemy import Row, text
+from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.database import cause_of, driver_of
+from inference_store.store.database import cause_of, driver_now, is_autocommit, is_in_transaction
+from inference_store.store.prepared import driver_error
 
 from . import explain
 from .building import Building, Built, NotBegun, built
@@ -18,6 +19,9 @@ from .building import Building, Built, NotBegun, built
 _LEAST_SECONDS = 0.001
 _SAVE = "SAVEPOINT bounded"
 _BACK = "ROLLBACK TO SAVEPOINT bounded"
+# the same where no transaction is open
+_BEGIN = "BEGIN READ ONLY"
+_END = "ROLLBACK"
 _UNDONE_WITHIN = 20
 
 
@@ -94,7 +98,7 @@ async def fetch(
     workers: int = 0,
     settings: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
-) -> list[Row[Any]]:
+) -> list[Any]:
     """The statement's rows, within a share of the time that is left. Raises OutOfTime, which is
     Overloaded if the time went by while other requests kept this process busy.
 
@@ -113,19 +117,19 @@ async def fetch(
         **(settings or {}),
     }
     began = _unoccupied()
-    await _limit(connection, limits)
+    undo = await _limit(connection, limits)
     try:
         rows = list(await explain.watched(connection, statement, what, parameters))
     except DBAPIError as exc:
         if not exc.connection_invalidated:
-            await _undo(connection)
+            await _undo(connection, undo)
         if _cut_off(exc):
             deadline.work.seconds += milliseconds / 1000  # by Postgres's clock
             raise deadline.exceeded() from exc
         raise
     deadline.work.seconds += _unoccupied() - began
     # Nothing was written. What was set, the time left above all, binds nothing after it.
-    await _undo(connection)
+    await _undo(connection, undo)
     return rows
 
 
@@ -135,28 +139,32 @@ def _unoccupied() -> float:
     return time.monotonic() - time.process_time()
 
 
-async def _limit(connection: AsyncConnection, limits: Mapping[str, str]) -> None:
-    """Begin a savepoint in which Postgres has these settings: one round trip, by the driver."""
-    driver = await driver_of(connection)
-    if driver.is_in_transaction():
-        first = [_SAVE]
+async def _limit(connection: AsyncConnection, limits: Mapping[str, str]) -> str:
+    """Begin a transaction, or a savepoint in one, in which Postgres has these settings: one round
+    trip, by the driver. What ends it."""
+    driver = driver_now(connection)
+    if is_in_transaction(driver):
+        first, undo = [_SAVE], _BACK
+    elif is_autocommit(connection):
+        first, undo = [_BEGIN], _END
     else:  # SQLAlchemy begins one with the first statement that it sends
         await connection.execute(text(_SAVE))
-        first = []
+        first, undo = [], _BACK
     await _send(driver, "; ".join(first + [f"SET LOCAL {n} = '{v}'" for n, v in limits.items()]))
+    return undo
 
 
-async def _undo(connection: AsyncConnection) -> None:
+async def _undo(connection: AsyncConnection, command: str) -> None:
     """Back to before the statement. The little time it had left may end this one too."""
-    driver = await driver_of(connection)
+    driver = driver_now(connection)
     for _ in range(_UNDONE_WITHIN):
         try:
-            await _send(driver, _BACK)
+            await _send(driver, command)
             return
         except DBAPIError as exc:
             if not _cut_off(exc):
                 raise
-    await _send(driver, _BACK)
+    await _send(driver, command)
 
 
 async def _send(driver: Any, command: str) -> None:
@@ -164,7 +172,7 @@ async def _send(driver: Any, command: str) -> None:
     try:
         await driver.execute(command)
     except (PostgresError, InterfaceError, OSError) as exc:
-        raise DBAPIError(command, None, exc) from exc
+        raise driver_error(driver, command, exc) from exc
 
 
 def _cut_off(exc: DBAPIError) -> bool:

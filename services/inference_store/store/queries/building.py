@@ -15,7 +15,9 @@ from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.elements import ClauseElement
 
-Building: TypeAlias = Executable | Callable[[], Executable]
+from inference_store.store.prepared import Prepared
+
+Building: TypeAlias = Executable | Prepared | Callable[[], Executable]
 """A statement, or what builds it."""
 
 
@@ -30,8 +32,8 @@ class NotBegun(TimeoutError):
 class Built:
     """What is executed. `explained`: the same in its other form, where that is asked for."""
 
-    statement: Executable
-    explained: Executable | None
+    statement: Executable | Prepared
+    explained: Executable | Prepared | None
 
 
 async def built(
@@ -66,6 +68,8 @@ async def built(
 
 
 def _whole(building: Building, explain: Callable[[Executable], Executable] | None) -> Built:
+    if isinstance(building, Prepared):
+        return Built(building, None if explain is None else explain(building.statement))
     statement = building if isinstance(building, Executable) else building()
     return Built(statement, None if explain is None else explain(statement))
 
@@ -82,7 +86,9 @@ class _Compiled(Executable, ClauseElement):
         return self._found
 
 
-def _compiled(statement: Executable, dialect: Any) -> Executable:
+def _compiled(statement: Executable | Prepared, dialect: Any) -> Executable | Prepared:
+    if isinstance(statement, Prepared):
+        return statement
     # What executing it would call, and the one way to have it done before.
     return _Compiled(
         cast(ClauseElement, statement)._compile_w_cache(

@@ -12,10 +12,12 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import CursorResult, Executable, Row
+from sqlalchemy import Executable
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
+
+from inference_store.store.prepared import Prepared
 
 from .building import Built, recently_compiled
 
@@ -119,17 +121,18 @@ async def watched(
     built: Built,
     what: str,
     parameters: Mapping[str, Any] | None = None,
-) -> Sequence[Row[Any]]:
+) -> Sequence[Any]:
     """The statement's rows; planned and noted where the query is being explained."""
     current = _CURRENT.get()
     if current is None:
-        return (await _execute(connection, built.statement, parameters)).all()
+        return await _rows(connection, built.statement, parameters)
     plan = None
     if built.explained is not None:
-        plan = plan_of((await _execute(connection, built.explained, parameters)).scalar_one())
+        [[told]] = await _rows(connection, built.explained, parameters)
+        plan = plan_of(told)
     began, found = time.perf_counter(), None
     try:
-        rows = (await _execute(connection, built.statement, parameters)).all()
+        rows = await _rows(connection, built.statement, parameters)
         one = plan is not None and plan.counts and len(rows) == 1
         found = int(rows[0][-1] or 0) if one else len(rows)
     finally:
@@ -137,12 +140,15 @@ async def watched(
     return rows
 
 
-async def _execute(
-    connection: AsyncConnection, statement: Executable, parameters: Mapping[str, Any] | None
-) -> CursorResult[Any]:
-    # one with parameters is always the same, and stays in the engine's own cache
-    options = {"compiled_cache": recently_compiled()} if parameters is None else {}
-    return await connection.execute(statement, parameters, execution_options=options)
+async def _rows(
+    connection: AsyncConnection,
+    statement: Executable | Prepared,
+    parameters: Mapping[str, Any] | None,
+) -> Sequence[Any]:
+    if isinstance(statement, Prepared):
+        return await statement.fetch(connection, parameters or {})
+    options = {"compiled_cache": recently_compiled()}
+    return (await connection.execute(statement, parameters, execution_options=options)).all()
 
 
 class Explain(Executable, ClauseElement):

@@ -7,7 +7,17 @@ from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ARRAY, CompoundSelect, any_, bindparam, literal, select, union, union_all
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    CompoundSelect,
+    any_,
+    bindparam,
+    literal,
+    select,
+    union,
+    union_all,
+)
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,6 +26,7 @@ from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.errors import Invalid, NotFound
 from inference_store.store.events.uid import received_at_of
 from inference_store.store.partitions import spans
+from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing, inference, inference_alias
 
 from .bounded import Deadline, fetch
@@ -25,10 +36,8 @@ from .scope import (
     LOWEST,
     Scope,
     around,
-    has_marks,
     pieces,
     unbroken_groups,
-    unmarked,
 )
 
 UID_PREFIX = "uid:"
@@ -107,11 +116,16 @@ async def _by_uid(
         return []
     if not around or at >= datetime(9999, 1, 1, tzinfo=UTC):
         return []
-    scope = Scope(model, uid, UUID(int=min(uid.int + 1, HIGHEST.int)))
-    rows = select(inference.c.uid).where(scope.of(inference))
-    if not hidden and await has_marks(connection, model):
-        rows = rows.where(unmarked(scope, inference.c.uid))
-    return list((await connection.execute(rows)).scalars())
+    rows = await _itself(hidden).fetch(connection, {"model": model, "wanted": uid})
+    return [row["uid"] for row in rows]
+
+
+@cache
+def _itself(hidden: bool) -> Prepared:
+    here = inference.c
+    model, uid = bindparam("model", type_=INTEGER()), bindparam("wanted", type_=here.uid.type)
+    rows = select(here.uid).where(here.model == model, here.uid == uid)
+    return Prepared(rows if hidden else rows.where(~_marked(model, uid)))
 
 
 async def _by_name(  # noqa: PLR0917
@@ -143,16 +157,15 @@ async def _by_name(  # noqa: PLR0917
                 **{"name": name, "most": most - len(found)},
             },
         )
-        found += sorted({row.uid for row in rows}, reverse=True)
+        found += sorted({row["uid"] for row in rows}, reverse=True)
         if len(found) >= most:
             break
     return found[:most]
 
 
 @cache
-def _named(hidden: bool) -> CompoundSelect[Any]:
-    """Uids that have the name as their own id or as an alias; one with both comes twice. Built
-    once: that takes as long as to ask."""
+def _named(hidden: bool) -> Prepared:
+    """Uids that have the name as their own id or as an alias; one with both comes twice."""
     lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
     model, most = (bindparam(name, type_=INTEGER()) for name in ("model", "most"))
     ways = []
@@ -164,11 +177,16 @@ def _named(hidden: bool) -> CompoundSelect[Any]:
         where = (table.c.model == model, uid >= lo, uid < hi)
         rows = select(uid).where(*where, column == bindparam("name", type_=TEXT()))
         if not hidden:
-            mark = erasing.c
-            of_it = (mark.model == model, mark.uid == uid, mark.scope == "inference")
-            rows = rows.where(~select(mark.uid).where(*of_it).exists())
+            rows = rows.where(~_marked(model, uid))
         ways.append(select(rows.order_by(uid.desc()).limit(most).subquery().c.uid))
-    return union_all(*ways)
+    return Prepared(union_all(*ways))
+
+
+def _marked(model: ColumnElement[int], uid: ColumnElement[UUID]) -> ColumnElement[bool]:
+    """Whether it is being erased."""
+    here = erasing.c
+    of_it = (here.model == model, here.uid == uid, here.scope == "inference")
+    return select(here.uid).where(*of_it).exists()
 
 
 async def absent(

@@ -8,16 +8,18 @@ deadline's soft end is over as soon as there is anything to say.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Integer, Select, literal, select, union_all
+from sqlalchemy import Integer, Select, bindparam, literal, literal_column, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.prepared import Prepared
 from inference_store.store.tables import inference
 
 from .bounded import Deadline, OutOfTime, fetch
+from .building import Building
 from .lacking import lacking
 from .leading import FEW, Leading, chosen, settings_for
 from .looking import counted_next, led_next, lists_in
@@ -192,10 +194,10 @@ async def _follow_group(
     wrong = False
     if pieces_left:
         rows = await _read(connection, query, pieces_left, found.missing, deadline, share)
-        uids = [row.uid for row in rows]
+        uids = [row[0] for row in rows]
         wrong = uids != sorted(uids, reverse=query.newest_first)
         if not wrong and len(rows) == found.missing:
-            silent = [pieces_left[place] for place in passed_over([row.part for row in rows])]
+            silent = [pieces_left[place] for place in passed_over([row[1] for row in rows])]
             wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
     if len(group) > 1 and wrong:
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
@@ -215,15 +217,34 @@ async def _read(  # noqa: PLR0917
     deadline: Deadline,
     share: float,
 ) -> Sequence[Any]:
+    """Rows of a uid, and of the place of its piece."""
+    building: Building = partial(_union, query, group, limit)
+    parameters: dict[str, Any] | None = None
+    if len(group) == 1 and not query.conditions and not query.marks:
+        scope = group[0].scope
+        building = _everything(query.newest_first)
+        parameters = {"of": scope.model, "lo": scope.lo, "hi": scope.hi, "most": limit}
     return await fetch(
         connection,
-        lambda: _union(query, group, limit),
+        building,
         deadline,
         large=query.large,
         share=share,
         what="let an index lead",
         settings=settings_for(group),
+        parameters=parameters,
     )
+
+
+@cache
+def _everything(newest_first: bool) -> Prepared:
+    """As `_union`, of one piece and without conditions: the page that is asked most."""
+    here = inference.c
+    lo, hi = (bindparam(name, type_=here.uid.type) for name in ("lo", "hi"))
+    where = (here.model == bindparam("of", type_=here.model.type), here.uid >= lo, here.uid < hi)
+    uids = select(here.uid, literal_column("0").label("part")).where(*where)
+    order = here.uid.desc() if newest_first else here.uid
+    return Prepared(uids.order_by(order).limit(bindparam("most", type_=Integer())))
 
 
 def passed_over(parts: Sequence[int]) -> list[int]:

@@ -3,16 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, FromClause, and_, select
+from sqlalchemy import ColumnElement, FromClause, and_, bindparam, select
 from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.events.uid import uid_floor
 from inference_store.store.partitions import spans
+from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing
 
 from .operand import one
@@ -30,15 +32,13 @@ class Scope:
     lo: UUID
     hi: UUID
     # bound once, however many tables it is said of: a statement has 32,767 parameters at most
-    _bound: tuple[Any, Any, Any] = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        uid = UUID_TYPE(as_uuid=True)
-        bound = one(self.model, INTEGER()), one(self.lo, uid), one(self.hi, uid)
-        object.__setattr__(self, "_bound", bound)
+    _bound: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def of(self, table: FromClause) -> ColumnElement[bool]:
         """The condition on a table's rows; said of every table, so that planning prunes it."""
+        if not self._bound:
+            uid = UUID_TYPE(as_uuid=True)
+            self._bound.extend((one(self.model, INTEGER()), one(self.lo, uid), one(self.hi, uid)))
         model, lo, hi = self._bound
         return and_(table.c.model == model, table.c.uid >= lo, table.c.uid < hi)
 
@@ -108,9 +108,14 @@ def around(found: Sequence[Scope]) -> Scope:
 
 async def has_marks(connection: AsyncConnection, model: int) -> bool:
     """Whether any of its inferences is being erased; mostly not, and then no reader looks."""
+    return bool(await _first_mark().fetch(connection, {"of": model}))
+
+
+@cache
+def _first_mark() -> Prepared:
     here = erasing.c
-    marked = select(here.uid).where(here.model == model, here.scope == "inference").limit(1)
-    return (await connection.scalar(marked)) is not None
+    mine = here.model == bindparam("of", type_=INTEGER())
+    return Prepared(select(here.uid).where(mine, here.scope == "inference").limit(1))
 
 
 def unmarked(scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:

@@ -1,0 +1,66 @@
+"""Statements that the driver sends itself belong to the connection's transaction all the same."""
+
+import pytest
+from sqlalchemy import bindparam, func, insert, select, text
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.database import cause_of, driver_now
+from inference_store.store.prepared import Prepared
+from inference_store.store.tables import label
+
+_WORD = bindparam("word", type_=TEXT())
+_LENGTH = Prepared(select(func.char_length(_WORD).label("length"), _WORD.label("word")))
+_NAMED = Prepared(insert(label).values(name=_WORD).returning(label.c.name))
+_SLEEP = Prepared(select(func.pg_sleep(bindparam("seconds", type_=INTEGER()))))
+
+
+async def test_rows_are_by_name_and_by_place(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        [row] = await _LENGTH.fetch(connection, {"word": "lamp"})
+        assert (row["length"], row[1]) == (4, "lamp")
+        assert await _LENGTH.fetch(connection, {}) == [(None, None)]
+
+
+async def test_the_first_statement_of_a_transaction_is_in_it(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection, connection.begin() as transaction:
+        assert await _NAMED.fetch(connection, {"word": "lamp"})
+        await transaction.rollback()
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        assert not (await connection.execute(select(label.c.name))).all()
+        await _NAMED.fetch(connection, {"word": "lamp"})
+        assert not driver_now(connection).is_in_transaction()
+    async with engine.connect() as connection:
+        assert (await connection.execute(select(label.c.name))).scalars().all() == ["lamp"]
+
+
+async def test_errors_are_those_of_sqlalchemy(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        await connection.execute(text("SET statement_timeout = '50ms'"))
+        with pytest.raises(DBAPIError) as caught:
+            await _SLEEP.fetch(connection, {"seconds": 30})
+        assert "statement timeout" in str(cause_of(caught.value))
+        assert not caught.value.connection_invalidated
+        await connection.rollback()
+        assert await _LENGTH.fetch(connection, {"word": "a"}) == [(1, "a")]
+
+
+async def test_a_statement_of_a_connection_that_is_lost(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        driver_now(connection).terminate()
+        with pytest.raises(DBAPIError) as caught:
+            await _LENGTH.fetch(connection, {"word": "a"})
+        assert caught.value.connection_invalidated
+
+
+async def test_nobody_is_given_a_transaction_that_somebody_left_open(engine: AsyncEngine) -> None:
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        left = driver_now(connection)
+        await left.execute("BEGIN READ ONLY")
+    assert left.is_closed()
+    async with engine.connect() as connection:
+        assert await _LENGTH.fetch(connection, {"word": "a"}) == [(1, "a")]
