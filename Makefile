@@ -27,7 +27,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons integration acceptance e2e properties mutations faults faults-steps \
+.PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons golden integration acceptance e2e properties mutations faults faults-steps \
 	bench-once bench-api bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
 	clean
 
@@ -78,6 +78,9 @@ test: lint types unit integration ## Run what every change needs: style, types, 
 
 unit: $(DEV_STAMP) ## Run the tests that need no server.
 	@$(STEP) $@ $(WORKING) tests/unit
+
+golden: $(DEV_STAMP) ## Write the golden files again, after a change of what they hold.
+	@INFERENCE_STORE_TEST_WRITE_GOLDEN=1 $(PYTEST) -q tests/unit/golden
 
 # PYTHONS names interpreters; else it is Debian's python3, those on PATH and pyenv's. What they need is
 # kept in INFERENCE_STORE_PYTHONS_CACHE.

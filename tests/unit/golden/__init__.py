@@ -1,0 +1,1 @@
+"""What others have stored or wired up stays as it is: files hold it, byte for byte."""

@@ -1,0 +1,49 @@
+"""What the store itself writes beside captures: keys, sidecars, edited metadata."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from inference_store.store import sidecars
+from inference_store.store.books import Place
+from inference_store.store.layout import edited_key, key_of, sidecar_key
+from inference_store.store.metadata import MetadataCaps, read_metadata
+from inference_store.store.metadata_edits.change import Item, change_of
+from inference_store.store.records import Record
+
+from .golden import check, written_bytes
+
+AT = datetime(2026, 11, 1, 23, 59, 1, 5, tzinfo=UTC)
+UID = UUID("01900000-0000-7000-8000-000000000001")
+MODELS = ("m", "a/b c%2f", "..", "ü" * 256, "x~y")
+BLOB = (
+    b'{"standard_metadata":{"prompts":["p"]},"extended_metadata":[{"key":"n","type":"int",'
+    b'"value":"7"},{"key":"x","type":"float","value":1.50}],"request":{"path":"/"}}'
+)
+
+
+def test_keys() -> None:
+    found = []
+    for model in MODELS:
+        found += [key_of(prefix, model, AT, UID, "metadata") for prefix in ("", "captures/x")]
+        found += [sidecar_key(model, AT, UID), edited_key(model, UID)]
+    check("keys.txt", "".join(f"{key}\n" for key in found))
+
+
+def test_sidecar() -> None:
+    headers = (("producer", "p"), ("n", "é"))
+    place = Place("default", "events", 0, 3)
+    found = ""
+    for event, metadata in ((b'{"model_id":"m"}', b'{"a":1.50}'), (b"\xff", None)):
+        contents = sidecars.contents_of(Record(place, 7, AT, b"k", event, headers), metadata)
+        found += written_bytes("sidecar", sidecars.encode(contents))
+    check("sidecar.txt", found)
+
+
+def test_edited_metadata() -> None:
+    items = [Item("n", "int", "8"), Item("new", "string", "é"), Item("gone", "string", None)]
+    change = change_of(items, caps=MetadataCaps())
+    found = ""
+    for old in (BLOB, b'[{"key":"n","type":"int","value":"7"}]', b'{"n":7}', None):
+        entries = () if old is None else read_metadata(old).entries
+        found += written_bytes("edited", change.document(old, change.entries(entries)))
+    check("edited_metadata.txt", found)
