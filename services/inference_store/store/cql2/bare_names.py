@@ -4,10 +4,8 @@ import re
 from functools import cache
 from typing import Final
 
-KEYWORDS: Final = {
-    word: word.upper()
-    for word in ("or", "and", "not", "like", "between", "in", "is", "null", "true", "false", "div")
-}
+from .keywords import KEYWORDS
+
 _BEFORE_BRACKETS: Final = re.compile(
     "date|timestamp|interval|bbox|(multi)?(point|linestring|polygon)|geometrycollection"
     "|casei|accenti",

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from lark import Lark, Token
 
-from .bare_names import KEYWORDS
 from .build import Build
+from .keywords import KEYWORDS
 
 
 @cache
