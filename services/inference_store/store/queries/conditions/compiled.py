@@ -34,7 +34,7 @@ _DECIDES: Final = {
 
 def condition_of(truth: Truth, names: Names, *, when: bool = True) -> Condition:
     """The condition that the truth is true, or (`when` False) that it is false, never NULL."""
-    return _MADE[type(truth)](truth, names, when)
+    return _MADE[type(truth)](truth, names.compiled_by(condition_of), when)
 
 
 def _fixed(truth: typed.Fixed, _: Names, when: bool) -> Condition:

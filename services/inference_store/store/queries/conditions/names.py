@@ -1,9 +1,9 @@
 """The integers of names, and values bound once for all parts of a statement."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Protocol
 
 from sqlalchemy import Boolean, ColumnElement, DateTime, Numeric, select
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
@@ -26,6 +26,8 @@ from inference_store.store.metadata import COORDINATES
 from inference_store.store.queries.operand import many, one
 from inference_store.store.tables import label, metadata_key
 
+from .condition import Condition
+
 TYPES: Mapping[Kind, TypeEngine[Any]] = {
     "number": Numeric(),
     "string": TEXT(),
@@ -36,6 +38,13 @@ NO_LABEL = 0
 """No label has this integer."""
 
 
+class Compile(Protocol):
+    """Make a truth into the condition that it is true, or (`when` False) that it is false."""
+
+    def __call__(self, truth: Truth, names: "Names", *, when: bool) -> Condition:
+        """Compile it with these names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The integers that a filter's names stand for; what is not there, no inference has."""
@@ -43,7 +52,18 @@ class Names:
     labels: Mapping[str, int] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """The metadata keys `longitude` and `latitude`."""
+    compile: Compile | None = field(default=None, compare=False, repr=False)
+    """What compiles the truths inside values and conditions, once something is compiled."""
     _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def compiled_by(self, compile: Compile) -> "Names":
+        """Return the same names, which know what compiles with them."""
+        return self if self.compile is not None else replace(self, compile=compile)
+
+    def condition_of(self, truth: Truth, *, when: bool = True) -> Condition:
+        """Compile a truth inside what is being compiled."""
+        assert self.compile is not None
+        return self.compile(truth, self, when=when)
 
     def one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
         """One value as a parameter: the same one wherever it stands."""

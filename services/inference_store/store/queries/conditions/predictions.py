@@ -19,9 +19,7 @@ from .sides import COMPARISONS
 
 def of_one(condition: Truth | None, names: Names) -> Condition:
     """The condition of one prediction."""
-    from .compiled import condition_of  # noqa: PLC0415  (a condition is made of conditions)
-
-    return EVERYTHING if condition is None else condition_of(condition, names)
+    return EVERYTHING if condition is None else names.condition_of(condition)
 
 
 def names_labels(condition: Truth | None) -> bool:

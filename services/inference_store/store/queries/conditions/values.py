@@ -107,8 +107,6 @@ def _folded(value: typed.Folded, rows: Combination) -> Side:
 
 
 def _counted(value: typed.Counted, rows: Combination) -> Side:
-    from .predictions import of_one  # noqa: PLC0415  (a condition of a prediction has values)
-
     own = rows.own()
     if value.condition is None:
         return Side("number", cast(own.c.prediction_count, Numeric), rows.names)
@@ -118,7 +116,7 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
         select(func.count())
         .select_from(row)
         .where(scope.of(row), row.c.uid == rows.uid)
-        .where(of_one(value.condition, rows.names).holds(scope, row.c.uid))
+        .where(rows.names.condition_of(value.condition).holds(scope, row.c.uid))
         .correlate_except(row)
         .scalar_subquery()
     )
@@ -127,11 +125,9 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
 
 
 def _truthful(value: typed.Truthful, rows: Combination) -> Side:
-    from .compiled import condition_of  # noqa: PLC0415  (a condition has values)
-
     uid = rows.own().c.uid if rows.uid is None else rows.uid
     true, false = (
-        condition_of(value.of, rows.names, when=when).holds(rows.scope, uid)
+        rows.names.condition_of(value.of, when=when).holds(rows.scope, uid)
         for when in (True, False)
     )
     return Side("bool", case((true, literal(True)), (false, literal(False))), rows.names)
