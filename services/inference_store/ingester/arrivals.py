@@ -14,7 +14,8 @@ from inference_store.store import holds, inferences
 from inference_store.store.books import Outcome
 from inference_store.store.errors import StoreError
 from inference_store.store.holds import Hold
-from inference_store.store.indexing import Indexable, facts_of
+from inference_store.store.indexing import Indexable
+from inference_store.store.queries.facts import facts_of
 from inference_store.store.records import Trouble
 from inference_store.store.retention import erasures, marks, policies, spans, tombstones
 from inference_store.store.retention.policies import Chain, Scope

@@ -11,8 +11,8 @@ from inference_store.store.events import InferenceEvent
 from inference_store.store.filters import typed
 from inference_store.store.filters.certain import nodes, spoken_of
 from inference_store.store.filters.typed import Truth
-from inference_store.store.indexing import NOT_IN_EVENTS, facts_of_event
 from inference_store.store.metadata import Metadata
+from inference_store.store.queries.facts import NOT_IN_EVENTS, facts_of_event
 
 from .hold import Hold
 from .meaning import held, meaning

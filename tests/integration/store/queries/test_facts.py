@@ -2,8 +2,8 @@
 
 import pytest
 
-from inference_store.store.indexing import facts_of
 from inference_store.store.properties import PROPERTIES
+from inference_store.store.queries.facts import facts_of
 from inference_store.store.registrations import Registration
 from tests.integration.store.queries import typed_rows
 from tests.integration.store.queries.typed_rows import Maker

@@ -6,9 +6,8 @@ from typing import Any, Final
 
 from inference_store.store.events import SIDES, CaptureSide, InferenceEvent, flags_of
 from inference_store.store.filters.facts import Facts, milliseconds
+from inference_store.store.indexing import Indexable
 from inference_store.store.metadata import Metadata
-
-from .indexable import Indexable
 
 NOT_IN_EVENTS: Final = frozenset(
     {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
