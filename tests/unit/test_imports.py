@@ -67,7 +67,8 @@ LINES = (
     {"serving"},
     {"tables", "layout", "statement_spans", "database", "schema", "distribution", "prepared"}
     | {"distributing", "admin", "kafka", "producer_reports"},
-    {"access", "model_numbers"},
+    {"access", "model_numbers", "within_reach"},
+    {"audit", "api_keys"},
     {"audit_chain"},
     {"metadata", "task_types", "operators", "blobs", "migration", "partitions", "dictionary"}
     | {"cql2", "events", "properties"},

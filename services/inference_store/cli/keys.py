@@ -11,8 +11,10 @@ from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.access import Action, Who, keys, note
+from inference_store.store import api_keys
+from inference_store.store.access import Action, Who
 from inference_store.store.access.keys import Key
+from inference_store.store.audit import note
 from inference_store.store.database import engine_of
 from inference_store.store.errors import StoreError
 from inference_store.store.retention.durations import parse_duration
@@ -94,7 +96,7 @@ def _create(arguments: argparse.Namespace) -> Work:
     grants, expires_at = _grants(arguments), _instant(arguments.expires)
 
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key, secret = await keys.create(
+        key, secret = await api_keys.create(
             connection, arguments.name, grants, by=who.actor, expires_at=expires_at
         )
         shown = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
@@ -108,7 +110,7 @@ def _rotate(arguments: argparse.Namespace) -> Work:
     old_works_until, expires_at = _instant(arguments.old_works), _instant(arguments.expires)
 
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key, secret = await keys.rotate(
+        key, secret = await api_keys.rotate(
             connection, arguments.id, old_works_until=old_works_until, expires_at=expires_at
         )
         until = None if old_works_until is None else old_works_until.isoformat()
@@ -120,7 +122,7 @@ def _rotate(arguments: argparse.Namespace) -> Work:
 
 def _revoke(arguments: argparse.Namespace) -> Work:
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
-        key = await keys.revoke(connection, arguments.id)
+        key = await api_keys.revoke(connection, arguments.id)
         await note(connection, who, Action.KEY_REVOKED, key=key.id)
         return f"The key {key.id} ({key.name}) is revoked.", ""
 
@@ -128,7 +130,7 @@ def _revoke(arguments: argparse.Namespace) -> Work:
 
 
 async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
-    found = await keys.listed(connection, limit=_MOST_LISTED)
+    found = await api_keys.listed(connection, limit=_MOST_LISTED)
     lines = (
         f"{key.id}  {_state(key):<8}  {_day(key.last_used_at):<16}  {key.name}: {_may(key)}"
         for key in found

@@ -15,7 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.ingester.rebuild import Rebuild
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, StoreError

@@ -8,7 +8,8 @@ from datetime import datetime, timedelta
 from sqlalchemy.exc import DBAPIError
 
 from inference_store.store import set_aside
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.database import engine_of
 from inference_store.store.retention.durations import parse_duration
 from inference_store.store.schema import require_schema

@@ -13,6 +13,7 @@ from .access import EVERYTHING, Reach
 from .errors import Conflict, NotFound
 from .records import Record, Trouble, record_of
 from .tables import dead_letter
+from .within_reach import match_model_ids
 
 # 'redrive' is asked for and not yet done; 'stored' and the like are what a redrive made of it.
 STATES = (
@@ -60,7 +61,7 @@ class Selection:
     def where(self) -> ColumnElement[bool]:
         """As SQL."""
         table = dead_letter.c
-        clause = self.within.of_id(table.model_id)
+        clause = match_model_ids(self.within, table.model_id)
         for name in ("state", "reason", "model_id"):
             value = getattr(self, name)
             clause = clause if value is None else clause & (table[name] == value)
@@ -118,7 +119,9 @@ async def find(
 async def get(connection: AsyncConnection, id: int, *, within: Reach = EVERYTHING) -> DeadLetter:
     """One dead letter. Raises NotFound, also where its model is not within reach."""
     query = select(dead_letter).where(dead_letter.c.id == id)
-    row = (await connection.execute(query.where(within.of_id(dead_letter.c.model_id)))).first()
+    row = (
+        await connection.execute(query.where(match_model_ids(within, dead_letter.c.model_id)))
+    ).first()
     if row is None:
         raise NotFound(f"there is no dead letter {id}")
     return _letter(row)

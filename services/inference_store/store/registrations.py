@@ -17,6 +17,7 @@ from .model_numbers import former
 from .prepared import Prepared
 from .tables import registration
 from .task_types import OutputMapping
+from .within_reach import match_registrations
 
 _MOST_REACHES: Final = 256
 """Of so many callers' rights the look-up of a model stays compiled."""
@@ -69,7 +70,7 @@ async def known(
 ) -> dict[str, Registration]:
     """The registrations of those models that have one."""
     among = registration.c.model_id.in_(sorted(model_ids))
-    query = select(registration).where(among, within.where)
+    query = select(registration).where(among, match_registrations(within))
     rows = (await connection.execute(query)).mappings()
     return {row["model_id"]: registration_of(row) for row in rows}
 
@@ -168,7 +169,8 @@ async def get(
 
 @lru_cache(_MOST_REACHES)
 def _by_id(within: Reach, lock: bool) -> Prepared:
-    query = select(registration).where(registration.c.model_id == bindparam("wanted"), within.where)
+    query = select(registration).where(registration.c.model_id == bindparam("wanted"))
+    query = query if within.is_everything else query.where(match_registrations(within))
     return Prepared(query.with_for_update() if lock else query)
 
 
@@ -181,7 +183,12 @@ async def page(
     project_id: str | None = None,
 ) -> list[Registration]:
     """Registrations in order of model id, after that of `after`; of one project, where given."""
-    query = select(registration).where(within.where).order_by(registration.c.model_id).limit(limit)
+    query = (
+        select(registration)
+        .where(match_registrations(within))
+        .order_by(registration.c.model_id)
+        .limit(limit)
+    )
     if project_id is not None:
         query = query.where(registration.c.project_id == project_id)
     if after is not None:

@@ -12,7 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.retention.asides import Asides
 from inference_store.retention.pace import Stopped
 from inference_store.store import dead_letters, parked
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.blobs import Blobs
 from inference_store.store.books import Place, begin
 from inference_store.store.events import StorageKey

@@ -12,8 +12,9 @@ from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
 from inference_store.retention.pruning import prune
 from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
 from inference_store.store.admin import Heartbeat
+from inference_store.store.audit import note
 from inference_store.store.blobs import Blobs
 from inference_store.store.certificates import chain, documents
 from inference_store.store.certificates.audit_checkpoints import Checking

@@ -6,7 +6,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.retention.linking import linking
 from inference_store.retention.watch import watching
 from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.metrics import AUDIT_UNLINKED
 from inference_store.store.settings import RetentionSettings
 from tests.polling import until

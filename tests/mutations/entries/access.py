@@ -15,9 +15,9 @@ ACCESS = (
     Mutant(
         name="lists-across-projects",
         promise="a list shows only what its reader may see",
-        file="store/access/reach.py",
-        old="true() if self.is_everything else column.in_(",
-        new="true() if not self.is_nothing else column.in_(",
+        file="store/within_reach.py",
+        old="true() if reach.is_everything else column.in_(",
+        new="true() if not reach.is_nothing else column.in_(",
         command="integration",
         tests=(
             "tests/integration/api/access/test_across.py",

@@ -9,11 +9,13 @@ from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import registrations
-from inference_store.store.access import Action, Caller, Reach, Who, models_of, note
+from inference_store.store.access import Action, Caller, Reach, Who
 from inference_store.store.access.caller import ANYONE
+from inference_store.store.audit import note
 from inference_store.store.errors import Forbidden, NotFound
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
+from inference_store.store.within_reach import models_of
 
 from .needs import Needs, Over
 from .rate import network_of

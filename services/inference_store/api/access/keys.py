@@ -11,9 +11,11 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.access import Caller, keys
-from inference_store.store.access.keys import TOUCH_SECONDS, Held
+from inference_store.store import api_keys
+from inference_store.store.access import Caller
+from inference_store.store.access.keys import Held
 from inference_store.store.access.secrets import id_of
+from inference_store.store.api_keys import TOUCH_SECONDS
 
 FRESH_SECONDS = 2.0
 _MOST = 10_000
@@ -54,7 +56,7 @@ class KeyRing:
         if known is not None and time.monotonic() - known[0] < FRESH_SECONDS:
             return known[1]
         async with self._engine.connect() as connection:
-            held = await keys.held(connection, id)
+            held = await api_keys.held(connection, id)
         self._known.pop(id, None)
         if held is not None:
             self._known[id] = (time.monotonic(), held)
@@ -68,7 +70,7 @@ class KeyRing:
             return
         try:
             async with self._engine.begin() as connection:
-                await keys.touch(connection, held.key.id)
+                await api_keys.touch(connection, held.key.id)
         except DBAPIError as exc:  # read-only for a while: the key is good all the same
             _log.warning("last use not noted", action="key_touch", error=type(exc.orig).__name__)
         self.forget(held.key.id)

@@ -11,7 +11,7 @@ from inference_store.api.dependencies import Reading
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.audit import AuditPage, AuditParameters
-from inference_store.store.access import audit
+from inference_store.store import audit
 from inference_store.store.rights import Right
 
 router = make_router("keys and audit")

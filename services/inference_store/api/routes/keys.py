@@ -13,7 +13,8 @@ from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownApiKey
 from inference_store.api.schemas.links import PageParameters
-from inference_store.store.access import Action, keys
+from inference_store.store import api_keys
+from inference_store.store.access import Action
 from inference_store.store.access.keys import Key
 from inference_store.store.errors import Forbidden
 from inference_store.store.rights import Grant, Right
@@ -36,7 +37,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     grants = tuple(body.grants)
     _refuse_more(access, grants)
     _refuse_longer(access, body.expires_at)
-    key, secret = await keys.create(
+    key, secret = await api_keys.create(
         connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
     )
     await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_grants(key))
@@ -54,7 +55,7 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
 async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
     after = cursors.after_moment(page.cursor)
-    found = await keys.listed(connection, limit=page.limit + 1, after=after)
+    found = await api_keys.listed(connection, limit=page.limit + 1, after=after)
     items, following = moments.cut(found, page.limit, "created_at")
     return Answer({"items": [_shown(each) for each in items], "next": following})
 
@@ -68,7 +69,7 @@ async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Re
 )
 async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
     """One key, without its text."""
-    return Answer(_shown(await keys.get(connection, key_id)))
+    return Answer(_shown(await api_keys.get(connection, key_id)))
 
 
 @router.post(
@@ -82,10 +83,10 @@ async def rotate_api_key(
     key_id: KeyId, body: Rotation, request: Request, connection: Writing, access: Asking
 ) -> Answer:
     """Give a key a new text; the one before works on until the time that is given, if one is."""
-    found = await keys.get(connection, key_id, lock=True)
+    found = await api_keys.get(connection, key_id, lock=True)
     _refuse_more(access, found.grants)
     _refuse_longer(access, body.expires_at or found.expires_at)
-    key, secret = await keys.rotate(
+    key, secret = await api_keys.rotate(
         connection, key_id, old_works_until=body.old_works_until, expires_at=body.expires_at
     )
     until = instant(key.old_works_until)
@@ -105,7 +106,7 @@ async def revoke_api_key(
     key_id: KeyId, request: Request, connection: Writing, access: Asking
 ) -> Answer:
     """Let a key work no more, on every replica within two seconds; it stays listed."""
-    key = await keys.revoke(connection, key_id)
+    key = await api_keys.revoke(connection, key_id)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
     request.app.state.gate.keys.forget(key_id)
     return Answer(_shown(key))

@@ -1,7 +1,7 @@
-"""Who may do what with which models, and who did."""
+"""Who may do what with which models."""
 
-from .audit import Action, Who, note
+from .audit import Action, Who
 from .caller import Caller
-from .reach import EVERYTHING, Reach, models_of
+from .reach import EVERYTHING, Reach
 
-__all__ = ["EVERYTHING", "Action", "Caller", "Reach", "Who", "models_of", "note"]
+__all__ = ["EVERYTHING", "Action", "Caller", "Reach", "Who"]

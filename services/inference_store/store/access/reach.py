@@ -1,15 +1,7 @@
-"""Which models something may be done with: in SQL for lists, in Python for one model."""
+"""Which models something may be done with."""
 
-from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
-
-from sqlalchemy import ColumnElement, Text, and_, any_, literal, or_, select, true
-from sqlalchemy.dialects.postgresql import ARRAY
-from sqlalchemy.ext.asyncio import AsyncConnection
-
-from inference_store.store.tables import registration
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,48 +52,5 @@ class Reach:
         """Whether every model of a project is in it, also those to come."""
         return all(project_id in part.projects for part in self.parts)
 
-    @property
-    def where(self) -> ColumnElement[bool]:
-        """The registrations that are in it."""
-        here = registration.c
-        return and_(
-            true(),
-            *(
-                or_(_among(here.project_id, part.projects), _among(here.model_id, part.models))
-                for part in self.parts
-            ),
-        )
-
-    def of(self, model: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The rows whose column `model` (the integer) is of a model in it."""
-        return self._among(model, registration.c.model)
-
-    def of_project(self, project_id: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The rows whose column `project_id` names a project that is in it as a whole."""
-        return and_(true(), *(_among(project_id, part.projects) for part in self.parts))
-
-    def of_id(self, model_id: ColumnElement[Any]) -> ColumnElement[bool]:
-        """The rows whose column `model_id` (the text) names a model in it."""
-        return self._among(model_id, registration.c.model_id)
-
-    def _among(self, column: ColumnElement[Any], key: ColumnElement[Any]) -> ColumnElement[bool]:
-        return true() if self.is_everything else column.in_(select(key).where(self.where))
-
-
-def _among(column: ColumnElement[Any], texts: Collection[str]) -> ColumnElement[bool]:
-    """One parameter, however many there are."""
-    return column == any_(literal(sorted(texts), ARRAY(Text)))
-
 
 EVERYTHING = Reach()
-
-
-async def models_of(
-    connection: AsyncConnection, projects: Collection[str]
-) -> dict[str, frozenset[str]]:
-    """The ids of the models that are in these projects."""
-    here, found = registration.c, defaultdict(set)
-    query = select(here.project_id, here.model_id).where(_among(here.project_id, projects))
-    for project_id, model_id in await connection.execute(query):
-        found[project_id].add(model_id)
-    return {project_id: frozenset(models) for project_id, models in found.items()}

@@ -12,7 +12,8 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.access import Action, Who, audit
+from inference_store.store import audit
+from inference_store.store.access import Action, Who
 
 from . import chain, documents
 from .archive import Archive

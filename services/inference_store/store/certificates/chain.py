@@ -17,6 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.tables import certificate, erasure
+from inference_store.store.within_reach import match_models
 
 from .keys import PublicKey
 from .signed import Signed, read_signed
@@ -98,7 +99,7 @@ async def find(
 ) -> Row | None:
     """One certificate of an erasure, if its model is within reach."""
     query = select(certificate).where(_HERE.number == number, _HERE.kind == CERTIFICATE)
-    row = (await connection.execute(query.where(within.of(_HERE.model)))).first()
+    row = (await connection.execute(query.where(match_models(within, _HERE.model)))).first()
     return None if row is None else _row(row)
 
 
@@ -111,7 +112,7 @@ async def listed(
     within: Reach = EVERYTHING,
 ) -> list[Row]:
     """Certificates, the newest first; `of`: of one erasure; `before`: the last of a page."""
-    query = select(certificate).where(_HERE.kind == CERTIFICATE, within.of(_HERE.model))
+    query = select(certificate).where(_HERE.kind == CERTIFICATE, match_models(within, _HERE.model))
     if of is not None:
         query = query.where(_HERE.erasure == of)
     if before is not None:

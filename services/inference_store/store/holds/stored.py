@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.tables import hold, hold_change
+from inference_store.store.within_reach import match_models
 
 from .hold import Hold, State, hold_of, is_in_force
 
@@ -82,4 +83,4 @@ def _states() -> Mapping[State, ColumnElement[bool]]:
 
 
 def _within(reach: Reach) -> ColumnElement[bool]:
-    return reach.of(hold.c.model)
+    return match_models(reach, hold.c.model)

@@ -21,8 +21,8 @@ from typing import Any
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import model_numbers
-from inference_store.store.access import Action, Who, audit
+from inference_store.store import audit, model_numbers
+from inference_store.store.access import Action, Who
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import LedgerApart, Unavailable
 from inference_store.store.failpoints import failpoint

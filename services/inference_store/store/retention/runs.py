@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.tables import registration, retention_run
+from inference_store.store.within_reach import match_models, match_projects
 
 Cause = Literal["schedule", "request"]
 State = Literal["pending", "running", "done", "failed"]
@@ -152,7 +153,7 @@ async def models_of(connection: AsyncConnection, run: Run) -> set[int] | None:
 
 def _within(reach: Reach) -> ColumnElement[bool]:
     here = retention_run.c
-    return or_(reach.of(here.model), reach.of_project(here.project_id))
+    return or_(match_models(reach, here.model), match_projects(reach, here.project_id))
 
 
 def _run(row: Any) -> Run:

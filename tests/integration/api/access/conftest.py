@@ -7,8 +7,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.access import keys
+from inference_store.store import api_keys, registrations
 from inference_store.store.blobs import Blobs
 from inference_store.store.events import StorageKey
 from inference_store.store.registrations import Details
@@ -32,7 +31,7 @@ class Keys:
         """The text of a new key."""
         made = [Grant.model_validate(grant) for grant in grants]
         async with self._engine.begin() as connection:
-            _, secret = await keys.create(connection, "a test's", made, by="test", **more)
+            _, secret = await api_keys.create(connection, "a test's", made, by="test", **more)
         return secret.text
 
     async def ask(

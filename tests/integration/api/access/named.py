@@ -5,8 +5,9 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import dead_letters, holds, registrations
-from inference_store.store.access import Action, Who, keys, note
+from inference_store.store import api_keys, dead_letters, holds, registrations
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.books import Place
 from inference_store.store.certificates import chain, documents, erased
 from inference_store.store.certificates.keys import new_key
@@ -49,7 +50,7 @@ async def ids_of(connection: Any, model_id: str, model: int, offset: int) -> Ids
     for of in (Of("model", model_id), Of("project", f"{model_id}-project"), DEFAULT):
         await _waits(connection, of, policy)
     grant = Grant(rights=(Right.READ,), model_id=model_id)
-    key, _ = await keys.create(connection, f"{model_id}'s", [grant], by="test")
+    key, _ = await api_keys.create(connection, f"{model_id}'s", [grant], by="test")
     await note(connection, Who("test", None), Action.POLICY_SET, model=(model, model_id))
     asked = await reconciliations.request(connection, model_id=model_id, cause="request")
     return {

@@ -7,7 +7,8 @@ from sqlalchemy import select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.audit_chain.hashes import DETAIL, FIXED, of_link, of_values
 from inference_store.store.tables import audit, audit_head, audit_link
 

@@ -9,7 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.audit_chain import Verdict
 from inference_store.store.certificates import chain, documents
 from inference_store.store.certificates.audit_checkpoints import Checking, signing

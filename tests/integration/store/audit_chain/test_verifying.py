@@ -11,7 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who, note
+from inference_store.store.access import Action, Who
+from inference_store.store.audit import note
 from inference_store.store.audit_chain import Verdict
 from inference_store.store.tables import audit, audit_link
 

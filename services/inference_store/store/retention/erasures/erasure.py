@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store.access import EVERYTHING, Reach
 from inference_store.store.retention.policies import Scope
 from inference_store.store.tables import erased_leaves, erasure, erasure_model
+from inference_store.store.within_reach import match_models
 
 Cause: TypeAlias = Literal["policy", "request", "expired_arrival", "erased_again", "orphans"]
 State: TypeAlias = Literal[
@@ -168,10 +169,10 @@ async def models_of(connection: AsyncConnection, one: Erasure) -> list[int]:
 def reached(within: Reach) -> ColumnElement[bool]:
     """Erasures of which every model is within reach."""
     if within.is_everything:
-        return within.of(erasure.c.model)
-    beyond = _is_of(~within.of(erasure_model.c.model))
+        return match_models(within, erasure.c.model)
+    beyond = _is_of(~match_models(within, erasure_model.c.model))
     several = and_(erasure.c.model.is_(None), _is_of(erasure_model.c.model.is_not(None)), ~beyond)
-    return or_(within.of(erasure.c.model), several)
+    return or_(match_models(within, erasure.c.model), several)
 
 
 def _is_of(condition: ColumnElement[bool]) -> ColumnElement[bool]:
