@@ -32,7 +32,14 @@ def main() -> None:
     parser.add_argument("--events", type=int, default=100_000, help="events of each run")
     parser.add_argument("--there", type=int, default=500_000, help="inferences there before")
     parser.add_argument("--only-inline", action="store_true", help="leave out the two GETs")
-    asyncio.run(run(parser.parse_args()))
+    parser.add_argument(
+        "--only-steps", action="store_true", help="measure the ingester's own steps, no servers"
+    )
+    arguments = parser.parse_args()
+    if arguments.only_steps:
+        print(_steps())
+    else:
+        asyncio.run(run(arguments))
 
 
 async def run(arguments: argparse.Namespace) -> None:
@@ -143,9 +150,15 @@ def report(results: Sequence[Measured], arguments: argparse.Namespace) -> None:
         resident = ", ".join(f"{size:.0f}" for size in one.resident)
         print(f"\n{one.name}: ingester's memory, MiB, over the run: {resident}")
         print(f"{one.name}: the line's two halves, side by side: {one.steps}")
+    print(f"\n{_steps()}")
+
+
+def _steps() -> str:
     spent = ", ".join(f"{step} {cost:.0f}" for step, cost in steps.measure().items())
-    print(f"\nOf the ingester's µs an event with inline blobs: {spent};")
-    print("the rest is Kafka's protocol, encoding COPY, and waiting on the event loop.")
+    return (
+        f"Of the ingester's µs an event with inline blobs: {spent};\n"
+        "the rest is Kafka's protocol, encoding COPY, and waiting on the event loop."
+    )
 
 
 if __name__ == "__main__":

@@ -9,8 +9,10 @@ What the store adds is named by the inference's uid: `sidecars/…` and `metadat
 under `certificates/…`.
 """
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Literal
 from urllib.parse import quote, unquote
@@ -18,7 +20,6 @@ from uuid import UUID
 
 Kind = Literal["data", "metadata", "response"]
 CERTIFICATES: Final = "certificates/"
-_KINDS = frozenset({"data", "metadata", "response"})
 # Beneath these lies what the store itself adds, by model.
 SIDECARS = "sidecars"
 EDITED = "metadata"
@@ -28,6 +29,13 @@ CLOSED = (CERTIFICATES,)
 _APART = timedelta(hours=15)
 _HOUR = timedelta(hours=1)
 _HOURS = "%Y/%m/%d/%H"
+_KINDS = frozenset({"data", "metadata", "response"})
+# The folder of a capture: the model's segment, the hour, the capture.
+_FOLDER = re.compile(
+    r"(?:(?:.*/)?([^/]*)/)?(\d{4}/\d\d/\d\d/\d\d)/"
+    r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})",
+    re.ASCII | re.DOTALL,
+)
 # Servers that keep objects as files allow 255 bytes between two slashes.
 _LONGEST_SEGMENT = 200
 
@@ -48,8 +56,7 @@ def belongs_to(
         return False
     model, hour, capture = found
     # a capture is looked for by its hour: one that names another day is told by a reference
-    at = received_at.astimezone(UTC)
-    is_near = -_APART <= at - hour < _HOUR + _APART
+    is_near = -_APART <= received_at - hour < _HOUR + _APART
     return capture == capture_id and unquote(model) == model_id and is_near
 
 
@@ -68,16 +75,30 @@ def around(hours: Iterable[datetime]) -> list[tuple[datetime, datetime]]:
 
 def capture_of(key: str) -> tuple[str, datetime, UUID] | None:
     """The model's segment, the hour and the capture that a key of this layout names; else None."""
-    *_, model, year, month, day, hour, capture, kind = [""] * 7 + key.rsplit("/", 7)
-    text = f"{year}/{month}/{day}/{hour}"
+    folder, _, kind = key.rpartition("/")
+    return _capture_of(folder) if kind in _KINDS else None
+
+
+@lru_cache(maxsize=64)
+def _capture_of(folder: str) -> tuple[str, datetime, UUID] | None:
+    """Kept for the other keys of the capture, which come next."""
+    found = _FOLDER.fullmatch(folder)
+    if found is None:
+        return None
+    model, text, capture = found.groups("")
+    hour = _hour_of(text)
+    return None if hour is None else (model, hour, UUID(capture))
+
+
+@lru_cache(maxsize=1024)
+def _hour_of(text: str) -> datetime | None:
+    """The hour that a key names. Kept: reading it takes longer than the rest of the key."""
     try:
         at = datetime.strptime(text, _HOURS).replace(tzinfo=UTC)
-        found = UUID(capture)
     except ValueError:
         return None
-    # 2026/1/1/0 is no hour of ours, and no inference is of a year beyond these
-    is_ours = at.strftime(_HOURS) == text and 2000 <= at.year < 9999
-    return (model, at, found) if is_ours and kind in _KINDS and capture == str(found) else None
+    # no inference is of a year beyond these
+    return at if 2000 <= at.year < 9999 else None
 
 
 def sidecar_key(model_id: str, at: datetime, uid: UUID) -> str:

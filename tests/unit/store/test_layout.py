@@ -1,4 +1,6 @@
+import sys
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from uuid import UUID, uuid4
 
 import pytest
@@ -62,3 +64,23 @@ def test_spans_of_hours_lie_apart() -> None:
     spans = around(hours)
     assert len(spans) == 2
     assert spans[0][1] < spans[1][0]
+
+
+def test_the_hour_of_many_keys_is_parsed_once() -> None:
+    """`strptime` for each of an event's three keys took as long as making all of its rows."""
+    hour = datetime(2031, 5, 6, 7, tzinfo=UTC)
+    keys = [key_of("p", "m", hour, uuid4(), "data") for _ in range(100)]
+    parsed = 0
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal parsed
+        code = frame.f_code
+        parsed += event == "call" and code.co_name == "_strptime"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        assert not any(belongs_to(key, "m", CAPTURE, hour) for key in keys)
+    finally:
+        sys.setprofile(before)
+    assert parsed <= 1
