@@ -48,7 +48,8 @@ def main(given: Sequence[str] | None = None) -> None:
     before: dict[str, Any] = {}
     if set(arguments.parts) != set(PARTS) and arguments.results.exists():
         before = json.loads(arguments.results.read_text())
-    found |= {"machine": described, "sizes": sizes.as_json(), "settings": settings}
+    run = {"machine": described, "sizes": sizes.as_json(), "settings": settings}
+    found["runs"] = before.get("runs", {}) | dict.fromkeys(arguments.parts, run)
     arguments.results.write_text(json.dumps(before | found, indent=1) + "\n")
     print(f"written to {arguments.results}")
 

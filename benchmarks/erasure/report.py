@@ -10,12 +10,18 @@ _RESULTS = Path(__file__).with_name("results.json")
 _PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 _BEGIN, _END = "<!-- figures of bench-erasure -->", "<!-- end of the erasure -->"
 # What it is held to: inferences a second one by one; shares of what S3 deletes by itself, for the
-# delete step and with listing and verification; times of what questions take without an erasure.
-ROWS, DELETED, VERIFIED, TIMES = 5_000, 0.8, 0.6, 2.0
+# delete step and for all of it (listing, verification, rows); times of what questions take without
+# an erasure.
+ROWS, DELETED, WHOLE, TIMES = 5_000, 0.8, 0.6, 2.0
 _CLIENTS: Final = ("obstore", "minio-py")
 _STEPS: Final = ("mark", "claim", "list", "delete", "verify", "forget")
-# The listing of versions, which the service times by itself, is a part of the delete step.
-_OF_S3: Final = ("delete", "verify")
+_PARTS: Final = {
+    "rows": "inferences without objects",
+    "whole": "whole partitions",
+    "beside": "questions",
+    "objects": "objects without versions",
+    "versioned": "objects with versions",
+}
 _PROCESSES: Final = ("retention", "postgres", "minio")
 Found = Mapping[str, Any]
 
@@ -30,22 +36,24 @@ def main() -> None:
 
 def section(found: Found) -> str:
     """All of it, in Markdown."""
-    tables = [_inferences(found), _objects(found), _steps(found), _memory(found), _beside(found)]
-    return "\n\n".join(
-        [_machine(found), *("\n".join(lines) for lines in map(list, tables) if lines)]
-    )
+    tables = (_machines, _inferences, _objects, _steps, _memory, _beside)
+    return "\n\n".join("\n".join(lines).rstrip() for table in tables if (lines := [*table(found)]))
 
 
-def _machine(found: Found) -> str:
-    machine, sizes = found["machine"], found["sizes"]
-    settings = ", ".join(f"`{name}={value}`" for name, value in found["settings"].items())
-    return (
-        f"{machine['processor']}, {machine['cores']} cores, {machine['memory GiB']} GiB,"
-        f" Python {machine['python']}; load before the run {machine['load before']};"
-        f" medians of {sizes['rounds']} rounds of {sizes['row_sample']:,} inferences without"
-        f" objects and of {sizes['sample']:,} with three each;"
-        f" {f'settings {settings}' if settings else 'default settings'}."
-    )
+def _machines(found: Found) -> Iterator[str]:
+    """What was measured on what, run by run."""
+    runs = found["runs"]
+    for run in [run for at, run in enumerate(runs.values()) if run not in [*runs.values()][:at]]:
+        parts = ", ".join(name for part, name in _PARTS.items() if runs.get(part) == run)
+        machine, sizes = run["machine"], run["sizes"]
+        settings = ", ".join(f"`{name}={value}`" for name, value in run["settings"].items())
+        yield (
+            f"{parts[0].upper()}{parts[1:]}: {machine['processor']}, {machine['cores']} cores,"
+            f" {machine['memory GiB']} GiB, Python {machine['python']}; load before the run"
+            f" {machine['load before']}; medians of {sizes['rounds']} rounds of"
+            f" {sizes['row_sample']:,} inferences without objects and of {sizes['sample']:,} with"
+            f" three each; {f'settings {settings}' if settings else 'default settings'}.\n"
+        )
 
 
 def _inferences(found: Found) -> Iterator[str]:
@@ -78,17 +86,15 @@ def _objects(found: Found) -> Iterator[str]:
         client = max((c for c in _CLIENTS if c in rounds[0]), key=lambda c: _median(rounds, c))
         alone = [one[client] for one in rounds]
         yield _cells(f"{name}: S3's bulk delete by itself ({client})", _rate(alone), "", "")
-        for what, steps, bar in _LINES:
-            rates = [_rate_of(one["erased"], "objects", steps) for one in rounds]
+        for what, step, bar in _LINES:
+            rates = [_rate_of(one["erased"], "objects", step) for one in rounds]
             ratio = median(rate / floor for rate, floor in zip(rates, alone, strict=True))
             yield _cells(f"{name}: {what}", _rate(rates), f"{ratio:.2f}", _bar(ratio, bar))
-        large, floor = found[part]["large"], median(alone)
-        if "floor" in found[part]:  # of a run before: held against the rounds'
-            floor = found[part]["floor"]
-            said = f"{name}: {large['objects']:,}, S3's bulk delete by itself ({client})"
-            yield _cells(said, _rate([floor]), "", "")
-        for what, steps, bar in _LINES:
-            rate = _rate_of(large, "objects", steps)
+        large, floor = found[part]["large"], found[part]["floor"]
+        said = f"{name}: {large['objects']:,}, S3's bulk delete by itself ({client})"
+        yield _cells(said, _rate([floor]), "", "")
+        for what, step, bar in _LINES:
+            rate = _rate_of(large, "objects", step)
             ratio = rate / floor
             said = f"{name}: {large['objects']:,}, {what}"
             yield _cells(said, _rate([rate]), f"{ratio:.2f}", _bar(ratio, bar))
@@ -96,9 +102,8 @@ def _objects(found: Found) -> Iterator[str]:
 
 _BUCKETS: Final = {"objects": "unversioned", "versioned": "versioned"}
 _LINES: Final = (
-    ("the delete step", ("delete", "-list"), DELETED),
-    ("with listing and verification", _OF_S3, VERIFIED),
-    ("the whole erasure, with rows", None, None),
+    ("the delete step", "delete", DELETED),
+    ("the whole erasure", None, WHOLE),
 )
 
 
@@ -132,8 +137,9 @@ def _beside(found: Found) -> Iterator[str]:
     if not rounds:
         return
     rate = median(one["rate"] for one in rounds)
+    events = found["runs"]["beside"]["sizes"]["events"]
     yield (
-        f"Questions about another model, {found['sizes']['events']} events/s coming in; the erasure"
+        f"Questions about another model, {events} events/s coming in; the erasure"
         f" beside them does {rate:,.0f} inferences/s. p99 in milliseconds:\n"
     )
     yield from _head("question", "without", "during an erasure", "times", "bar")
@@ -155,13 +161,9 @@ def _large(found: Found) -> Iterator[tuple[str, Found]]:
         yield f"{one['inferences']:,} inferences in whole partitions", one
 
 
-def _rate_of(one: Found, what: str = "inferences", steps: Sequence[str] | None = None) -> float:
-    """A second: of these steps, less those with a minus, or of all that it took."""
-    if steps is None:
-        return float(one[what] / one["seconds"])
-    spent = one["steps"]
-    less = sum(spent.get(step[1:], 0) for step in steps if step.startswith("-"))
-    return float(one[what] / (sum(spent.get(step, 0) for step in steps) - less))
+def _rate_of(one: Found, what: str = "inferences", step: str | None = None) -> float:
+    """A second: of this step, or of all that it took."""
+    return float(one[what] / (one["seconds"] if step is None else one["steps"][step]))
 
 
 def _median(rounds: Sequence[Found], name: str) -> float:

@@ -59,7 +59,7 @@ ALONE = {
     "orphans._take": "what stays is told; then the ledger, between orphans.batch.before and after",
     "orphans._finish": "an erasure of orphans is said to be over; the next turn says it again",
     "pruning._transaction": "our own records: one transaction a batch",
-    "requests._rewrite": "between the failpoints of the deletion of objects, by eraser._delete",
+    "requests._rewrite": "between the failpoints of objects.erase_objects",
     "sizing._some": "a size that was asked of the bucket, and is asked again",
     "sweep._limit_of": "counts, which are counted again",
     "ledger._intend": "a note that no entry answers; ledger.intend.after comes next",

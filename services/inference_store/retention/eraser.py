@@ -14,14 +14,15 @@ A crash before 4 leaves the marks, so no reader shows the inferences, and the ne
 that is missing) keeps its mark, so that its row, which names it, is not lost.
 
 Batches overlap, each in this order: while objects of one are deleted, the rows of the one before
-are, and the one after is claimed. Objects are deleted for one batch at a time, and so are rows, in
-the order of the claims.
+are, and the one after is claimed and its versions are listed. Objects are listed for one batch at a
+time, deleted for one, and so are rows, in the order of the claims.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from math import inf
 from uuid import UUID
 
@@ -29,10 +30,9 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import traces
-from inference_store.store.blobs import Blobs, Deleted, DeleteFault
+from inference_store.store.blobs import Blobs, Deleted, DeleteFault, Listed
 from inference_store.store.certificates.batches import tell_batch
 from inference_store.store.errors import HoldUnreadable
-from inference_store.store.events import parse_stored
 from inference_store.store.failpoints import failpoint, failpoint_of_task
 from inference_store.store.holds import kept
 from inference_store.store.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
@@ -46,10 +46,10 @@ from inference_store.store.stages import stage
 from .asides import Asides
 from .batch import NOTHING, Batch
 from .certifier import Certifier
-from .left_over import note, objects_of, proved, sentence
+from .left_over import note, objects_of, sentence
+from .objects import erase_objects, list_objects
 from .pace import Pace
 from .remnants import take_remnants
-from .requests import forget_requests
 from .uncertified import without_key
 
 _log = structlog.get_logger()
@@ -79,6 +79,7 @@ class Eraser:
         # where those that were given no more time go on, and what went wrong so far
         self.places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
+        self._listing = asyncio.Lock()
         self._objects = asyncio.Lock()
         self._rows = asyncio.Lock()
         # of batches that are claimed and not done
@@ -178,13 +179,25 @@ class Eraser:
         if not batch.page:
             return None
         try:
-            async with self._objects:
-                deleted, faults = await self._delete(one, batch)
+            async with self._listed(batch) as listed:
+                deleted, faults = await erase_objects(self._engine, self._blobs, one, batch, listed)
             async with self._rows:
                 await self._end(one, batch, deleted, faults, whole_span=whole_span)
         finally:
             self._going -= batch.identities
         return sentence(faults)
+
+    @asynccontextmanager
+    async def _listed(self, batch: Batch) -> AsyncIterator[Listed]:
+        """List the objects while those of the batch before are deleted, and wait for their turn."""
+        async with self._listing:
+            listed = await list_objects(self._blobs, batch)
+            # before the next batch is listed, so that the order stays
+            await self._objects.acquire()
+        try:
+            yield listed
+        finally:
+            self._objects.release()
 
     async def _end(
         self,
@@ -236,26 +249,6 @@ class Eraser:
             doomed = await claims.claim(connection, left)
             moves = await own_metadata.reserve(connection, left, self._blobs.buckets.default)
             return Batch(left, doomed, last, spared, moves)
-
-    async def _delete(self, one: Erasure, batch: Batch) -> tuple[Deleted, list[DeleteFault]]:
-        """Delete objects and see them gone; what is left, with the reasons."""
-        keys = [parse_stored(key) for key in sorted(batch.doomed)]
-        if not keys and one.scope != "input":
-            return Deleted(), []
-        failpoint("retention.object_delete.before")
-        with stage(STEP_SECONDS, "delete"):
-            deleted = await asyncio.to_thread(self._blobs.delete_objects, keys)
-            if one.scope == "input":
-                rest = asyncio.to_thread(forget_requests, self._blobs, batch.page, batch.moves)
-                deleted += await rest
-        failpoint("retention.object_delete.after")
-        async with self._engine.begin() as connection:
-            await erasures.advance(connection, one.id, "verifying")
-        await failpoint_of_task("retention.verify.before")
-        with stage(STEP_SECONDS, "verify"):
-            left = await asyncio.to_thread(self._blobs.still_there, keys)
-        failpoint("retention.verify.after")
-        return deleted, proved(deleted, keys, left)
 
     async def _forget(
         self,

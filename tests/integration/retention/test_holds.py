@@ -10,7 +10,7 @@ from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs, Deleted
+from inference_store.store.blobs import Blobs, Deleted, Listed
 from inference_store.store.events import StorageKey
 from inference_store.store.holds import kept
 from inference_store.store.holds.claimed import claimed as claimed_before
@@ -101,9 +101,9 @@ class Watched(Blobs):
 
     tell: Callable[[str], None] = staticmethod(lambda _: None)
 
-    def delete_objects(self, keys: Iterable[StorageKey]) -> Deleted:
+    def delete_objects(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
         self.tell("claimed")
-        return super().delete_objects(keys)
+        return super().delete_objects(keys, listed)
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
         self.tell("deleted")

@@ -1,13 +1,21 @@
-"""Batches of an erasure overlap: the next one is claimed while objects of the one before go."""
+"""Batches of an erasure overlap: the next one is claimed and listed while objects of the one before
+go."""
 
 import asyncio
+from collections.abc import Iterable
+from threading import Event
 
+from minio.commonconfig import ENABLED
+from minio.versioningconfig import VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.eraser import Eraser
+from inference_store.store.blobs import Blobs, Deleted, Listed
+from inference_store.store.events import StorageKey
 from inference_store.store.holds.placing import Placed
 from inference_store.store.settings import RetentionSettings
 from tests.polling import until
+from tests.servers.minio import S3
 
 from .conftest import NoPace
 from .holding import place
@@ -47,3 +55,40 @@ async def test_what_is_being_erased_is_not_spared_by_the_claim_of_the_next_batch
     assert (await found(engine, asked)).inferences == 2
     assert (await storing.stored(), storing.objects()) == (set(), set())
     assert await _left(engine) == set()
+
+
+class _Beside(Blobs):
+    """Deletes the first batch when the versions of the next were listed."""
+
+    listed = 0
+
+    def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
+        found = super().list_versions(keys)
+        self.listed += 1
+        if self.listed == 2:
+            self.next_is_listed.set()
+        return found
+
+    def delete_objects(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
+        assert self.next_is_listed.wait(60)
+        return super().delete_objects(keys, listed)
+
+    def __enter__(self) -> "_Beside":
+        self.next_is_listed = Event()
+        return self
+
+
+async def test_versions_of_the_next_batch_are_listed_while_objects_go(
+    storing: Storing,
+    engine: AsyncEngine,
+    settings: RetentionSettings,
+    minio_server: S3,
+) -> None:
+    minio_server.client().set_bucket_versioning(storing.bucket, VersioningConfig(ENABLED))
+    model = await storing.model()
+    asked = await request(engine, *await storing.inferences(model, 3, ago(days=1)))
+    with _Beside(settings) as blobs:
+        state = await Eraser(engine, blobs, NoPace(), batch=1).finish(asked)
+    assert state == "deleted"
+    assert (await storing.stored(), storing.objects()) == (set(), set())
+    assert (await found(engine, asked)).versions == 9

@@ -10,7 +10,7 @@ from obstore.exceptions import PermissionDeniedError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs, Deleted
+from inference_store.store.blobs import Blobs, Deleted, Listed
 from inference_store.store.blobs.reading import translated
 from inference_store.store.events import StorageKey
 from inference_store.store.settings import RetentionSettings
@@ -88,7 +88,11 @@ def test_an_object_that_is_there_is_no_hidden_one(storing: Storing) -> None:
 class Keeping(Blobs):
     """Says that it deletes, and does not."""
 
-    def delete_objects(self, keys: Iterable[StorageKey]) -> Deleted:  # noqa: ARG002
+    def delete_objects(
+        self,
+        keys: Iterable[StorageKey],  # noqa: ARG002
+        listed: Listed | None = None,  # noqa: ARG002
+    ) -> Deleted:
         return super().delete_objects([])
 
 

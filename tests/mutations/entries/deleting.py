@@ -8,11 +8,11 @@ DELETING = (
         promise="every version of an object goes",
         file="store/blobs/deletion.py",
         old="""\
-                doomed = self._survivors(bucket, names, versions=True, expected=True)
+            versions = listed.get(bucket)
 """,
         new="""\
-                doomed = self._survivors(bucket, names, versions=True, expected=True)
-                doomed = [version for version in doomed if version.latest]
+            versions = listed.get(bucket)
+            versions = versions and [version for version in versions if version.latest]
 """,
         command="integration",
         tests=("tests/integration/store/blobs/test_versions.py",),
@@ -20,9 +20,9 @@ DELETING = (
     Mutant(
         name="not-listed-again",
         promise="what is deleted is listed again to see that it is gone",
-        file="retention/eraser.py",
-        old="            left = await asyncio.to_thread(self._blobs.still_there, keys)\n",
-        new="            left = []\n",
+        file="retention/objects.py",
+        old="        left = await asyncio.to_thread(blobs.still_there, keys)\n",
+        new="        left = []\n",
         command="integration",
         tests=("tests/integration/retention/test_locked_objects.py",),
     ),
@@ -31,16 +31,16 @@ DELETING = (
         promise="a crash leaves no object without a row that names it",
         file="retention/eraser.py",
         old="""\
-            async with self._objects:
-                deleted, faults = await self._delete(one, batch)
+            async with self._listed(batch) as listed:
+                deleted, faults = await erase_objects(self._engine, self._blobs, one, batch, listed)
             async with self._rows:
                 await self._end(one, batch, deleted, faults, whole_span=whole_span)
 """,
         new="""\
             async with self._rows:
                 await self._end(one, batch, Deleted(), [], whole_span=whole_span)
-            async with self._objects:
-                deleted, faults = await self._delete(one, batch)
+            async with self._listed(batch) as listed:
+                deleted, faults = await erase_objects(self._engine, self._blobs, one, batch, listed)
 """,
         command="integration",
         tests=("tests/integration/retention/test_kills.py",),
@@ -112,9 +112,9 @@ DELETING = (
     Mutant(
         name="request-survives-its-input",
         promise="an input goes with the rest of its request",
-        file="retention/eraser.py",
-        old='            if one.scope == "input":\n                rest',
-        new='            if one.scope == "none":\n                rest',
+        file="retention/objects.py",
+        old='        if one.scope == "input":\n',
+        new='        if one.scope == "none":\n',
         command="integration",
         tests=("tests/integration/retention/test_runs.py",),
     ),

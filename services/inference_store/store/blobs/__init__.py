@@ -1,7 +1,7 @@
 """The object store: reading, writing, deleting and proving that what was deleted is gone."""
 
 from .blobs import NOT_ALLOWED, Blobs
-from .deletion import Deleted, DeleteFault
+from .deletion import Deleted, DeleteFault, Listed
 from .locking import LockedObject
 from .pages import Found
 from .reading import OVER_BUDGET, Fetched, OverBudget
@@ -16,6 +16,7 @@ __all__ = [
     "Deleted",
     "Fetched",
     "Found",
+    "Listed",
     "LockedObject",
     "OverBudget",
 ]

@@ -25,13 +25,13 @@ from inference_store.store.layout import CLOSED
 from inference_store.store.settings import BlobSettings
 
 from .clients import away, minio_client, obstore_client
-from .deletion import Deleted, DeleteFault, Deletion
+from .deletion import Deleted, DeleteFault, Deletion, Listed
 from .encryption import minio_encryption
 from .keys import is_addressable, is_plain
 from .listing import first_after
 from .locks import locked_until
 from .pages import Found, page
-from .reading import Fetched, get_many, get_plain, refuse_size
+from .reading import Fetched, get_many, get_odd, get_plain, refuse_size
 from .streaming import BlobStream, stream_plain, stream_whole
 from .writing import put_many, put_plain
 
@@ -181,10 +181,14 @@ class Blobs:
                 key.bucket, key.key, timedelta(seconds=seconds)
             )
 
-    def delete_objects(self, keys: Iterable[StorageKey]) -> Deleted:
-        """Delete objects, all versions of them; missing ones are no fault. Raises BlobsAway."""
+    def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
+        """As `Deletion.list_versions`, of buckets that may be touched. Raises BlobsAway."""
+        return self._deletion.list_versions(self._sorted_out(keys)[0])
+
+    def delete_objects(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
+        """As `Deletion.delete`; missing objects are no fault. Raises BlobsAway."""
         ours, strange = self._sorted_out(keys)
-        deleted = self._deletion.delete(ours)
+        deleted = self._deletion.delete(ours, listed)
         deleted[:0] = [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED) for key in strange]
         return deleted
 
@@ -281,15 +285,7 @@ class Blobs:
     def _get_odd(self, key: StorageKey, limit: int) -> tuple[bytes, str | None]:
         """The same by the other client, for keys that obstore would turn into others."""
         refuse_size(key, self.head(key), limit)
-        with away():
-            answer = self._minio.get_object(key.bucket, key.key)
-            try:
-                # as it is stored: undoing a Content-Encoding could make gigabytes of it
-                data = answer.read(decode_content=False)
-                return data, answer.headers.get("Content-Type")
-            finally:
-                answer.close()
-                answer.release_conn()
+        return get_odd(self._minio, key)
 
     def _refuse_strange(self, bucket: str) -> None:
         if bucket not in self.buckets.allowed:

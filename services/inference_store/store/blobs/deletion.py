@@ -3,10 +3,11 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from minio import Minio
 from minio.deleteobjects import DeleteObject
@@ -25,6 +26,8 @@ from .listing import survivors
 _VERSIONING_SECONDS = 60.0
 THREADS = 4  # bulk deletes in flight: more gain nothing on one server
 _LEAST = 250  # in a request, where there are so many
+# By bucket that keeps versions: those that were listed of some keys.
+Listed: TypeAlias = Mapping[str, Sequence[Version]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +58,34 @@ class Deletion:
     def __init__(self, client: Minio) -> None:
         self._client = client
         self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs-delete")
+        # of their own: they list beside deletes
+        self._lister = ThreadPoolExecutor(THREADS, thread_name_prefix="blobs-list")
         self._versioned: dict[str, tuple[float, bool]] = {}
 
-    def delete(self, keys: Iterable[StorageKey]) -> Deleted:
-        """Delete all versions and markers. Deleting what is not there is no fault."""
-        deleted = Deleted()
-        for bucket, names in _by_bucket(keys).items():
-            doomed = [Version(name) for name in names]
-            keeps = self._keeps_versions(bucket)
-            if keeps:
-                doomed = self._survivors(bucket, names, versions=True, expected=True)
-            faults = self._delete(bucket, doomed)
+    def list_versions(self, keys: Iterable[StorageKey]) -> Listed:
+        """All versions and markers of the keys that lie in buckets which keep versions."""
+        return {
+            bucket: self._survivors(bucket, names, versions=True, expected=True)
+            for bucket, names in _by_bucket(keys).items()
+            if self._keeps_versions(bucket)
+        }
+
+    def delete(self, keys: Iterable[StorageKey], listed: Listed | None = None) -> Deleted:
+        """Delete all versions and markers. Deleting what is not there is no fault.
+
+        `listed`: the versions of the keys, from `list_versions`; None: they are listed now.
+        """
+        wanted, deleted = list(keys), Deleted()
+        listed = self.list_versions(wanted) if listed is None else listed
+        for bucket, names in _by_bucket(wanted).items():
+            versions = listed.get(bucket)
+            plain = [Version(name) for name in names]
+            faults = self._delete(bucket, plain if versions is None else versions)
             deleted += faults
-            if keeps:
-                left = {fault.key.key for fault in faults}
-                gone = [version for version in doomed if version.key not in left]
-                deleted.versions += len(gone)
-                deleted.bytes += sum(version.size for version in gone)
+            left = {fault.key.key for fault in faults}
+            gone = [version for version in versions or () if version.key not in left]
+            deleted.versions += len(gone)
+            deleted.bytes += sum(version.size for version in gone)
         return deleted
 
     def still_there(self, keys: Iterable[StorageKey]) -> list[StorageKey]:
@@ -115,7 +129,8 @@ class Deletion:
 
     def close(self) -> None:
         """End the threads."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        for executor in (self._executor, self._lister):
+            executor.shutdown(wait=True, cancel_futures=True)
 
     def _survivors(
         self, bucket: str, names: Sequence[str], *, versions: bool, expected: bool = False
@@ -123,7 +138,7 @@ class Deletion:
         timed = stage(STEP_SECONDS, "list") if expected else nullcontext()
         with away(), timed:
             return survivors(
-                self._client, bucket, names, versions, executor=self._executor, expected=expected
+                self._client, bucket, names, versions, executor=self._lister, expected=expected
             )
 
     def _delete(self, bucket: str, doomed: Sequence[Version]) -> list[DeleteFault]:

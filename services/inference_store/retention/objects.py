@@ -1,0 +1,49 @@
+"""The objects of a batch: listed, deleted, and seen to be gone."""
+
+import asyncio
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.store.blobs import Blobs, Deleted, DeleteFault, Listed
+from inference_store.store.events import StorageKey, parse_stored
+from inference_store.store.failpoints import failpoint, failpoint_of_task
+from inference_store.store.metrics import STEP_SECONDS
+from inference_store.store.retention import erasures
+from inference_store.store.retention.erasures import Erasure
+from inference_store.store.stages import stage
+
+from .batch import Batch
+from .left_over import proved
+from .requests import forget_requests
+
+
+async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
+    """The versions that are to be deleted, in buckets that keep them."""
+    keys = _keys(batch)
+    return await asyncio.to_thread(blobs.list_versions, keys) if keys else {}
+
+
+async def erase_objects(
+    engine: AsyncEngine, blobs: Blobs, one: Erasure, batch: Batch, listed: Listed
+) -> tuple[Deleted, list[DeleteFault]]:
+    """Delete objects and see them gone; what is left, with the reasons."""
+    keys = _keys(batch)
+    if not keys and one.scope != "input":
+        return Deleted(), []
+    failpoint("retention.object_delete.before")
+    with stage(STEP_SECONDS, "delete"):
+        deleted = await asyncio.to_thread(blobs.delete_objects, keys, listed)
+        if one.scope == "input":
+            deleted += await asyncio.to_thread(forget_requests, blobs, batch.page, batch.moves)
+    failpoint("retention.object_delete.after")
+    async with engine.begin() as connection:
+        await erasures.advance(connection, one.id, "verifying")
+    await failpoint_of_task("retention.verify.before")
+    with stage(STEP_SECONDS, "verify"):
+        left = await asyncio.to_thread(blobs.still_there, keys)
+    failpoint("retention.verify.after")
+    return deleted, proved(deleted, keys, left)
+
+
+def _keys(batch: Batch) -> list[StorageKey]:
+    return [parse_stored(key) for key in sorted(batch.doomed)]
