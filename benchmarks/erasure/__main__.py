@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.servers.fixtures import migrate
+from tests.servers.memory import memory_folder
 from tests.servers.minio import MinioServer
+from tests.servers.server import SHARED_TEMPORARY
 
 from benchmarks.machine import machine
 
@@ -36,6 +38,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--events", type=int, default=200, help="a second that come in beside")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
     parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="of retention")
+    parser.add_argument("--in-memory", action="store_true", help="MinIO's data, not on the disk")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where to write to")
     arguments = parser.parse_args(given)
     described = machine()
@@ -44,21 +47,24 @@ def main(given: Sequence[str] | None = None) -> None:
         arguments.row_sample, arguments.sample, arguments.events,
     )  # fmt: skip
     settings = dict(each.split("=", 1) for each in arguments.set)
-    found = measured(sizes, arguments.parts, settings)
+    found = measured(sizes, arguments.parts, settings, in_memory=arguments.in_memory)
     before: dict[str, Any] = {}
     if set(arguments.parts) != set(PARTS) and arguments.results.exists():
         before = json.loads(arguments.results.read_text())
-    run = {"machine": described, "sizes": sizes.as_json(), "settings": settings}
+    run: dict[str, Any] = {"machine": described, "sizes": sizes.as_json(), "settings": settings}
+    run["in_memory"] = arguments.in_memory
     found["runs"] = before.get("runs", {}) | dict.fromkeys(arguments.parts, run)
     arguments.results.write_text(json.dumps(before | found, indent=1) + "\n")
     print(f"written to {arguments.results}")
 
 
-def measured(sizes: Sizes, parts: Sequence[str], settings: dict[str, str]) -> dict[str, Any]:
+def measured(
+    sizes: Sizes, parts: Sequence[str], settings: dict[str, str], *, in_memory: bool = False
+) -> dict[str, Any]:
     """All parts, on servers of their own."""
     with (
         dataset(sizes.rows) as postgres,
-        MinioServer() as minio,
+        MinioServer(memory_folder() if in_memory else SHARED_TEMPORARY) as minio,
         tempfile.TemporaryDirectory() as folder,
     ):
         migrate(dsn_of(postgres))

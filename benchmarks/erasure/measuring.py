@@ -21,6 +21,7 @@ from tests.service_process import Service
 
 from benchmarks.ingest import stage
 from benchmarks.ingest.events import Made
+from benchmarks.ingest.measure import CpuClock
 from benchmarks.query.asking import Asker, asking
 from benchmarks.query.feeding import feeding
 from benchmarks.query.restoring import counted
@@ -175,8 +176,14 @@ class Bench:
     ) -> float:
         """Objects a second of so many inferences that a bare client deletes."""
         objects = await asyncio.to_thread(put, store, self._events(count))
+        clock = CpuClock(self._servers)
         rate = await asyncio.to_thread(bulk_deletes, ways[name], objects)
-        print(f"  {name} by itself {rate:,.0f} objects/s of {len(objects):,}", flush=True)
+        cpu = 1e6 * clock.used()["minio"] / len(objects)
+        print(
+            f"  {name} by itself {rate:,.0f} objects/s of {len(objects):,}:"
+            f" minio {cpu:.0f} µs an object",
+            flush=True,
+        )
         return rate
 
     async def _with_objects(
@@ -229,9 +236,10 @@ class Bench:
 
 def _said(erased: Erased) -> dict[str, Any]:
     steps = ", ".join(f"{step} {seconds:.1f} s" for step, seconds in erased.steps.items())
+    cpu = ", ".join(f"{name} {spent:.0f} µs" for name, spent in erased.cpu.items())
     print(
         f"  {erased.inferences:,} inferences, {erased.objects:,} objects: {erased.rate:,.0f}/s;"
-        f" {steps}; {max(erased.resident):.0f} MiB",
+        f" {steps}; an inference {cpu}; {max(erased.resident):.0f} MiB",
         flush=True,
     )
     return erased.as_json()

@@ -14,7 +14,7 @@ from minio import Minio
 from .cache import install
 from .ports import free_port
 from .process import LeashedProcess
-from .server import Server
+from .server import SHARED_TEMPORARY, Server
 from .versions import MINIO_MODULE, MINIO_VERSION, OLDEST_GO, MissingServer, cache_folder
 
 _USER = "inference-store"
@@ -56,9 +56,9 @@ class MinioServer(Server, S3):
     name = "minio"
     options: tuple[str, ...] = ()
 
-    def __init__(self) -> None:
+    def __init__(self, parent: str | None = SHARED_TEMPORARY) -> None:
         self._binary = find_minio()
-        Server.__init__(self)
+        Server.__init__(self, parent)
         self.port = free_port()
         S3.__init__(self, f"http://127.0.0.1:{self.port}", _USER, _PASSWORD)
 
