@@ -15,9 +15,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from .negotiation import choose_coding
 
 _LEAST_BYTES: Final = 1024  # what is smaller fits into a packet as it is
-_LARGE_BYTES: Final = 128 * 1024  # takes half a millisecond or so: not on the event loop
+_LARGE_BYTES: Final = 256 * 1024  # takes a millisecond or so: not on the event loop
 # Beyond these a tenth less is sent, for twice the time.
-_LEVELS: Final = {"gzip": 2, "zstd": 1}
+_LEVELS: Final = {"gzip": 1, "zstd": 1}
 _GZIP_WINDOW: Final = 31  # zlib's largest window, 15, and 16 for a gzip header
 # Pictures, audio and archives are compressed already.
 _TYPES: Final = ("text/", "application/json", "application/x-ndjson", "application/problem+json")

@@ -1,7 +1,7 @@
 """A page of inferences, from the search to what is shown."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -48,11 +48,11 @@ _AS_A_TREE = {"filter", "filter_lang"}
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """Inferences for JSON. `cursors`: of each, what goes on after it; `told`: what its relative
-    times are, and what explains it."""
+    """Inferences for JSON. `cursors`: of each, what goes on after it, made when it is taken;
+    `told`: what its relative times are, and what explains it."""
 
     items: Sequence[dict[str, Any]]
-    cursors: Sequence[str]
+    cursors: Iterator[str]
     next: str | None
     searched_back_to: datetime | None
     warnings: Sequence[str]
@@ -149,7 +149,7 @@ async def page_of(  # noqa: PLR0917
     pin = asked.filter.pin
     return ShownPage(
         items=[chosen.pick(item) for _, item in found],
-        cursors=[pin(cursor_after(asked.sort, asked.fingerprint, hit)) for hit, _ in found],
+        cursors=(pin(cursor_after(asked.sort, asked.fingerprint, hit)) for hit, _ in found),
         next=None if page.next is None else pin(page.next),
         searched_back_to=page.searched_back_to,
         warnings=warnings,

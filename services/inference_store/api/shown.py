@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import Any
 
 from inference_store.store.blobs import Blobs
@@ -48,6 +49,8 @@ _AS_THEY_ARE = (
     "response_deleted_at",
     "revision",
 )
+_as_they_are = itemgetter(*_AS_THEY_ARE)
+_MICROSECOND = timedelta(microseconds=1)
 _LATENCIES = (
     ("pre_ms", "received_at", "forwarded_at"),
     ("model_ms", "forwarded_at", "responded_at"),
@@ -65,7 +68,7 @@ def shown(
         "model_id": model_id,
         "inference_id": row["inference_id"],
         "aliases": inference.aliases,
-        **{name: row[name] for name in _AS_THEY_ARE},
+        **dict(zip(_AS_THEY_ARE, _as_they_are(row), strict=True)),
         **{name: _milliseconds(row[start], row[end]) for name, start, end in _LATENCIES},
         "data_size_bytes": row["data_size"],
         "top_label": inference.top_label,
@@ -88,8 +91,9 @@ def storage_key(inference: Inference, blob: str) -> str | None:
 
 def is_erased(inference: Inference, blob: str) -> bool:
     """Whether a blob was deleted, or is about to be, while the inference stays."""
-    erased = {"data": inference.input_erased, "response": inference.response_erased}
-    return erased.get(blob, False)
+    if blob == "data":
+        return inference.input_erased
+    return blob == "response" and inference.response_erased
 
 
 def path_of(model_id: str, inference: Inference) -> str:
@@ -132,7 +136,7 @@ def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
 def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
     if start is None or end is None:
         return None
-    return (end - start) / timedelta(microseconds=1) / 1000
+    return (end - start) / _MICROSECOND / 1000
 
 
 def _metadata(entries: Sequence[Entry], metadata_as: MetadataAs) -> Any:
