@@ -26,6 +26,8 @@ _CAPS: Final = MetadataCaps()
 _UID: Final = "uid:"
 # What a text may be compared as where no type was named, in order of preference.
 _TEXT_MEANS: Final[tuple[Kind, ...]] = ("string", "timestamp", "number", "bool")
+# Of a key whose only texts are stray ones: one `n/a` makes no text of its numbers.
+_STRAY_TEXT_MEANS: Final[tuple[Kind, ...]] = ("timestamp", "number", "bool", "string")
 _TYPE_OF: Final[Mapping[Kind, str]] = {
     "string": "string",
     "timestamp": "timestamp",
@@ -126,19 +128,23 @@ def _kind(asked: Asked, seen: KnownKey, values: Sequence[Any]) -> Kind:
             if entry.family not in seen.kinds:
                 raise _impossible(asked, seen, f"as {entry.type.value}")
             return entry.family
-    for kind in _candidates(values):
+    for kind in _candidates(asked, seen, values):
         readable = all(_read(kind, value) is not None for value in values)
         if kind in seen.kinds and readable:
             return kind
     raise _impossible(asked, seen, f"with {_shown(asked.value)}")
 
 
-def _candidates(values: Sequence[Any]) -> Sequence[Kind]:
+def _candidates(asked: Asked, seen: KnownKey, values: Sequence[Any]) -> Sequence[Kind]:
     if all(isinstance(value, bool) for value in values):
         return ("bool",)
     if all(isinstance(value, (int, Decimal)) and not isinstance(value, bool) for value in values):
         return ("number",)
-    return _TEXT_MEANS if all(isinstance(value, str) for value in values) else ()
+    if not all(isinstance(value, str) for value in values):
+        return ()
+    if not seen.only_stray_texts:
+        return _TEXT_MEANS
+    return [kind for kind in _STRAY_TEXT_MEANS if kind in asked.operator.families]
 
 
 def _typed(asked: Asked, seen: KnownKey, kind: Kind, value: Any) -> Any:

@@ -36,6 +36,8 @@ class KnownKey:
     """How many inferences have a value that cannot be compared as this kind."""
     off_map: bool = False
     """Of a coordinate: whether some inference has a value that no place has."""
+    only_stray_texts: bool = False
+    """Whether all its texts are values that are none of their type: `n/a`, NaN."""
 
     @property
     def kinds(self) -> frozenset[Kind]:
@@ -74,12 +76,18 @@ def known_key(seen: KeySeen) -> KnownKey:
             rows[kind] = rows.get(kind, 0) + each.count
     others = {kind: _others(kind, seen.types) for kind in rows}
     off_map = any(each.flag == _OFF_MAP for each in seen.types)
-    return KnownKey(seen.name, seen.key, rows, tuple(types_of(seen)), others, off_map)
+    stray = _only_stray_texts(seen.types)
+    return KnownKey(seen.name, seen.key, rows, tuple(types_of(seen)), others, off_map, stray)
 
 
 def kind_of(seen: TypeSeen) -> Kind | None:
     """What values seen so can be compared as."""
     return None if seen.flag in _NO_VALUE | _NOT_COMPARED else seen.family
+
+
+def _only_stray_texts(types: Iterable[TypeSeen]) -> bool:
+    texts = [each for each in types if kind_of(each) == "string"]
+    return bool(texts) and all(each.flag.startswith("not_") for each in texts)
 
 
 def _others(kind: Kind, types: Iterable[TypeSeen]) -> int:

@@ -8,9 +8,11 @@ from inference_store.store.errors import ImpossibleComparison, UnknownKey
 from inference_store.store.filters.check import Checked, check
 from inference_store.store.filters.evaluate import evaluate
 from inference_store.store.filters.facts import Facts
+from inference_store.store.filters.from_conditions import Asked
 from inference_store.store.filters.known import known
 from inference_store.store.filters.names import names_in
 from inference_store.store.filters.saved import load, save
+from inference_store.store.operators import OPERATORS
 from inference_store.store.queries.ask import Question, prepare
 from inference_store.store.queries.bounded import Deadline
 from inference_store.store.queries.count import count
@@ -134,3 +136,42 @@ async def test_numbers_that_are_not_finite_are_found_as_text(
     truth = (await _checked(engine, [model], text)).truth
     agreed = [evaluate(truth, Facts(metadata=each.read)) for each in made]
     assert agreed.count(True) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "value", "expected"),
+    [
+        ("temperature", "eq", "1.5", 1),
+        ("temperature", "gt", "1", 2),
+        ("temperature", "in", ["1.5", "20"], 2),
+        ("temperature", "between", ["1", "3"], 1),
+        ("temperature", "eq", "NaN", 1),
+        ("temperature", "in", ["1.5", "NaN"], 1),  # a list is of one kind: NaN is no number
+        ("temperature", "like", "1", 0),
+        ("frame", "gt", "8", 2),
+        ("frame", "eq", "n/a", 1),
+        ("seen", "lt", "2026-11-02T01:00:00+02:00", 1),
+        ("seen", "eq", "later", 1),
+        ("ok_there", "eq", "TRUE", 1),
+        ("ok_there", "gt", "1", 1),  # booleans have no order, and texts do
+        ("speed", "gt", "9", 2),  # its producers send texts on purpose
+    ],
+)
+async def test_a_stray_text_makes_no_text_of_a_key(
+    engine: AsyncEngine, key: str, operator: str, value: object, expected: int
+) -> None:
+    rows = {
+        "temperature": [("float", "1.5"), ("float", "20"), ("float", "NaN")],
+        "frame": [("int", "9"), ("int", "10"), ("int", "n/a")],
+        "seen": [("date", "2026-11-01"), ("date", "2026-11-02"), ("date", "later")],
+        "ok_there": [("bool", "true"), ("bool", "false"), ("bool", "yes")],
+        "speed": [("float", "20"), ("string", "fast"), ("float", "NaN")],
+    }
+    made = [
+        Made(str(n), at(n), [(name, *each[n]) for name, each in rows.items()]) for n in range(3)
+    ]
+    model = await store(engine, *made)
+    asked = Asked("metadata_filter[0]", key, None, OPERATORS[operator], value)
+    async with engine.connect() as connection:
+        found = await prepare(connection, model, Question(metadata=[asked]))
+        assert await count(connection, found.query, deadline=Deadline.after(60)) == expected

@@ -1,5 +1,6 @@
 """The reference system's conditions, as trees: their meaning, their errors and their paths."""
 
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,7 +17,9 @@ from inference_store.store.filters.from_conditions import (
     predicted,
     succeeded,
 )
+from inference_store.store.filters.known import Known, known_key
 from inference_store.store.json_text import read_exactly, write_json
+from inference_store.store.key_registry import KeySeen, TypeSeen
 from inference_store.store.operators import OPERATORS
 from tests.unit.store.filters.asked import KNOWN, facts
 
@@ -146,3 +149,40 @@ def test_the_other_conditions() -> None:
         (predicted(None, {"eq": 0.9}), True),
     ):
         assert evaluate(check(node, KNOWN).truth, given) is expected
+
+
+_NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def _seen(*types: tuple[str, str]) -> Known:
+    seen = tuple(TypeSeen(name, flag, 1, _NOW, _NOW, ()) for name, flag in types)
+    return Known({"k": known_key(KeySeen(1, "k", seen))})
+
+
+@pytest.mark.parametrize(
+    ("types", "operator", "value", "text"),
+    [
+        ([("float", ""), ("float", "not_finite")], "eq", "1.5", "k = 1.5"),
+        ([("float", ""), ("float", "not_finite")], "gt", "9000", "k > 9000"),
+        ([("float", ""), ("float", "not_finite")], "eq", "NaN", "k = 'NaN'"),
+        ([("float", ""), ("float", "not_finite")], "in", ["1", "NaN"], "k IN ('1', 'NaN')"),
+        ([("int", ""), ("int", "not_int")], "between", ["1", "2"], "k BETWEEN 1 AND 2"),
+        ([("int", ""), ("int", "not_int")], "like", "1", "k LIKE '1'"),
+        ([("bool", ""), ("bool", "not_bool")], "eq", "1", "k = TRUE"),
+        ([("bool", ""), ("bool", "not_bool")], "gt", "1", "k > '1'"),
+        ([("int", ""), ("string", ""), ("int", "not_int")], "eq", "1", "k = '1'"),
+        ([("int", "from_text"), ("string", "")], "eq", "1", "k = '1'"),
+        ([("int", "not_int")], "eq", "1", "k = '1'"),
+        (
+            [("timestamp", ""), ("timestamp", "not_timestamp")],
+            "lt",
+            "2026-11-01",
+            "k < TIMESTAMP('2026-11-01T00:00:00Z')",
+        ),
+    ],
+)
+def test_stray_texts_make_no_text_of_a_value(
+    types: list[tuple[str, str]], operator: str, value: Any, text: str
+) -> None:
+    node = metadata_node(_asked("k", operator, value), _seen(*types))
+    assert to_text(node).replace('"', "").replace("metadata.", "") == text
