@@ -5,6 +5,7 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store import registrations
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.registrations import Registration
 
@@ -12,6 +13,7 @@ from .access import Access
 from .schemas.across import Models
 
 MOST_MODELS: Final = 1_000
+_MOST_NAMED: Final = 5
 
 
 async def chosen_models(
@@ -28,3 +30,23 @@ async def chosen_models(
             faults=[fault],
         )
     return found
+
+
+async def left_out(connection: AsyncConnection, access: Access, body: Models) -> Sequence[str]:
+    """A warning of the models that the caller may read, but not in this answer; or none.
+
+    A stream needs `export` over each of its models; one that was named and lacks it is refused.
+    """
+    if body.model_ids is not None or access.sees == access.reach:
+        return ()
+    seen = await registrations.page(
+        connection, limit=None, within=access.sees, project_id=body.project_id
+    )
+    right = access.needed.right
+    missing = [each.model_id for each in seen if not access.may(right, each)]
+    if not missing:
+        return ()
+    more = ", …" if len(missing) > _MOST_NAMED else ""
+    named = ", ".join(missing[:_MOST_NAMED]) + more
+    models = "1 model is" if len(missing) == 1 else f"{len(missing)} models are"
+    return (f"{models} left out, for want of the right `{right.value}`: {named}.",)

@@ -177,7 +177,7 @@ def _by_id(within: Reach, lock: bool) -> Prepared:
 async def page(
     connection: AsyncConnection,
     *,
-    limit: int,
+    limit: int | None,
     after: str | None = None,
     within: Reach = EVERYTHING,
     project_id: str | None = None,

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
-from inference_store.api.chosen_models import chosen_models
+from inference_store.api.chosen_models import chosen_models, left_out
 from inference_store.api.dependencies import BlobStore, Querying, Settings
 from inference_store.api.explaining import explaining
 from inference_store.api.filters import ask_filter
@@ -65,7 +65,10 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
         prepared = await prepare(connection, numbers, question)
         queries = await spread(connection, prepared.query, numbers)
         asked_of = fingerprint("/inferences", body, filter.tree)
-        asked = Asked(models, prepared.query, queries, sort, asked_of, prepared.warnings, filter)
+        warnings = list(prepared.warnings)
+        if asked_body.cursor == body.cursor:  # the first page of a stream, whose warnings are kept
+            warnings += await left_out(connection, access, body)
+        asked = Asked(models, prepared.query, queries, sort, asked_of, warnings, filter)
         return await page_of(connection, access, blobs, to, asked_body, asked)
 
     return await answered(request, connection, access, to, body, ask)

@@ -39,6 +39,11 @@ async def test_a_stream_of_several_models_has_those_that_may_be_exported(a_key: 
     assert {item["model_id"] for item in page.json()["items"]} == {OPEN, SECRET}
     streamed = await a_key.ask(key, "POST", _ACROSS, {}, _LINES)
     assert models_of(streamed) == {OPEN}
+    assert page.json()["warnings"] == []
+    *lines, end = [json.loads(line) for line in streamed.text.splitlines()]
+    assert end["warnings"] == [f"1 model is left out, for want of the right `export`: {SECRET}."]
+    rest = await a_key.ask(key, "POST", _ACROSS, {"cursor": lines[0]["cursor"]}, _LINES)
+    assert json.loads(rest.text.splitlines()[-1])["warnings"] == end["warnings"]
     named = await a_key.ask(key, "POST", _ACROSS, {"model_ids": [OPEN, SECRET]}, _LINES)
     assert named.status_code == 403
     links = await a_key.ask(key, "POST", _ACROSS, {"include": ["urls"]}, _LINES)
@@ -48,3 +53,11 @@ async def test_a_stream_of_several_models_has_those_that_may_be_exported(a_key: 
 async def test_a_right_without_read_shows_nothing(a_key: Keys) -> None:
     key = await a_key.make({"rights": ["export"], "model_id": OPEN})
     assert (await a_key.ask(key, "POST", _QUERY, {}, _LINES)).status_code == 404
+
+
+async def test_a_stream_does_not_speak_of_models_that_may_not_be_read(a_key: Keys) -> None:
+    key = await a_key.make({"role": "analyst", "model_id": OPEN})
+    streamed = await a_key.ask(key, "POST", _ACROSS, {}, _LINES)
+    assert models_of(streamed) == {OPEN}
+    assert SECRET not in streamed.text
+    assert json.loads(streamed.text.splitlines()[-1])["warnings"] == []
