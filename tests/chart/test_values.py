@@ -124,6 +124,14 @@ def test_a_misspelt_value_is_refused_by_its_name(path: tuple[str, ...]) -> None:
         (_DEV | {"settings": {"INFERENCE_STORE_AUTH": "off"}}, "INFERENCE_STORE_AUTH"),
         (_DEV | {"settings": {"API_TOKEN": "open sesame"}}, "'API_TOKEN' not allowed"),
         (_DEV | {"settings": {"POSTGRES_DSN": "postgresql://a:b@c"}}, "POSTGRES_DSN"),
+        (_DEV | {"settings": {"API_PORT": 9}}, r"settings\.API_PORT: .* use api\.service\.port\."),
+        (_DEV | {"settings": {"KAFKA_TOPIC": "t"}}, r"KAFKA_TOPIC: .* use kafka\.topic\."),
+        (_DEV | {"settings": {"API_ADMIN_PORT": 9}}, 'API_ADMIN_PORT: .* to "9102" itself'),
+        (_DEV | {"settings": {"PROXY_PORT": 9}}, r"PROXY_PORT: .* use proxy\.service\.port\."),
+        (
+            _DEV | {"settings": {"API_TLS_KEY_FILE": "/k"}, "api": {"tlsSecret": "tls"}},
+            r"API_TLS_KEY_FILE: .* use api\.tlsSecret\.",
+        ),
         (_DEV | {"traces": {"ENDPOINT": "x"}}, "ENDPOINT"),
     ],
 )
@@ -165,3 +173,24 @@ def test_every_setting_is_taken_and_a_secret_by_its_file() -> None:
         assert given in _SETTINGS["properties"], given
     assert len(_SETTINGS["properties"]) == len(names())
     template(_DEV | {"settings": {"MAX_METADATA_BYTES": 1, "CERTIFICATE_KEY_FILE": "/keys/one"}})
+
+
+def test_the_value_to_use_for_a_setting_is_told() -> None:
+    folder = CHART / "templates"
+    text = (folder / "_given_twice.tpl").read_text()
+    told = dict(re.findall(r"^([A-Z0-9_]+): ([\w.]+)$", text, re.MULTILINE))
+    both = (folder / "_settings.tpl").read_text() + (folder / "proxy" / "_proxy.tpl").read_text()
+    made = set(re.findall(r'set \$(?:s|own) "([A-Z0-9_]+)"', both))
+    fixed = {"API_HOST", "POSTGRES_DSN", "PROXY_REGISTRY_FILE", "PROXY_SPOOL_DIRECTORY"}
+    assert made - set(told) == fixed
+    for name, path in told.items():
+        assert name in _SETTINGS["properties"], name
+        found = _DEFAULTS
+        for part in path.split("."):
+            assert part in found, path
+            found = found[part]
+
+
+@pytest.mark.usefixtures("helm_is_here")
+def test_a_file_of_ones_own_may_be_named_where_the_chart_mounts_none() -> None:
+    template(_DEV | {"settings": {"KAFKA_CA_FILE": "/etc/company-ca/ca.crt"}})

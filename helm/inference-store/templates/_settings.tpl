@@ -3,9 +3,9 @@
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{- int64 . -}}{{- else -}}{{- . -}}{{- end -}}
 {{- end -}}
 
-{{- /* Every setting that is no secret, as JSON. What is not given is empty: the product has the
-       defaults, and refuses names that it does not know. */ -}}
-{{- define "inference-store.allSettings" -}}
+{{- /* The settings that come of the chart's own values, or that it fixes, as JSON: none is a secret.
+       What is not given is empty: the product has the defaults. */ -}}
+{{- define "inference-store.ownSettings" -}}
 {{- $v := .Values -}}
 {{- $s := dict -}}
 {{- $_ := set $s "LOG_LEVEL" $v.logs.level -}}
@@ -81,7 +81,13 @@
 {{- $_ := set $s "ADMIN_TLS_CERTIFICATE_FILE" "/etc/inference-store/admin-tls/tls.crt" -}}
 {{- $_ := set $s "ADMIN_TLS_KEY_FILE" "/etc/inference-store/admin-tls/tls.key" -}}
 {{- end -}}
-{{- range $name, $value := $v.settings -}}{{- $_ := set $s $name (include "inference-store.text" $value) -}}{{- end -}}
+{{- toJson $s -}}
+{{- end -}}
+
+{{- /* Every setting that is no secret, as JSON. check.yaml refuses one that is given twice. */ -}}
+{{- define "inference-store.allSettings" -}}
+{{- $s := include "inference-store.ownSettings" . | fromJson -}}
+{{- range $name, $value := .Values.settings -}}{{- $_ := set $s $name (include "inference-store.text" $value) -}}{{- end -}}
 {{- toJson $s -}}
 {{- end -}}
 

@@ -8,6 +8,20 @@
 {{- range $name, $value := include "inference-store.allSettings" .root | fromJson -}}
 {{- if regexMatch "^(LOG|KAFKA|S3|ADMIN|PROXY)_" $name -}}{{- $_ := set $s $name $value -}}{{- end -}}
 {{- end -}}
+{{- $s = merge $s (include "inference-store.ownProxySettings" . | fromJson) -}}
+{{- with $p.kafka.username -}}
+{{- $_ := set $s (eq $v.kafka.sasl.mechanism "OAUTHBEARER" | ternary "KAFKA_OAUTH_CLIENT_ID" "KAFKA_SASL_USERNAME") . -}}
+{{- end -}}
+{{- if $p.kafka.clientCertificateSecret -}}
+{{- $_ := set $s "KAFKA_CERTIFICATE_FILE" "/etc/inference-store/kafka-certificate/tls.crt" -}}
+{{- $_ := set $s "KAFKA_KEY_FILE" "/etc/inference-store/kafka-certificate/tls.key" -}}
+{{- end -}}
+{{- include "inference-store.data" (dict "root" .root "settings" $s) -}}
+{{- end -}}
+
+{{- /* Those that a proxy has alone, and that the chart makes, as JSON. Takes {root}, and `sidecar`. */ -}}
+{{- define "inference-store.ownProxySettings" -}}
+{{- $p := .root.Values.proxy -}}
 {{- $own := dict "PROXY_HOST" "0.0.0.0" "PROXY_ADMIN_HOST" "0.0.0.0" "PROXY_ADMIN_PORT" "9104" -}}
 {{- $_ := set $own "PROXY_PORT" "8090" -}}
 {{- $_ := set $own "PROXY_GRPC_PORT" "8091" -}}
@@ -35,15 +49,7 @@
 {{- $_ := set $own "PROXY_SPOOL_BYTES" (include "inference-store.text" $p.spool.bytes) -}}
 {{- $_ := set $own "PROXY_SPOOL_FSYNC" (ternary "on" "off" $p.spool.fsync) -}}
 {{- end -}}
-{{- $s = merge $s $own -}}
-{{- with $p.kafka.username -}}
-{{- $_ := set $s (eq $v.kafka.sasl.mechanism "OAUTHBEARER" | ternary "KAFKA_OAUTH_CLIENT_ID" "KAFKA_SASL_USERNAME") . -}}
-{{- end -}}
-{{- if $p.kafka.clientCertificateSecret -}}
-{{- $_ := set $s "KAFKA_CERTIFICATE_FILE" "/etc/inference-store/kafka-certificate/tls.crt" -}}
-{{- $_ := set $s "KAFKA_KEY_FILE" "/etc/inference-store/kafka-certificate/tls.key" -}}
-{{- end -}}
-{{- include "inference-store.data" (dict "root" .root "settings" $s) -}}
+{{- toJson $own -}}
 {{- end -}}
 
 {{- /* Not empty: captures may go to disk. YAML reads the bare word off as a boolean. */ -}}
