@@ -39,6 +39,18 @@ REFUSED: dict[str, tuple[str | bytes, int, str, str]] = {
     "limit": (b'{"limit": 1001}', 422, "invalid-request", "limit"),
     "text for a number": (b'{"limit": "5"}', 422, "invalid-request", "limit"),
     "time": (b'{"received_at": {"from": "now"}}', 422, "invalid-request", "received_at.from"),
+    "no time": (
+        b'{"received_at": {"from": "2026-11-02T00:00:00Z", "to": "2026-11-01T00:00:00Z"}}',
+        422,
+        "invalid-request",
+        "received_at.to",
+    ),
+    "no score": (
+        b'{"prediction": {"score": {"gt": 0.9, "lt": 0.2}}}',
+        422,
+        "invalid-request",
+        "prediction.score",
+    ),
     "surrogate": (b'{"data_hash": "\\ud800"}', 422, "invalid-request", "data_hash.function"),
     "unknown key": (
         b'{"metadata_filter": [{"key": "kk", "operator": "eq", "value": 1}]}',
@@ -86,6 +98,16 @@ async def test_the_known_fields_are_named(client: httpx.AsyncClient) -> None:
     assert fault["path"] == "prediction.score.less"
     assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
     assert (await client.get("/v1/models?x=1")).json()["errors"][0]["known"] == ["cursor", "limit"]
+
+
+async def test_a_link_whose_span_holds_no_time_is_refused_by_name(
+    client: httpx.AsyncClient, engine: AsyncEngine
+) -> None:
+    await store(engine, Made())
+    link = {"received_from": "2026-11-02T00:00:00Z", "received_to": "2026-11-02T00:00:00Z"}
+    answer = await client.get(_QUERY.removesuffix("/query"), params=link)
+    assert answer.status_code == 422
+    assert answer.json()["errors"][0]["path"] == "query.received_to"
 
 
 @pytest.mark.parametrize(

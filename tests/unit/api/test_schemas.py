@@ -3,11 +3,13 @@
 import re
 
 import pytest
+from pydantic import ValidationError
 
 from inference_store.api.chosen import Chosen
 from inference_store.api.schemas.chosen_fields import FIELD_PATTERN, FIELDS, PARTS
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import InferenceQuery, MetadataCondition
+from inference_store.api.schemas.ranges import ScoreRange, Window
 from inference_store.store.errors import Invalid
 from inference_store.store.operators import OPERATORS
 
@@ -52,3 +54,45 @@ def test_a_sort_matches_its_pattern(sort: str) -> None:
 )
 def test_fields_of_a_link_are_split_at_commas(given: list[str], fields: list[str]) -> None:
     assert InferenceLink(fields=given).fields == fields
+
+
+_EARLY, _LATE = "2026-11-01T00:00:00Z", "2026-11-01T00:00:01Z"
+
+
+@pytest.mark.parametrize(("since", "until"), [(_LATE, _EARLY), (_EARLY, _EARLY)])
+def test_a_span_that_nothing_lies_in_is_refused_by_name(since: str, until: str) -> None:
+    with pytest.raises(ValidationError, match="nothing lies between") as caught:
+        Window.model_validate({"from": since, "to": until})
+    assert caught.value.errors()[0]["loc"] == ("to",)
+    with pytest.raises(ValidationError, match="nothing lies between") as caught:
+        InferenceLink.model_validate({"received_from": since, "received_to": until})
+    assert caught.value.errors()[0]["loc"] == ("received_to",)
+
+
+def test_a_span_that_something_lies_in_is_taken() -> None:
+    assert Window.model_validate({"from": _EARLY, "to": _LATE}).since
+    assert InferenceLink.model_validate({"received_from": _EARLY, "received_to": _LATE}).query()
+    assert Window.model_validate({"from": None, "to": _LATE}).until
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gt": 0.9, "lt": 0.2},
+        {"gte": 0.9, "lte": 0.2},
+        {"gt": 0.5, "lte": 0.5},
+        {"gte": 0.5, "lt": 0.5},
+        {"eq": 0.5, "lt": 0.5},
+        {"eq": 0.5, "gte": 0.6},
+    ],
+)
+def test_a_range_that_no_score_lies_in_is_refused(given: dict[str, float]) -> None:
+    with pytest.raises(ValidationError, match="no score lies in it"):
+        ScoreRange.model_validate(given)
+
+
+@pytest.mark.parametrize(
+    "given", [{"gte": 0.5, "lte": 0.5}, {"gt": 0.4, "eq": 0.5, "lt": 0.6}, {"gt": 0.5}, {}]
+)
+def test_a_range_that_some_score_lies_in_is_taken(given: dict[str, float]) -> None:
+    assert ScoreRange.model_validate(given).model_dump(exclude_none=True) == given

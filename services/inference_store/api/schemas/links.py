@@ -1,8 +1,16 @@
 """Questions as query parameters: what fits into a link."""
 
+from datetime import datetime
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
 
 from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
@@ -11,7 +19,8 @@ from inference_store.store.queries.sort import NEWEST_FIRST
 
 from .chosen_fields import split_fields
 from .fields import ShortText
-from .questions import Cursor, Fields, IncludeOfLink, InferenceQuery, Received, Sort, Window
+from .questions import Cursor, Fields, IncludeOfLink, InferenceQuery, Sort
+from .ranges import Received, Window, refuse_no_time
 
 
 class Parameters(BaseModel):
@@ -67,6 +76,11 @@ class InferenceLink(Parameters):
     """The fields that come back, and no others; repeat it, or separate names by commas."""
     timeout_seconds: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] | None = None
     """Longest time to search, at most INFERENCE_STORE_QUERY_TIMEOUT_SECONDS."""
+
+    @field_validator("received_to")
+    @classmethod
+    def _holds_some_time(cls, until: datetime | None, given: ValidationInfo) -> datetime | None:
+        return refuse_no_time(until, given.data.get("received_from"))
 
     def query(self) -> InferenceQuery:
         """The same question as a body; a limit that was not given stays so."""

@@ -22,7 +22,8 @@ from inference_store.store.queries import place, sort
 from inference_store.store.queries.ask import Question, UnknownKeys
 
 from .chosen_fields import FIELD_PATTERN
-from .fields import Body, Flag, Instant, Number, ShortText, Text, Whole, storable_text
+from .fields import Body, Flag, Number, ShortText, Text, Whole, storable_text
+from .ranges import ScoreRange, Window
 
 Include: TypeAlias = Literal["metadata", "predictions", "urls"]
 MOST_INCLUDED: Final = 8
@@ -108,37 +109,6 @@ class MetadataCondition(Body):
         if isinstance(self.value, list) and len(self.value) > 1000:
             raise ValueError("a list of values has at most 1000")
         return self
-
-
-def _not_relative(value: Any) -> Any:
-    if isinstance(value, str) and "now" in value.lower():
-        raise ValueError(
-            "a relative time stands in `filter`: received_at >= now() - duration('PT1H')"
-        )
-    return value
-
-
-Received: TypeAlias = Annotated[Instant, BeforeValidator(_not_relative)]
-"""A bound of when the request came in."""
-
-
-class Window(Body):
-    """A half-open span of time: `from` is in it, `to` is not."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    since: Received | None = Field(default=None, alias="from", examples=["2026-11-01T00:00:00Z"])
-    until: Received | None = Field(default=None, alias="to", examples=["2026-12-01T00:00:00Z"])
-
-
-class ScoreRange(Body):
-    """Bounds of a score; all that are given must hold."""
-
-    gt: Number | None = None
-    gte: Number | None = None
-    lt: Number | None = None
-    lte: Number | None = None
-    eq: Number | None = None
 
 
 class PredictionCondition(Body):

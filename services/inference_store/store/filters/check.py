@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from inference_store.store.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
+from inference_store.store.nearest import shortened
 from inference_store.store.operators import like_expression
 
 from . import arrays, names, operands, spatial, temporal
@@ -150,7 +151,17 @@ def _between(node: Operation, checking: Checking) -> Truth:
     kind = operands.common(node.args, checking)
     _refuse_order(node, kind, checking)
     values = operands.values(node.args, kind, checking)
-    return Between(*as_stored("between", node.args, values, checking))
+    between = Between(*as_stored("between", node.args, values, checking))
+    _warn_of_bounds(between, checking)
+    return between
+
+
+def _warn_of_bounds(between: Between, checking: Checking) -> None:
+    """That nothing lies between bounds the wrong way round: SQL allows it, and so do we."""
+    low, high = between.low, between.high
+    if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
+        told = " AND ".join(shortened(str(each.value)) for each in (low, high))
+        checking.warn(f"Nothing is BETWEEN {told}: the lower bound stands first.")
 
 
 def _in(node: Operation, checking: Checking) -> Truth:

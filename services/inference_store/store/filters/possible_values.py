@@ -3,6 +3,7 @@ spellings is compared in the one that is stored, so that SQL and Python need not
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Final
 from uuid import UUID
 
@@ -15,8 +16,10 @@ from inference_store.store.task_types import TASK_TYPES, task_type_named
 from .checking import Checking
 from .on_the_map import refuse_off_map
 from .refusals import impossible
-from .typed import Constant, Metadata, Property, Value
+from .typed import Constant, Distance, Metadata, Property, Value
 
+_TURNED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_AT_MOST: Final = frozenset({"<", "<=", "=", "between"})
 _HEXADECIMAL: Final = frozenset("0123456789abcdefABCDEF")
 
 
@@ -47,6 +50,8 @@ def as_stored(
             values = tuple(_formed(op, form, node, each, checking) for node, each in pairs)
         elif isinstance(name, Metadata) and name.kind == "number" and name.name in COORDINATES:
             _refuse_degrees(name, nodes, values, checking)
+        elif isinstance(name, Distance) and not checking.kept:
+            _refuse_below_nothing(op, nodes, values, checking)
     return values
 
 
@@ -66,6 +71,20 @@ def _refuse_degrees(
     for node, value in zip(nodes, values, strict=True):
         if isinstance(value, Constant) and not checking.kept:
             refuse_off_map(name.name, value, node, checking)
+
+
+def _refuse_below_nothing(
+    op: str, nodes: Sequence[Node], values: Sequence[Value], checking: Checking
+) -> None:
+    """Raise ImpossibleComparison where a distance would have to be less than 0."""
+    # The bound that it must not exceed: of BETWEEN the upper one.
+    place, op = (-1, op) if isinstance(values[0], Distance) else (0, _TURNED.get(op, op))
+    bound = values[place]
+    if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
+        return
+    if op in _AT_MOST and (bound.value < 0 or (op == "<" and bound.value == 0)):
+        message = "a distance is 0 metres or more: no inference is so near"
+        raise impossible(nodes[place], checking.source, message)
 
 
 def _no_hash(text: str) -> tuple[str, Sequence[str]]:

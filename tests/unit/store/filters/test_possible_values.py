@@ -65,6 +65,11 @@ def test_other_spellings_are_the_one_that_is_stored(text: str) -> None:
         ("task_type IN ('tabular', 'detect')", "there is no task type 'detect'"),
         ("distance(location, POINT(52.5 113.4)) < 1", "may be swapped"),
         ("S_INTERSECTS(location, POINT(52.5 113.4))", "may be swapped"),
+        ("distance(location, POINT(13.4 52.5)) < -5", "a distance is 0 metres or more"),
+        ("distance(location, POINT(13.4 52.5)) < 0", "a distance is 0 metres or more"),
+        ("distance(location, POINT(13.4 52.5)) = -5", "a distance is 0 metres or more"),
+        ("NOT -5 >= distance(location, POINT(13.4 52.5))", "a distance is 0 metres or more"),
+        ("distance(location, POINT(13.4 52.5)) BETWEEN -9 AND -5", "a distance is 0 metres"),
     ],
 )
 def test_what_can_match_nothing_is_refused_by_name(text: str, message: str) -> None:
@@ -145,3 +150,39 @@ def test_texts_that_are_folded_or_names_are_left_alone() -> None:
 def test_the_hash_of_a_redacted_input_is_one() -> None:
     redacted = f"hmac-sha256:{_HASH}"
     assert asked(f"data_hash = '{redacted.upper()}'", data_hash=redacted) is True
+
+
+@pytest.mark.parametrize(
+    "condition", ["<= 0", "= 0", "> -5", ">= -5", "BETWEEN -5 AND 5", "< 1", "<> -5"]
+)
+def test_distances_that_there_are_can_be_asked_for(condition: str) -> None:
+    assert not checked(f"distance(location, POINT(13.4 52.5)) {condition}").warnings
+    assert checked(f"20 > distance(location, POINT(13.4 52.5)) AND frame_number {condition}")
+
+
+def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
+    kept = save(parse_text("distance(location, POINT(13.4 52.5)) < 77"), Known()).text
+    truth = resolved(kept.replace("77", "-77"), {})
+    assert evaluate(truth, facts({"latitude": 52.5, "longitude": 13.4})) is not True
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "frame_number BETWEEN 9 AND 3",
+        "NOT frame_number BETWEEN 9 AND 3",
+        "data_source BETWEEN 'b' AND 'a'",
+        "seen BETWEEN DATE('2026-11-02') AND DATE('2026-11-01')",
+        "prediction(score BETWEEN 0.9 AND 0.3)",
+    ],
+)
+def test_bounds_the_wrong_way_round_are_warned_of(text: str) -> None:
+    [warning] = checked(text).warnings
+    assert re.fullmatch(
+        r"Nothing is BETWEEN '.*' AND '.*': the lower bound stands first\.", warning
+    )
+
+
+def test_bounds_that_are_right_or_not_known_are_not_warned_of() -> None:
+    assert not checked("frame_number BETWEEN 3 AND 3").warnings
+    assert not checked("3 BETWEEN frame_number AND camera_position.angle").warnings
