@@ -29,7 +29,8 @@ class Names:
     models: Sequence[int]
     unknown_keys: UnknownKeys
     seen: dict[str, KeySeen | None] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
+    warnings: dict[str, None] = field(default_factory=dict)
+    """Each once, however many measures give rise to it."""
 
     async def operand(
         self, connection: AsyncConnection, name: Name, kinds: Collection[Kind]
@@ -80,9 +81,8 @@ class Names:
         other = {each: n for each, n in counts.items() if n and each != family}
         if asked is None and other:
             others = ", ".join(f"{n} times as {each}" for each, n in other.items())
-            self.warnings.append(
-                f"{key!r} is read as {family}; it was also sent {others}; `type` says which."
-            )
+            told = f"{key!r} is read as {family}; it was also sent {others}; `type` says which."
+            self.warnings[told] = None
         return Operand("metadata", key, family, seen.many, "exact", seen.key)
 
     async def _unknown(self, connection: AsyncConnection, name: Name, key: str) -> UnknownKey:

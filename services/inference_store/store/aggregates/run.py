@@ -80,7 +80,7 @@ async def aggregate(
         groups=[each.shown for each in kept],
         others={"groups": len(left), "inferences": sum(each.inferences for each in left)},
         approximate=bool(run.approximate),
-        warnings=names.warnings,
+        warnings=tuple(names.warnings),
     )
 
 
