@@ -61,7 +61,7 @@ HOMES = {
 # Inside store: what a file is, from the lowest line up. A file imports from its own line or below.
 LINES = (
     {"repeats", "traces", "metrics", "metrics_of_two", "stages", "documented"},
-    {"errors", "rights", "nearest"},
+    {"errors", "rights", "nearest", "plural"},
     {"settings", "logs", "failpoints", "json_text", "json_spans", "long_text", "times"}
     | {"iso_durations"},
     {"serving"},

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store import registrations
 from inference_store.store.errors import Fault, Invalid
+from inference_store.store.plural import counted
 from inference_store.store.registrations import Registration
 
 from .access import Access
@@ -48,5 +49,5 @@ async def left_out(connection: AsyncConnection, access: Access, body: Models) ->
         return ()
     more = ", …" if len(missing) > _MOST_NAMED else ""
     named = ", ".join(missing[:_MOST_NAMED]) + more
-    models = "1 model is" if len(missing) == 1 else f"{len(missing)} models are"
+    models = counted(len(missing), "model is", "models are")
     return (f"{models} left out, for want of the right `{right.value}`: {named}.",)

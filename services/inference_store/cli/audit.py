@@ -18,6 +18,7 @@ from inference_store.store.certificates.head import AUDIT_KEY, Head
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, LedgerApart
 from inference_store.store.ledger.entries import Entries
+from inference_store.store.plural import counted
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import BlobSettings, LogSettings, PostgresSettings
 
@@ -106,8 +107,10 @@ def _kept(settings: _WithLedger) -> list[dict[str, Any]]:
 def _summary(verdict: Verdict) -> str:
     found = len(verdict.faults)
     return (
-        f"{verdict.linked} entries ({verdict.first} to {verdict.head}), of {verdict.taken} an"
-        f" erasure took the values; {verdict.checkpoints} checkpoints ({verdict.signed} signed);"
-        f" {verdict.unlinked} entries are not in the chain yet; {found or 'no'} faults."
+        f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {verdict.head}), of"
+        f" {verdict.taken} an erasure took the values; {counted(verdict.checkpoints, 'checkpoint')}"
+        f" ({verdict.signed} signed);"
+        f" {counted(verdict.unlinked, 'entry is', 'entries are')} not in the chain yet;"
+        f" {counted(found, 'fault') if found else 'no faults'}."
         f" The head is {verdict.head_hash.hex()}."
     )

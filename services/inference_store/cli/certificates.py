@@ -27,6 +27,7 @@ from inference_store.store.certificates.proving import proofs
 from inference_store.store.certificates.verifying import Verification
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, NotFound
+from inference_store.store.plural import counted
 from inference_store.store.settings import (
     BlobSettings,
     CertificateSettings,
@@ -125,7 +126,7 @@ async def _prove(settings: _Settings, engine: AsyncEngine, uid: UUID) -> int:
     for proof in found:
         print(json.dumps(proof.shown(uid)))
     holding = [proof for proof in found if proof.holds]
-    print(f"{uid} is proved to be in {len(holding)} certificates.", file=sys.stderr)
+    print(f"{uid} is proved to be in {counted(len(holding), 'certificate')}.", file=sys.stderr)
     return 0 if found and len(holding) == len(found) else 1
 
 
@@ -174,8 +175,9 @@ async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.
             print(each)
     seen = verification.seen
     print(
-        f"{seen.certificates} certificates over {seen.leaves} entries, head {seen.head.number}"
-        f" {seen.head.hash.hex()}: {f'{wrong} faults' if wrong else 'all as it was signed'}.",
+        f"{counted(seen.certificates, 'certificate')} over"
+        f" {counted(seen.leaves, 'entry', 'entries')}, head {seen.head.number}"
+        f" {seen.head.hash.hex()}: {counted(wrong, 'fault') if wrong else 'all as it was signed'}.",
         file=sys.stderr,
     )
     for number, key in seen.begun_anew:

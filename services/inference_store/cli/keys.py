@@ -17,6 +17,7 @@ from inference_store.store.access.keys import Key
 from inference_store.store.audit import note
 from inference_store.store.database import engine_of
 from inference_store.store.errors import StoreError
+from inference_store.store.plural import counted
 from inference_store.store.retention.durations import parse_duration
 from inference_store.store.rights import ROLES, Grant, Right
 from inference_store.store.settings import LogSettings, PostgresSettings
@@ -135,7 +136,7 @@ async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
         f"{key.id}  {_state(key):<8}  {_day(key.last_used_at):<16}  {key.name}: {_may(key)}"
         for key in found
     )
-    return f"{len(found)} keys", "\n".join(lines)
+    return counted(len(found), "key"), "\n".join(lines)
 
 
 def _told(key: Key) -> str:

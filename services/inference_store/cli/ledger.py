@@ -15,6 +15,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, LedgerApart
 from inference_store.store.ledger import Entry, Ledger
+from inference_store.store.plural import counted
 from inference_store.store.schema import require_schema
 from inference_store.store.settings import BlobSettings, LogSettings, PostgresSettings
 
@@ -103,7 +104,7 @@ def _replay(skip_forgotten: bool) -> Work:
 
     async def work(ledger: Ledger) -> int:
         count = await ledger.replay(skip_forgotten=skip_forgotten, say=say)
-        _say(f"{count} entries replayed: bucket and Postgres agree.")
+        _say(f"{counted(count, 'entry', 'entries')} replayed: bucket and Postgres agree.")
         return 0
 
     return work

@@ -21,6 +21,7 @@ from inference_store.store.blobs import Blobs
 from inference_store.store.database import engine_of
 from inference_store.store.errors import BlobsAway, StoreError
 from inference_store.store.ledger import Ledger
+from inference_store.store.plural import counted
 from inference_store.store.reconciling import orphans, reconciliations
 from inference_store.store.reconciling.reconciler import Reconciler
 from inference_store.store.reconciling.reconciliations import FINAL, REPAIRS, Reconciliation
@@ -190,7 +191,7 @@ class _Command:
 def _as_text(one: Erasure) -> str:
     """An erasure of orphans, for people."""
     lines = [f"Erasure {one.id}: {one.state}."]
-    lines.append(f"{one.objects} objects erased, {one.bytes} bytes; {one.held} held.")
+    lines.append(f"{counted(one.objects, 'object')} erased, {one.bytes} bytes; {one.held} held.")
     if one.certificate:
         lines.append(f"Certificate {one.certificate}.")
     if one.error:
@@ -218,8 +219,8 @@ def as_text(
         lines.append(f"… all of them: GET /v1/reconciliations/{one.id}/findings")
     if told is not None:
         lines.append(
-            f"Nothing was erased. {told.objects} objects ({told.bytes} bytes) would be; {told.held}"
-            " more are held."
+            f"Nothing was erased. {counted(told.objects, 'object')} ({told.bytes} bytes) would be;"
+            f" {told.held} more held."
         )
         lines.append(f"Erase them: inference-store reconcile --repair erase --report {one.id}")
     if one.error:

@@ -171,7 +171,7 @@ async def test_a_key_of_several_types(client: httpx.AsyncClient, engine: AsyncEn
     await store(engine, *(Made(str(n), at(n), [("k", *i)]) for n, i in enumerate(items)))
     answer = await _ask(client, {"group_by": ["k"], "order": "k"})
     assert [group["key"]["k"] for group in answer["groups"]] == [1, 2, None]
-    assert "1 times as string" in answer["warnings"][0]
+    assert "1 time as string" in answer["warnings"][0]
     as_text = {"group_by": [{"of": {"name": "k", "type": "string"}}], "order": "-k"}
     answer = await _ask(client, as_text)
     assert [group["key"]["k"] for group in answer["groups"]] == ["x", None]

@@ -41,14 +41,14 @@ async def test_verify_from_the_command_line(
     good = _verify(environment, tmp_path)
     assert (good.returncode, good.stdout) == (0, "")
     assert "4 entries (1 to 4)" in good.stderr
-    assert "1 entries are not in the chain yet; no faults" in good.stderr
+    assert "1 entry is not in the chain yet; no faults" in good.stderr
     async with engine.begin() as connection:
         await connection.execute(text("ALTER TABLE audit DISABLE TRIGGER USER"))
         await connection.execute(text("UPDATE audit SET actor = 'key:eve' WHERE number = 3"))
     bad = _verify(environment, tmp_path)
     assert bad.returncode == 1
     assert bad.stdout.startswith("3: entry ")
-    assert "1 faults" in bad.stderr
+    assert "1 fault." in bad.stderr
 
 
 async def test_a_tail_cut_with_all_that_names_it_is_found_by_the_ledger(

@@ -53,13 +53,13 @@ async def test_a_certificate_that_was_changed(engine: AsyncEngine, say: Say) -> 
     good = say("verify")
     assert (good.returncode, good.stdout) == (0, ""), good.stderr
     # three inferences, each with three objects
-    assert "1 certificates over 12 entries" in good.stderr
+    assert "1 certificate over 12 entries" in good.stderr
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE certificate SET hash = '\\x00' WHERE number = 2"))
     bad = say("verify")
     assert bad.returncode == 1
     assert bad.stdout == "certificate 2: in Postgres: its hash is not as it was signed\n"
-    assert "1 faults" in bad.stderr
+    assert "1 fault." in bad.stderr
 
 
 async def test_what_is_there_again_and_what_is_proved(

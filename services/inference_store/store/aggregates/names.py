@@ -11,6 +11,7 @@ from inference_store.store.errors import Fault, ImpossibleComparison, Invalid, U
 from inference_store.store.key_registry import FROM_TEXT, KeySeen
 from inference_store.store.metadata import TYPE_NAMES, Family, type_named
 from inference_store.store.nearest import nearest
+from inference_store.store.plural import counted
 from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 from inference_store.store.queries.ask import UnknownKeys
 
@@ -80,7 +81,7 @@ class Names:
         family = max(fitting, key=lambda each: counts[each]) if asked is None else asked
         other = {each: n for each, n in counts.items() if n and each != family}
         if asked is None and other:
-            others = ", ".join(f"{n} times as {each}" for each, n in other.items())
+            others = ", ".join(f"{counted(n, 'time')} as {each}" for each, n in other.items())
             told = f"{key!r} is read as {family}; it was also sent {others}; `type` says which."
             self.warnings[told] = None
         return Operand("metadata", key, family, seen.many, "exact", seen.key)

@@ -6,6 +6,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.certificates import chain
 from inference_store.store.certificates.keys import signing_keys
+from inference_store.store.plural import counted
 from inference_store.store.retention import erasures
 from inference_store.store.settings import WrongSetting
 
@@ -27,7 +28,7 @@ async def look(subject: Subject) -> list[Finding]:
         found = [each async for each in _found(connection, keys)]
         signed = await chain.counted(connection)
     none = "no key: erasures end without a certificate"
-    return found or [ok(f"{signed} certificates" if keys or signed else none)]
+    return found or [ok(counted(signed, "certificate") if keys or signed else none)]
 
 
 async def _found(connection: AsyncConnection, keys: Sequence[str]) -> AsyncIterator[Finding]:
@@ -37,6 +38,6 @@ async def _found(connection: AsyncConnection, keys: Sequence[str]) -> AsyncItera
         yield failed(f"the chain's newest key is {newest}, which is not among those given", _GIVE)
     if waiting := len(await erasures.certifying(connection)):
         yield warning(
-            f"{waiting} erasures wait for their certificate",
+            f"{counted(waiting, 'erasure waits', 'erasures wait')} for a certificate",
             "The retention service's log says why (`chain_apart`, `certificate_waits`).",
         )

@@ -9,6 +9,7 @@ from aiokafka.errors import KafkaError
 from inference_store.store import books
 from inference_store.store.kafka import inspection
 from inference_store.store.kafka.inspection import TopicSettings
+from inference_store.store.plural import counted
 
 from .finding import DoctorSettings, Finding, Subject, failed, ok, warning
 
@@ -55,7 +56,7 @@ async def topic(subject: Subject) -> list[Finding]:
             " --config min.insync.replicas=2; or mend INFERENCE_STORE_KAFKA_TOPIC."
         )
         return [failed(f"there is no topic {name!r}", remedy)]
-    seen = f"{found.partitions} partitions, {found.replicas} replicas"
+    seen = f"{counted(found.partitions, 'partition')}, {counted(found.replicas, 'replica')}"
     if found.settings is None:
         return [*_of_leaders(found)] or [ok(f"{seen}; {_NOT_TOLD}")]
     judged = (_of_leaders(found), _of_replicas(found), _of_retention(found, subject.settings))
@@ -64,12 +65,13 @@ async def topic(subject: Subject) -> list[Finding]:
 
 def _of_leaders(found: TopicSettings) -> Iterator[Finding]:
     if found.leaderless:
-        yield failed(f"{found.leaderless} partitions have no leader", "Bring the brokers back.")
+        leaderless = counted(found.leaderless, "partition has", "partitions have")
+        yield failed(f"{leaderless} no leader", "Bring the brokers back.")
 
 
 def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
     least = int((found.settings or {}).get("min.insync.replicas") or 1)
-    both = f"min.insync.replicas={least} with {found.replicas} replicas"
+    both = f"min.insync.replicas={least} with {counted(found.replicas, 'replica')}"
     if least > found.replicas:
         yield failed(f"{both}: nothing can be published", "Lower it, or add replicas.")
     elif found.replicas == 1:
@@ -80,7 +82,8 @@ def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
     elif least == found.replicas:
         yield warning(f"{both}: one broker away stops producers", "Use one replica more.")
     if found.lagging:
-        yield warning(f"{found.lagging} partitions lack a replica in sync", "Look at the brokers.")
+        lagging = counted(found.lagging, "partition lacks", "partitions lack")
+        yield warning(f"{lagging} a replica in sync", "Look at the brokers.")
 
 
 def _of_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
@@ -125,7 +128,8 @@ def _of_lag(ends: Mapping[int, tuple[int, int]], newest: Mapping[int, books.Acco
         partition: max(0, last - (newest[partition].next if partition in newest else first))
         for partition, (first, last) in ends.items()
     }
-    events = sum(behind.values())
+    count = sum(behind.values())
+    waiting = counted(count, "event waits", "events wait")
     old = datetime.now(UTC) - _STANDS
     standing = [
         partition
@@ -133,10 +137,11 @@ def _of_lag(ends: Mapping[int, tuple[int, int]], newest: Mapping[int, books.Acco
         if count and (partition not in newest or newest[partition].updated_at < old)
     ]
     if standing:
+        still = counted(len(standing), "partition has", "partitions have")
         return warning(
-            f"{events} events wait, and {len(standing)} partitions have not moved for 5 minutes",
+            f"{waiting}, and {still} not moved for 5 minutes",
             "Is `inference-store ingester` running? Its /health/ready says what it waits for.",
         )
-    if events > _MUCH:
-        return warning(f"{events} events wait", "Start more ingesters, up to one a partition.")
-    return ok(f"{events} events wait")
+    if count > _MUCH:
+        return warning(waiting, "Start more ingesters, up to one a partition.")
+    return ok(waiting)

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.store import figures
 from inference_store.store.books import Outcome
 from inference_store.store.partitions import AHEAD, Span, Spans, spans
+from inference_store.store.plural import counted
 from inference_store.store.retention import policies
 
 from .finding import Finding, Subject, failed, ok, warning
@@ -21,7 +22,7 @@ async def partitions(subject: Subject) -> list[Finding]:
         known, now = await spans(connection), datetime.now(UTC)
     ahead, recent = _ahead(known, now), [span for span in known if span.hi > now - AHEAD]
     if not recent:
-        return [ok(f"{len(known)} spans, none of them of now")]
+        return [ok(f"{counted(len(known), 'span')}, none of them of now")]
     if ahead < AHEAD / 2:
         minutes = ahead.total_seconds() / 60
         return [
@@ -31,7 +32,8 @@ async def partitions(subject: Subject) -> list[Finding]:
                 " tables? Its log says why not.",
             )
         ]
-    return [ok(f"{len(known)} spans, made {ahead.total_seconds() / 3600:.1f} hours ahead")]
+    hours = ahead.total_seconds() / 3600
+    return [ok(f"{counted(len(known), 'span')}, made {hours:.1f} hours ahead")]
 
 
 def _ahead(known: Iterable[Span], now: datetime) -> timedelta:
@@ -46,26 +48,28 @@ async def books(subject: Subject) -> list[Finding]:
     async with subject.engine.connect() as connection:
         found = await figures.of_books(connection)
     total = sum(found.counts.values())
-    return list(_of_books(found)) or [ok(f"{total} offsets, each in exactly one state")]
+    return list(_of_books(found)) or [ok(f"{counted(total, 'offset')}, each in exactly one state")]
 
 
 def _of_books(found: figures.BooksFigures) -> Iterator[Finding]:
     if found.open_partitions:
         yield failed(
-            f"the books of {found.open_partitions} partitions do not close",
+            f"the books of {counted(found.open_partitions, 'partition')} do not close",
             "This must never happen: report it as a defect, with GET /v1/accounting.",
         )
     if lost := found.counts[Outcome.LOST]:
         yield warning(
-            f"Kafka dropped {lost} offsets before they were read",
+            f"Kafka dropped {counted(lost, 'offset')} before they were read",
             "Raise the topic's retention.ms above the longest time that ingesters may be away.",
         )
     if found.dead_letters_open:
-        yield warning(f"{found.dead_letters_open} dead letters are open", _LETTERS)
+        opened = counted(found.dead_letters_open, "dead letter is", "dead letters are")
+        yield warning(f"{opened} open", _LETTERS)
     if found.parked_oldest_seconds > 3600:
         hours = found.parked_oldest_seconds / 3600
         yield warning(
-            f"{found.parked} events wait for an object, one for {hours:.1f} hours",
+            f"{counted(found.parked, 'event waits', 'events wait')} for an object, one for"
+            f" {hours:.1f} hours",
             "Does the producer write its objects, and into INFERENCE_STORE_S3_BUCKET?",
         )
 
@@ -88,7 +92,7 @@ async def retention(subject: Subject) -> list[Finding]:
 def _of_erasures(found: figures.RetentionFigures) -> Iterator[Finding]:
     if left := found.erasures.get("failed", 0):
         yield failed(
-            f"{left} erasures have something left over",
+            f"{counted(left, 'erasure has', 'erasures have')} something left over",
             "GET /v1/erasures says what: a lock on an object, or a right to delete is missing.",
         )
     if found.oldest_seconds > 24 * 3600:

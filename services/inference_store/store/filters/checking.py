@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from inference_store.store.cql2.tree import Node
+from inference_store.store.plural import counted
 
 from .known import Known, KnownKey, UnknownKeys
 from .refusals import meaningless
@@ -48,7 +49,7 @@ class Checking:
         if others:
             self.warn(
                 f"The key {key.name!r} has been seen as {', '.join(key.types)}: it is compared "
-                f"as a {kind}, and {others} values are not of that type."
+                f"as a {kind}, and {counted(others, 'value is', 'values are')} not of that type."
             )
 
     def hold(self, pairs: int, node: Node) -> None:

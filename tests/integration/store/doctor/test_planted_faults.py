@@ -261,7 +261,7 @@ FAULTS = [
     Fault(topic_outlives_tombstones, "topic", "warning", "remembered for 518400 s"),
     Fault(topic_compacted, "topic", "failed", "compacted"),
     Fault(too_few_replicas, "topic", "failed", "nothing can be published"),
-    Fault(nobody_ingests, "lag", "warning", "1 events wait, and 1 partitions have not moved"),
+    Fault(nobody_ingests, "lag", "warning", "1 event waits, and 1 partition has not moved"),
     Fault(bucket_missing, "bucket", "failed", "NoSuchBucket"),
     Fault(wrong_s3_secret, "bucket", "failed", "SignatureDoesNotMatch"),
     Fault(wrong_s3_key, "bucket", "failed", "InvalidAccessKeyId"),

@@ -36,7 +36,7 @@ async def test_a_key_is_unknown_only_if_it_is_unknown_to_all(engine: AsyncEngine
     found = await _checked(engine, [one, two], "b = 1 AND a = 1")
     assert found.keys["b"].key is not None
     assert found.keys["a"].rows == {"number": 1, "string": 1}
-    assert "1 values are not of that type" in found.warnings[0]
+    assert "1 value is not of that type" in found.warnings[0]
     # What one model makes impossible another makes possible.
     with pytest.raises(ImpossibleComparison):
         await _checked(engine, [one], "a = 'x'")
@@ -55,10 +55,10 @@ async def test_a_warning_counts_the_rows_of_another_type(engine: AsyncEngine) ->
     model = await store(engine, *made)
     # A text, a value that is no int, and NaN; JSON null is no value.
     assert "3 values" in (await _checked(engine, [model], "k = 1")).warnings[0]
-    assert "1 values" in (await _checked(engine, [model], "k = 'x'")).warnings[0]
+    assert "1 value " in (await _checked(engine, [model], "k = 'x'")).warnings[0]
     # A text that is a number too is one of both: of four values two are none.
     assert "2 values" in (await _checked(engine, [model], '"j[]" = 7')).warnings[0]
-    assert "1 values" in (await _checked(engine, [model], "\"j[]\" = 'x'")).warnings[0]
+    assert "1 value " in (await _checked(engine, [model], "\"j[]\" = 'x'")).warnings[0]
 
 
 async def test_a_question_with_a_filter_and_all_else(engine: AsyncEngine) -> None:

@@ -20,4 +20,4 @@ async def test_several_measures_of_a_key_warn_once() -> None:
     for place in range(3):
         await names.operand(_NOBODY, Name("temperature", None, f"measures[{place}].of"), ["number"])
     [warning] = names.warnings
-    assert "also sent 1 times as string" in warning
+    assert "also sent 1 time as string" in warning

@@ -37,7 +37,7 @@ async def found(broker: str, name: str) -> Finding:
 async def test_a_topic_whose_settings_are_not_told_is_well(broker: str) -> None:
     one = await found(broker, "there")
     assert (one.state, one.remedy) == (State.OK, "")
-    assert one.seen.startswith("3 partitions, 1 replicas; its settings are not told")
+    assert one.seen.startswith("3 partitions, 1 replica; its settings are not told")
 
 
 async def test_a_topic_that_is_missing_is_said_to_be_and_is_not_made(broker: str) -> None:
