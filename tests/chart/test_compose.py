@@ -48,6 +48,11 @@ def test_every_variable_is_in_the_example() -> None:
         assert re.search(rf"^(# )?{variable}=", EXAMPLE, re.MULTILINE), variable
 
 
+def test_a_variable_of_the_comments_is_set_before_it_is_used() -> None:
+    comments = TEXT[: TEXT.index("\nname:")]
+    assert comments.index(". ./compose.env") < comments.index('"Authorization: Bearer $API_TOKEN"')
+
+
 def test_no_password_has_a_default() -> None:
     for variable in re.findall(r"\$\{(\w*(?:PASSWORD|SECRET_KEY|TOKEN))([^}]*)\}", TEXT):
         assert variable[1].startswith(":?"), variable

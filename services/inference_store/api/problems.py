@@ -180,7 +180,7 @@ def _fault(request: Request, error: Mapping[str, Any]) -> Fault:
     if error["type"] == "extra_forbidden":
         known = known_fields(request, rest)
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(place, f"unknown field{hint}", known)
     message = str(error["msg"]).removeprefix("Value error, ")
     if where == "body" and not rest and isinstance(exc_input(error), bytes):

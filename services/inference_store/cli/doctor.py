@@ -15,6 +15,8 @@ from inference_store.store.doctor import DoctorSettings, Report, Result, State, 
 from inference_store.store.logs import secrets_of, struck_out
 from inference_store.store.settings import WrongSetting, refuse_unknown, sentences
 
+from .seconds import seconds
+
 # 1: it works and will bite; 2: it does not work
 _CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
 _MARKS = {State.OK: "ok     ", State.WARNING: "WARNING", State.FAILED: "FAILED "}
@@ -26,7 +28,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """How it is told, and how long a check may take."""
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
-        "--deadline", type=float, default=15.0, metavar="SECONDS", help="of one check (default: 15)"
+        "--deadline",
+        type=seconds,
+        default=15.0,
+        metavar="SECONDS",
+        help="of one check (default: 15)",
     )
 
 

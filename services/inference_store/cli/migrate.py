@@ -8,6 +8,7 @@ from inference_store.store.migration import MigrationBusy, upgrade
 from inference_store.store.schema import DatabaseAway, wait_for_schema
 from inference_store.store.settings import LogSettings, PostgresSettings
 
+from .seconds import seconds
 from .start import started
 
 _BEHIND = 1
@@ -32,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--wait-seconds",
-        type=float,
+        type=seconds,
         help="longest wait for Postgres, for another migration and for locks (default: 600);"
         " with --check for the schema (default: 0)",
     )

@@ -14,6 +14,7 @@ from inference_store.smoke.story import Failed, tell
 from inference_store.smoke.through import Call, tell_through
 from inference_store.store.errors import BlobsAway
 
+from .seconds import seconds
 from .start import started
 
 SETTINGS = SmokeSettings
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--proxy-model", default=MODEL, help="what the store calls it (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="longest wait for the ingester (default: 60)"
+        "--seconds", type=seconds, default=60.0, help="longest wait for the ingester (default: 60)"
     )
 
 

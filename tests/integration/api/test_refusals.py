@@ -96,6 +96,8 @@ async def test_the_known_fields_are_named(client: httpx.AsyncClient) -> None:
     body = {"prediction": {"score": {"less": 1}}}
     fault = (await client.post(_QUERY, json=body)).json()["errors"][0]
     assert fault["path"] == "prediction.score.less"
+    answer = (await client.post(_QUERY, json={"limt": 3})).json()
+    assert answer["detail"] == "limt: unknown field; the nearest is 'limit'."
     assert fault["known"] == ["gt", "gte", "lt", "lte", "eq"]
     assert (await client.get("/v1/models?x=1")).json()["errors"][0]["known"] == ["cursor", "limit"]
 

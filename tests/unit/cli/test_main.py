@@ -47,3 +47,18 @@ def test_a_reader_that_has_enough_ends_a_command_without_a_traceback() -> None:
     ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, "")
+
+
+@pytest.mark.parametrize("given", ["15s", "PT15S", "inf", "-1", ""])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("doctor", "--deadline"), ("smoke", "--seconds"), ("migrate", "--wait-seconds")],
+)
+def test_seconds_are_refused_with_the_unit_and_an_example(
+    command: str, option: str, given: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, f"{option}={given}"])
+    assert end.value.code == 2
+    said = f"{given!r} is no number of seconds: write a plain number, such as 15"
+    assert said in capsys.readouterr().err

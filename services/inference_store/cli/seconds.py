@@ -1,0 +1,16 @@
+"""Seconds on the command line."""
+
+import argparse
+import math
+
+
+def seconds(text: str) -> float:
+    """A number of seconds. Raises ArgumentTypeError, which says how it is written."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not math.isfinite(found) or found < 0:
+        message = f"{text!r} is no number of seconds: write a plain number, such as 15"
+        raise argparse.ArgumentTypeError(message)
+    return found
