@@ -3,7 +3,8 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.queries.explain import Explain, plan_of
+from inference_store.store.queries.explain import Explain
+from inference_store.store.queries.plan import plan_of
 from inference_store.store.reconciling import judging
 
 ROWS = 20_000

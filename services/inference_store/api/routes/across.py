@@ -89,7 +89,7 @@ async def count_across_models(
     filter = await ask_filter(body.filter, body.filter_lang)
     asked = await prepare(connection, models, body.question(filter.tree))
     queries = await spread(connection, asked.query, models)
-    with explaining(body.explain) as explained:
+    async with explaining(connection, body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_across(connection, queries, deadline=deadline(body, to))
         told = await explained.shown(connection, access, asked.query)

@@ -1,10 +1,8 @@
 """What a query did, for people: statement by statement, what was estimated and what was found.
 
 While `recording` is open, every bounded statement is planned once more by EXPLAIN before it runs.
-Of a plan only names of tables and of kinds of node are kept: no value, no condition.
 """
 
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,14 +15,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
 
+from inference_store.store.database import driver_of
+from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.prepared import Prepared
 
 from .building import Built, recently_compiled
+from .plan import Plan, plan_of
 
 # Later steps are not planned once more, and told as one.
 MOST_STEPS = 50
-_MOST_SCANS = 6
-_PARTITION = re.compile(r"^(?P<table>.+?)_(?P<span>p\d{8}t\d\d_\d{8}t\d\d)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class Recording:
     _more: int = 0
     _more_seconds: float = 0.0
 
-    def add(self, what: str, plan: "Plan | None", rows: int | None, seconds: float) -> None:
+    def add(self, what: str, plan: Plan | None, rows: int | None, seconds: float) -> None:
         """Note a statement that has come to an end, or was cut off."""
         if plan is None:
             self._more += 1
@@ -101,6 +100,23 @@ def recording(on: bool) -> Iterator[Recording | None]:
         yield made
     finally:
         _CURRENT.reset(token)
+
+
+# Citus refuses a statement that it would run partly in this process once another was planned on a
+# connection to this very node. So nothing of the transaction runs here; and all tasks are told.
+_APART = (
+    "ROLLBACK AND CHAIN; SET LOCAL citus.enable_local_execution = off;"
+    " SET LOCAL citus.explain_all_tasks = on"
+)
+
+
+async def begin_planning(connection: AsyncConnection) -> None:
+    """Make a transaction that has only read one in which statements can be planned and run.
+
+    On Citus it ends, and another of its kind begins; else nothing is done.
+    """
+    if await is_distributed_cached(connection):
+        await (await driver_of(connection)).execute(_APART)
 
 
 def say_form(form: str) -> None:
@@ -163,60 +179,3 @@ class Explain(Executable, ClauseElement):
 @compiles(Explain)
 def _explain(element: Explain, compiler: Any, **kw: Any) -> str:
     return "EXPLAIN (FORMAT JSON) " + str(compiler.process(element.statement, **kw))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What is kept of a plan."""
-
-    rows: int
-    counts: bool
-    """Whether it answers one number: then `rows` are those that it counts."""
-    spans: frozenset[str]
-    scans: str
-
-
-def plan_of(found: Any) -> Plan:
-    """What is told of EXPLAIN's JSON, which the driver has read."""
-    root = found[0]["Plan"]
-    counts = root["Node Type"] == "Aggregate" and root.get("Strategy", "Plain") == "Plain"
-    nodes = list(_nodes(root))
-    named = [
-        (node["Node Type"], node["Relation Name"]) for node in nodes if "Relation Name" in node
-    ]
-    scans: dict[str, set[str]] = {}
-    spans = set()
-    for kind, relation in named:
-        parts = _PARTITION.match(relation)
-        table = parts["table"] if parts else relation
-        scans.setdefault(f"{kind} on {table}", set()).add(relation)
-        if parts:
-            spans.add(parts["span"])
-    # of the tables first named: an outer table comes before what is looked up for each of its rows
-    said = [scan if len(on) == 1 else f"{scan} x{len(on)}" for scan, on in scans.items()]
-    more = [f"{len(said) - _MOST_SCANS} more"] if len(said) > _MOST_SCANS else []
-    rows = _counted(root) if counts else root["Plan Rows"]
-    return Plan(int(rows), counts, frozenset(spans), ", ".join([*said[:_MOST_SCANS], *more]))
-
-
-def _nodes(node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The node and those below, without recursion."""
-    left = [node]
-    while left:
-        one = left.pop()
-        yield one
-        left.extend(reversed(one.get("Plans", ())))
-
-
-def _counted(root: Mapping[str, Any]) -> float:
-    """The rows that go into the lowest aggregates."""
-    total, left = 0.0, [root]
-    while left:
-        one = left.pop()
-        below = list(_nodes(one))[1:]
-        if any(node["Node Type"] == "Aggregate" for node in below):
-            left.extend(one.get("Plans", ()))
-        else:
-            inputs = one.get("Plans", ()) if one["Node Type"] == "Aggregate" else ()
-            total += sum(node["Plan Rows"] for node in inputs)
-    return total

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from inference_store.store.queries.explain import MOST_STEPS, Recording, plan_of, recording
+from inference_store.store.queries.explain import MOST_STEPS, Recording, recording
+from inference_store.store.queries.plan import plan_of
 
 _SPANS = ("p20261101t00_20261102t00", "p20261102t00_20261103t00")
 
@@ -66,3 +67,35 @@ def test_many_steps_are_told_as_one() -> None:
 def test_nothing_is_recorded_unless_asked() -> None:
     with recording(False) as found:
         assert found is None
+
+
+def _elsewhere(*tasks: dict[str, Any], first: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
+    """What a coordinator of Citus says of a query on other nodes."""
+    shown = [{"Node": "host=b port=5432", "Remote Plan": [[{"Plan": task}]]} for task in tasks]
+    subplans = [{"PlannedStmt": [{"Plan": each}]} for each in first]
+    query = {"Subplans": subplans, "Job": {"Task Count": len(tasks), "Tasks": shown}}
+    return {"Node Type": "Custom Scan", "Plan Rows": 0, "Distributed Query": query}
+
+
+def _shard(node: dict[str, Any], number: int) -> dict[str, Any]:
+    return node | {"Relation Name": f"{node['Relation Name']}_{number}"}
+
+
+def test_a_plan_of_another_node_is_told_as_if_it_were_here() -> None:
+    scans = [_shard(_scan(span, 40), 102_008 + n) for n, span in enumerate(_SPANS)]
+    append = {"Node Type": "Append", "Plan Rows": 80, "Plans": scans}
+    plan = plan_of([{"Plan": _elsewhere(append)}])
+    assert (plan.rows, plan.counts, plan.spans) == (80, False, frozenset(_SPANS))
+    assert plan.scans == "Index Only Scan on metadata_number x2"
+
+
+def test_plans_of_several_nodes_are_told_together() -> None:
+    counted = [_counted(_SPANS[0], 70), _counted(_SPANS[1], 7)]
+    read = {"Node Type": "Function Scan", "Function Name": "read_intermediate_result"}
+    append = {"Node Type": "Append", "Plan Rows": 2000, "Plans": [read, dict(read)]}
+    at_first = (*map(_elsewhere, counted), _elsewhere(append))
+    summed = {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [dict(read)]}
+    plan = plan_of([{"Plan": _elsewhere(summed, first=at_first)}])
+    assert (plan.rows, plan.counts, plan.spans) == (77, True, frozenset(_SPANS))
+    several = plan_of([{"Plan": _elsewhere(_scan(_SPANS[0], 3), _scan(_SPANS[0], 4))}])
+    assert (several.rows, several.spans) == (7, frozenset(_SPANS[:1]))
