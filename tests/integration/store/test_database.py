@@ -60,3 +60,10 @@ async def test_a_transaction_that_stands_idle_loses_its_locks(database: str) -> 
     finally:
         await frozen.dispose()
         await other.dispose()
+
+
+async def test_types_are_learned_in_a_moment_on_citus(engine: AsyncEngine) -> None:
+    """Of every row of pg_class that the driver joins Citus would ask whether it is a shard."""
+    async with engine.connect() as connection:
+        shown = await connection.scalar(text("SHOW citus.override_table_visibility"))
+        assert shown == "off"
