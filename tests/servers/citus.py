@@ -47,7 +47,7 @@ class Citus(Postgres):
         with ThreadPoolExecutor() as threads:
             addresses = list(threads.map(make, self.nodes))
         if template == "template1":
-            _join(addresses)
+            join(addresses)
         return addresses[0]
 
     def drop_database(self, name: str) -> None:
@@ -62,7 +62,13 @@ def citus_of(dsn: str) -> Iterator[Citus]:
     coordinator = Postgres(dsn)
     joined = coordinator.ask("SELECT to_regclass('pg_dist_node') IS NOT NULL")
     places = coordinator.ask(_WORKERS) if joined else []
-    workers = [_at(dsn, place) for place in places]
+    with templated(dsn, [_at(dsn, place) for place in places]) as citus:
+        yield citus
+
+
+@contextmanager
+def templated(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
+    """The cluster of these nodes, with a template that is dropped in the end."""
     citus = Citus(dsn, workers, f"template-{uuid4()}")
     spread(citus.create_database(citus.template))
     for node in citus.nodes:
@@ -92,7 +98,7 @@ def _at(dsn: str, place: str) -> str:
     return address._replace(netloc=f"{user}{at}{place}").geturl()
 
 
-def _join(addresses: Sequence[str]) -> None:
+def join(addresses: Sequence[str]) -> None:
     """Make databases of one name on all nodes a cluster."""
     for address in addresses:
         Postgres(address).execute("CREATE EXTENSION citus")

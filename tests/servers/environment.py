@@ -12,7 +12,9 @@ TEST_POSTGRES_DSN = "INFERENCE_STORE_TEST_POSTGRES_DSN"
 TEST_KAFKA = "INFERENCE_STORE_TEST_KAFKA"
 TEST_S3 = "INFERENCE_STORE_TEST_S3"
 # A database of a Citus coordinator: the suite runs there, in databases that are distributed.
+# "own": on three nodes of this run's own, of the Citus that is installed beside Postgres.
 TEST_CITUS = "INFERENCE_STORE_TEST_CITUS_DSN"
+OWN_CITUS = "own"
 
 
 def service_environment(

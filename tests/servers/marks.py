@@ -1,4 +1,4 @@
-"""What a test says of the servers that it is about."""
+"""What a test says of the servers that it is about, and why it is left out on others."""
 
 import os
 
@@ -7,5 +7,14 @@ import pytest
 from .environment import TEST_CITUS
 
 ON_CITUS = bool(os.environ.get(TEST_CITUS))
-plain_postgres = pytest.mark.skipif(ON_CITUS, reason="it is about a Postgres without Citus")
-"""Not on distributed tables: they have no stored counts, say, and no plans."""
+
+
+def _not_on_citus(reason: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(ON_CITUS, reason=f"not on Citus: {reason}")
+
+
+plain_postgres = _not_on_citus("it is about a Postgres without it")
+stored_counts = _not_on_citus("a distributed table has no triggers, so nothing is counted ahead")
+merged_partitions = _not_on_citus("partitions are not merged there")
+kept_plans = _not_on_citus("there is no plan for any model: which one it is says where it lies")
+on_citus = pytest.mark.skipif(not ON_CITUS, reason=f"it is about Citus: {TEST_CITUS} names none")

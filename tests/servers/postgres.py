@@ -6,7 +6,7 @@ import pwd
 import shutil
 import signal
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -153,11 +153,17 @@ class PostgresServer(Server, Postgres):
 
 def find_postgres() -> Path:
     """The folder of the binaries, of the newest version that there is. Raises MissingServer."""
+    for _, binaries in installed():
+        return binaries
+    return wheel_binaries()
+
+
+def installed() -> Iterator[tuple[int, Path]]:
+    """Debian's versions that are installed, with their binaries, newest first."""
     for version in reversed(POSTGRES_VERSIONS):
         binaries = _DEBIAN / str(version) / "bin"
         if (binaries / "initdb").exists():
-            return binaries
-    return wheel_binaries()
+            yield version, binaries
 
 
 def wheel_binaries() -> Path:

@@ -8,8 +8,9 @@ from urllib.parse import urlsplit
 
 from tests.warm.process import running_warm
 
-from .citus import citus_of
-from .environment import TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
+from .citus import Citus, citus_of
+from .citus_nodes import own_citus
+from .environment import OWN_CITUS, TEST_CITUS, TEST_KAFKA, TEST_POSTGRES_DSN, TEST_S3
 from .kafka import Kafka, KafkaServer, find_kafka
 from .memory import memory_folder
 from .minio import S3, MinioServer, find_minio
@@ -29,14 +30,25 @@ def running_postgres() -> AbstractContextManager[Postgres]:
     return shared_or_own("postgres")
 
 
+# A test's database lives for a second: nothing of it is worth a checkpoint or a whole page, and it
+# is gone before it would be vacuumed.
+_SHORT_LIVED = {
+    "full_page_writes": "off",
+    "checkpoint_timeout": "1h",
+    "max_wal_size": "1GB",
+    "autovacuum": "off",
+}
+
+
 @contextmanager
 def _own_postgres() -> Iterator[Postgres]:
-    # A test's database lives for a second: nothing of it is worth a checkpoint or a whole page, and
-    # it is gone before it would be vacuumed.
-    settings = {"full_page_writes": "off", "checkpoint_timeout": "1h", "max_wal_size": "1GB"}
-    settings |= {"autovacuum": "off"}
-    with PostgresServer(settings, parent=memory_folder()) as server:
+    with PostgresServer(_SHORT_LIVED, parent=memory_folder()) as server:
         yield Postgres(server.dsn)
+
+
+def _citus() -> AbstractContextManager[Citus]:
+    dsn = os.environ[TEST_CITUS]
+    return own_citus(_SHORT_LIVED) if dsn == OWN_CITUS else citus_of(dsn)
 
 
 def running_kafka() -> AbstractContextManager[Kafka]:
@@ -92,7 +104,7 @@ class MinioOfARun(MinioServer):
 
 
 STARTS: Mapping[str, Start] = {
-    "citus": lambda: citus_of(os.environ[TEST_CITUS]),
+    "citus": _citus,
     "postgres": _own_postgres,
     "kafka": _own_kafka,
     "minio": _own_minio,

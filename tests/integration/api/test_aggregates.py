@@ -20,6 +20,7 @@ from inference_store.store.registrations import Details
 from inference_store.store.tables import inference
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import START, Made, at, store
+from tests.servers.marks import stored_counts
 
 from .conftest import MakeApp, client_of
 
@@ -316,6 +317,7 @@ async def test_explained(client: httpx.AsyncClient, engine: AsyncEngine) -> None
     }
 
 
+@stored_counts
 async def test_stored_counts_are_named(client: httpx.AsyncClient, engine: AsyncEngine) -> None:
     await store(engine, *_inferences())
     await count_ended(engine, seconds=60, before=at(10 * 86_400))

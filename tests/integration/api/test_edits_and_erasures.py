@@ -12,7 +12,7 @@ from uuid import uuid4
 import httpx
 import pytest
 from obstore.exceptions import PermissionDeniedError
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.eraser import Eraser
@@ -31,6 +31,7 @@ from inference_store.store.tables import blob_reference, inference
 from tests.integration import by_uids
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, at, store
+from tests.integration.waiting import lock_waiters
 from tests.polling import until
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.minio import S3
@@ -192,7 +193,7 @@ async def test_an_erasure_waits_for_the_edit_before_it(
     editing = asyncio.create_task(edit(slow_client, trial.one))
     assert await asyncio.to_thread(slow.arrived.wait, 180)
     erasing = asyncio.create_task(trial.erase(trial.one))
-    await until(lambda: waiting(trial.engine), lambda count: count == 1)
+    await until(lambda: lock_waiters(trial.engine), lambda count: count == 1)
     slow.go.set()
     assert (await editing).status_code == 200
     await erasing
@@ -218,22 +219,12 @@ async def test_what_came_again_is_erased_after_the_edit_that_did_not_see_it_come
         await erasures.enqueue_arrivals(connection, [arrival], cause="erased_again")
         (again,) = await erasures.unfinished(connection, failed=False)
     erasing = asyncio.create_task(trial.finish(again))
-    await until(lambda: waiting(trial.engine), lambda count: count == 1 or erasing.done())
+    await until(lambda: lock_waiters(trial.engine), lambda count: count == 1 or erasing.done())
     slow.go.set()
     assert (await editing).status_code == 200
     await erasing
     left = json.loads(slow.get(StorageKey(trial.bucket, key), limit=1000))
     assert left == {"metadata": _EDIT["metadata"]}
-
-
-async def waiting(engine: AsyncEngine) -> int:
-    """Who waits for a lock."""
-    async with engine.connect() as connection:
-        query = text(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        return int(await connection.scalar(query) or 0)
 
 
 async def test_an_edit_behind_an_erasure_writes_nothing(

@@ -4,7 +4,7 @@ import asyncio
 
 import httpx
 import pytest
-from sqlalchemy import Text, cast, func, select, text
+from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.retention.eraser import Eraser
@@ -17,6 +17,7 @@ from inference_store.store.retention.policies import Scope
 from inference_store.store.tables import metadata_key_delta, metadata_key_seen
 from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
+from tests.integration.waiting import lock_waiters
 from tests.polling import until
 
 _TELLING = "patient-4711"
@@ -140,16 +141,6 @@ async def test_a_fold_on_its_way_carries_none_past_the_erasure(
     async with engine.begin() as folding:
         assert await key_registry.fold(folding) == 1
         ending = asyncio.create_task(eraser.finish(asked))
-        await until(lambda: waiting(engine), lambda count: count == 1)
+        await until(lambda: lock_waiters(engine), lambda count: count == 1)
     assert await ending == "deleted"
     assert await in_tables(engine, _TELLING) == 0
-
-
-async def waiting(engine: AsyncEngine) -> int:
-    """How many wait for a lock."""
-    async with engine.connect() as connection:
-        query = text(
-            "SELECT count(*) FROM pg_stat_activity"
-            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        return int(await connection.scalar(query) or 0)

@@ -16,9 +16,9 @@ from inference_store.store.dictionary import Dictionary
 from inference_store.store.settings import ApiSettings, RetentionSettings
 from inference_store.store.tables import label, model_label
 from tests.integration.stored import Made, at, store
+from tests.integration.waiting import lock_waiters
 from tests.polling import until
 
-from .test_erased_examples import waiting
 from .test_erasures import NoPace, Serve, asked, followed, serve
 
 __all__ = ["serve"]
@@ -92,7 +92,7 @@ async def test_no_label_goes_while_a_batch_that_has_it_is_written(engine: AsyncE
     async with engine.begin() as batch:
         assert await registrations.keep(batch, [model])
         removal = asyncio.create_task(remove_unused_labels(engine, [model], NoPace()))
-        await until(lambda: waiting(engine), lambda count: count == 1)
+        await until(lambda: lock_waiters(engine), lambda count: count == 1)
         assert await dictionary.has_labels(batch, {(model, number or 0)})
         await store(engine, made(2, "ann", _TELLING))
     await removal

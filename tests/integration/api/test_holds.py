@@ -13,9 +13,8 @@ from inference_store.store import model_numbers, registrations
 from inference_store.store.tables import erasing, hold
 from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
+from tests.integration.waiting import lock_waiters
 from tests.polling import until
-
-from .test_erased_examples import waiting
 
 _BODY = {"name": "hallway", "reason": "file 47", "model_id": "model", "filter": "camera = 'a'"}
 
@@ -202,13 +201,13 @@ async def test_a_model_that_is_registered_at_the_same_moment_has_the_holds_integ
     async with engine.begin() as reserving:
         number = await model_numbers.reserve(reserving, "first")
         registering = asyncio.create_task(store(engine, Made("x", model_id="first")))
-        await until(lambda: waiting(engine), lambda count: count == 1)
+        await until(lambda: lock_waiters(engine), lambda count: count == 1)
     assert await registering == number
     async with engine.begin() as connection:
         details = registrations.Details()
         registered, _ = await registrations.put(connection, "second", details)
         holding = asyncio.create_task(_reserved(engine, "second"))
-        await until(lambda: waiting(engine), lambda count: count == 1)
+        await until(lambda: lock_waiters(engine), lambda count: count == 1)
     assert await holding == registered.model
 
 

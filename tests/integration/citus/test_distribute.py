@@ -1,6 +1,5 @@
 """`inference-store distribute`: what it refuses, and what it does to the tables."""
 
-import os
 import subprocess
 from datetime import UTC, datetime
 
@@ -17,12 +16,9 @@ from inference_store.store.distribution import CannotDistribute, is_distributed,
 from inference_store.store.tables import metadata_key, partition_count, registration
 from tests.integration.citus.stand_in import stand_in
 from tests.integration.stored import START, Made, store
-from tests.servers.environment import TEST_CITUS
+from tests.servers.marks import plain_postgres
 from tests.servers.postgres import Postgres
 from tests.warm.process import run_command
-
-ON_CITUS = bool(os.environ.get(TEST_CITUS))
-plain = pytest.mark.skipif(ON_CITUS, reason="it is about a Postgres without Citus")
 
 
 def command(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -30,7 +26,7 @@ def command(dsn: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return run_command("distribute", *arguments, environment=environment)
 
 
-@plain
+@plain_postgres
 def test_a_plain_postgres_is_refused_with_the_remedy(database: str) -> None:
     available = "SELECT count(*) FROM pg_available_extensions WHERE name = 'citus'"
     because = "is installed but not loaded" if Postgres(database).ask(available) else "has no Citus"
@@ -48,7 +44,7 @@ def test_a_number_of_shards_that_makes_no_sense(database: str, shards: str) -> N
     assert "is not a whole number from 1 to 1024" in refused.stderr
 
 
-@plain
+@plain_postgres
 async def test_every_table_comes_to_its_place_once(engine: AsyncEngine) -> None:
     await stand_in(engine)
     said: list[str] = []
@@ -61,7 +57,7 @@ async def test_every_table_comes_to_its_place_once(engine: AsyncEngine) -> None:
     assert said[-1].startswith("The tables are distributed already.")
 
 
-@plain
+@plain_postgres
 async def test_counts_and_their_triggers_go_first(engine: AsyncEngine) -> None:
     await store(engine, Made("a"))
     later = datetime(2100, 1, 1, tzinfo=UTC)
@@ -77,7 +73,7 @@ async def test_counts_and_their_triggers_go_first(engine: AsyncEngine) -> None:
         assert (await connection.scalar(triggers), await connection.scalar(counts)) == (0, 0)
 
 
-@plain
+@plain_postgres
 async def test_after_a_crash_it_goes_on(engine: AsyncEngine) -> None:
     await stand_in(engine)
 
@@ -92,7 +88,7 @@ async def test_after_a_crash_it_goes_on(engine: AsyncEngine) -> None:
     assert said[0].startswith("model_key")
 
 
-@plain
+@plain_postgres
 async def test_running_services_are_named(engine: AsyncEngine, database: str) -> None:
     await stand_in(engine)
     service = create_engine(database, application="inference-store-ingester")
@@ -107,7 +103,7 @@ async def test_running_services_are_named(engine: AsyncEngine, database: str) ->
         await service.dispose()
 
 
-@plain
+@plain_postgres
 async def test_numbers_go_on_where_they_were(engine: AsyncEngine) -> None:
     first = await store(engine, Made("a", model_id="one", metadata=[("k", "int", "1")]))
     await stand_in(engine)
@@ -123,7 +119,7 @@ async def test_numbers_go_on_where_they_were(engine: AsyncEngine) -> None:
     assert dictionary.keys.number(first, "k") == 1
 
 
-@plain
+@plain_postgres
 async def test_the_place_for_late_events_is_still_made_and_dropped(engine: AsyncEngine) -> None:
     await stand_in(engine)
     await spread(engine, shards=32, say=lambda _: None)

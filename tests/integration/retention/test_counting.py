@@ -18,9 +18,12 @@ from inference_store.store.retention.leadership import candidacy
 from inference_store.store.settings import RetentionSettings
 from inference_store.store.tables import outdated_count, partition_count
 from tests.integration.store.counting.asked import holding
+from tests.servers.marks import stored_counts
 
 from .conftest import Retain
 from .stored import NOW, Storing, ago
+
+pytestmark = stored_counts
 
 Scheduled = Callable[[], Awaitable[None]]
 

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store import partitions
 from inference_store.store.events import uid_of
 from inference_store.store.tables import PARTITIONED, inference, partition_span
+from tests.servers.marks import merged_partitions
 
 NOW = datetime.now(UTC)
 
@@ -70,6 +71,7 @@ async def test_any_time_that_an_event_may_have_has_a_place(
     assert known.find(at) is not None
 
 
+@merged_partitions
 async def test_small_old_spans_become_one_with_all_rows_and_indexes(engine: AsyncEngine) -> None:
     instants = [NOW - timedelta(days=70 + 28 * n) for n in range(3)]
     await partitions.make_missing(engine, [*instants, NOW], target=5_000_000)

@@ -4,13 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import dead_letters, registrations
 from inference_store.store.books import Place, begin
 from inference_store.store.records import Record, Trouble
 from tests.builders import NOW, make_event
+from tests.integration.waiting import lock_waiters
 from tests.polling import until
 from tests.settings import TOKEN
 
@@ -78,21 +78,12 @@ async def test_an_event_registers_the_model_while_it_is_asked_for(
     """The model is missing when the right is looked at, and in a project when it is written."""
     mine = [{**_OWNER, "model_id": "new"}, {**_OWNER, "project_id": "mine"}, {**_OWNER, **more}]
     key = await a_key.make(*mine)
-    waiting = text(
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    )
-
-    async def waiters() -> int:
-        async with engine.connect() as other:
-            return int(await other.scalar(waiting) or 0)
-
     async with engine.begin() as connection:
         events = {"new": make_event(model_id="new", project_id="theirs")}
         await registrations.register_missing(connection, events)
         body = {"project_id": "mine"}
         asked = asyncio.create_task(a_key.ask(key, "PUT", "/v1/models/new", body))
-        assert await until(waiters, bool)
+        assert await until(lambda: lock_waiters(engine), bool)
     answer = await asked
     assert answer.status_code == status, answer.text
     shown = (await a_key.ask(TOKEN, "GET", "/v1/models/new")).json()

@@ -27,8 +27,11 @@ from inference_store.store.tables import (
     partition_span,
 )
 from tests.integration.stored import START, Made, at, store
+from tests.servers.marks import stored_counts
 
 from .asked import agree, begun, holding
+
+pytestmark = stored_counts
 
 _DAY = 86_400
 _LATER = datetime(2100, 1, 1, tzinfo=UTC)

@@ -13,6 +13,7 @@ from inference_store.store.queries.bounded import OutOfTime
 from inference_store.store.tables import erasing, inference, partition_span
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store
+from tests.servers.marks import kept_plans
 
 _DAY = 86_400
 either = pytest.mark.parametrize("planned_once", [0, lookup.MOST_PLANNED_ONCE])
@@ -82,6 +83,7 @@ async def test_what_is_marked_or_closed_is_not_found(
                 await lookup.by_id(connection, model, name, **how)
 
 
+@kept_plans
 async def test_one_plan_is_kept_and_sees_new_partitions(engine: AsyncEngine) -> None:
     model = await store(engine, *_made())
     later = Made("id-3", at(20 * _DAY))

@@ -1,0 +1,54 @@
+"""Citus on this machine: a coordinator and two workers, each a Postgres of its own."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from .citus import Citus, templated
+from .memory import memory_folder
+from .postgres import PostgresServer, installed
+from .versions import MissingServer
+
+WORKERS = 2
+NODE = {
+    "shared_preload_libraries": "citus",
+    "citus.node_conninfo": "sslmode=disable",
+    "citus.local_hostname": "127.0.0.1",
+    # each transaction of a service may hold one on every worker, and prepare there
+    "max_connections": "300",
+    "max_prepared_transactions": "300",
+    "max_locks_per_transaction": "512",
+}
+
+
+def find_citus() -> Path:
+    """The binaries of the newest Postgres that has Citus beside it. Raises MissingServer."""
+    for version, binaries in installed():
+        if Path(f"/usr/share/postgresql/{version}/extension/citus.control").exists():
+            return binaries
+    raise MissingServer("Citus is installed beside no Postgres here")
+
+
+@contextmanager
+def running_nodes(
+    settings: Mapping[str, str], *, parent: str | None
+) -> Iterator[Sequence[PostgresServer]]:
+    """A coordinator and its workers, which do not know each other yet: databases are joined."""
+    binaries = find_citus()
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                PostgresServer({**NODE, **settings}, binaries=binaries, parent=parent)
+            )
+            for _ in range(1 + WORKERS)
+        ]
+
+
+@contextmanager
+def own_citus(settings: Mapping[str, str]) -> Iterator[Citus]:
+    """Three nodes for this run, with a template."""
+    with (
+        running_nodes(settings, parent=memory_folder()) as (coordinator, *workers),
+        templated(coordinator.dsn, [each.dsn for each in workers]) as citus,
+    ):
+        yield citus
