@@ -27,8 +27,8 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons golden integration acceptance e2e properties mutations faults faults-steps \
-	bench-once bench-api bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
+.PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+	bench-once bench-api bench-citus bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
 	clean
 
 help: ## Print every target and what it does.
@@ -91,11 +91,16 @@ integration: servers ## Run the tests of the parts, and a kill at every failpoin
 	@$(STEP) $@ $(WORKING) tests/integration tests/e2e/faults
 
 # Its parts; chart-e2e needs root, or a KUBECONFIG.
-ACCEPTANCE ?= e2e faults chart bench-once unit-pythons chart-e2e
+ACCEPTANCE ?= e2e citus faults chart bench-once unit-pythons chart-e2e
 acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/tests.md.
 
 e2e: servers upstreams ## Run the tests of the whole line, and before real model servers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
+
+# There is no package of Citus in Debian: CITUS is a folder whose build.sh installs it beside Debian's Postgres.
+CITUS ?= ../shared/citus
+citus: servers ## Run what a cluster could break on Citus: INFERENCE_STORE_TEST_CITUS_DSN, or three nodes here.
+	@$(STEP) $@ $(BIN)/python -m tests.runs.citus $(CITUS) $(WORKING)
 
 properties: servers ## Try all examples of the property tests, up to ten times those of `make test`.
 	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long
@@ -143,6 +148,11 @@ bench-erasure: servers ## Measure erasures against plain DELETE and S3's own bul
 
 bench-rebuild: servers ## Measure indexing again from the bucket alone beside ingesting.
 	@$(BIN)/python -m benchmarks.rebuild
+
+# Citus has to be installed beside Postgres here; what is loaded is kept in INFERENCE_STORE_BENCH_CACHE.
+bench-citus: servers ## Measure the same questions on one node and on a Citus of three, over SIZE=1m inferences.
+	@$(BIN)/python -m benchmarks.citus --size $(or $(SIZE),1m) --runs $(or $(RUNS),30)
+	@$(BIN)/python -m benchmarks.citus.report
 
 bench-scale: servers ## Measure 1, 2 and 4 ingesters side by side, and say what is the limit.
 	@$(BIN)/python -m benchmarks.scale

@@ -1,0 +1,63 @@
+"""`python -m tests.runs.citus FOLDER PYTEST...` runs a selection of tests on Citus.
+
+On the cluster that INFERENCE_STORE_TEST_CITUS_DSN names; else on three nodes of the run's own, of
+the Citus that lies beside Postgres here, or that FOLDER/build.sh installs there.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.servers.citus_nodes import find_citus
+from tests.servers.environment import OWN_CITUS, TEST_CITUS
+from tests.servers.versions import MissingServer
+
+_WHOLE = "tests/integration"
+# What writes to distributed tables, reads several shards or models, locks, or changes partitions,
+# one file or two of each kind; the rest of the integration tests run there by hand: docs/tests.md.
+SELECTED: Mapping[str, str] = {
+    f"{_WHOLE}/citus": "what `distribute` does, and that a route of a model asks one shard",
+    f"{_WHOLE}/ingester/test_line.py": "Kafka to rows, books and offsets in one transaction",
+    f"{_WHOLE}/ingester/test_parts_again.py": "redelivery writes nothing twice",
+    f"{_WHOLE}/ingester/test_erased_again.py": "tombstones keep out what was erased",
+    f"{_WHOLE}/ingester/test_held_arrivals.py": "holds meet what arrives",
+    f"{_WHOLE}/retention/test_erasures.py": "marks, objects, rows, certificates",
+    f"{_WHOLE}/retention/test_holds.py": "what is held stays",
+    f"{_WHOLE}/retention/test_runs.py": "policies, and partitions that go whole",
+    f"{_WHOLE}/retention/test_shared_parts.py": "blobs of several models",
+    f"{_WHOLE}/store/test_partitions.py": "partitions are made, analysed and dropped",
+    f"{_WHOLE}/store/queries": "every form of a search",
+    f"{_WHOLE}/api/test_across.py": "several models: several shards in one statement",
+    f"{_WHOLE}/api/test_aggregates.py": "aggregates, of one model and across",
+    f"{_WHOLE}/api/test_edits_and_erasures.py": "locks on rows of other nodes",
+    f"{_WHOLE}/api/test_metadata_edits.py": "revisions, and objects that models share",
+    f"{_WHOLE}/api/test_erasures.py": "erasures as they are asked for",
+    f"{_WHOLE}/api/test_streams.py": "streams, each page a statement of its own",
+}
+
+
+def main(arguments: Sequence[str], find: Callable[[], Path] = find_citus) -> int:
+    """Run the selected tests where there is a Citus; say why there is none."""
+    folder, *command = arguments
+    try:
+        place = os.environ.get(TEST_CITUS) or _own(Path(folder), find)
+    except MissingServer as missing:
+        print(f"NOT RUN on Citus: {missing}, and {TEST_CITUS} names no cluster.")
+        return 0
+    environment = os.environ | {TEST_CITUS: place}
+    return subprocess.run([*command, *SELECTED], env=environment, check=False).returncode
+
+
+def _own(folder: Path, find: Callable[[], Path]) -> str:
+    """Raises MissingServer."""
+    build = folder / "build.sh"
+    if build.exists():
+        subprocess.run([build], check=True)
+    find()
+    return OWN_CITUS
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
