@@ -1,13 +1,13 @@
 """`explain: true`: the answer says what the query did."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.queries.explain import Recording, begin_planning, recording
+from inference_store.store.queries.explain import Recording, recording
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.scope import pieces
 
@@ -33,10 +33,8 @@ class Explaining:
         return {"explain": self.found.shown(partitions_total=total, estimates=everything)}
 
 
-@asynccontextmanager
-async def explaining(connection: AsyncConnection, on: bool) -> AsyncIterator[Explaining]:
-    """Around the statements of a query, on a connection that only reads."""
-    if on:
-        await begin_planning(connection)
+@contextmanager
+def explaining(on: bool) -> Iterator[Explaining]:
+    """Around the statements of a query."""
     with recording(on) as found:
         yield Explaining(found)

@@ -135,7 +135,7 @@ async def page_of(  # noqa: PLR0917
     if "urls" in chosen.include:
         for each in asked.models:
             access.demand(Right.READ_INPUTS, each)
-    async with explaining(connection, body.explain) as explained:
+    with explaining(body.explain) as explained:
         page = await _found(connection, settings, body, asked)
         told = await explained.shown(connection, access, asked.query)
     found = await _items(connection, access, blobs, settings, chosen, asked.models, page.hits)

@@ -57,6 +57,7 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
     async def ask(
         connection: AsyncConnection, access: Access, asked_body: InferenceQuery
     ) -> ShownPage:
+        is_first = asked_body.cursor == body.cursor  # a stream keeps its first page's warnings
         asked_body = unpinned(asked_body)
         models = await chosen_models(connection, access, body)
         numbers = [each.model for each in models]
@@ -66,7 +67,7 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
         queries = await spread(connection, prepared.query, numbers)
         asked_of = fingerprint("/inferences", body, filter.tree)
         warnings = list(prepared.warnings)
-        if asked_body.cursor == body.cursor:  # the first page of a stream, whose warnings are kept
+        if is_first:
             warnings += await left_out(connection, access, body)
         asked = Asked(models, prepared.query, queries, sort, asked_of, warnings, filter)
         return await page_of(connection, access, blobs, to, asked_body, asked)
@@ -89,7 +90,7 @@ async def count_across_models(
     filter = await ask_filter(body.filter, body.filter_lang)
     asked = await prepare(connection, models, body.question(filter.tree))
     queries = await spread(connection, asked.query, models)
-    async with explaining(connection, body.explain) as explained:
+    with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_across(connection, queries, deadline=deadline(body, to))
         told = await explained.shown(connection, access, asked.query)

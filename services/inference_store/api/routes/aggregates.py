@@ -75,7 +75,7 @@ async def _aggregated(
 ) -> Answer:
     filter = await ask_filter(body.filter, body.filter_lang)
     of_each, asked = await targets(connection, models, body.question(filter.tree))
-    async with explaining(connection, body.explain) as explained:
+    with explaining(body.explain) as explained:
         with in_time("aggregate", _NARROW, asked.query):
             found = await aggregate(
                 connection,

@@ -97,7 +97,7 @@ async def count_inferences(
     model = (await access.model(connection, model_id)).model
     filter = await ask_filter(body.filter, body.filter_lang)
     asked = await prepare(connection, model, body.question(filter.tree))
-    async with explaining(connection, body.explain) as explained:
+    with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_matches(connection, asked.query, deadline=deadline(body, to))
         told = await explained.shown(connection, access, asked.query)

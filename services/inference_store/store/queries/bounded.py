@@ -1,5 +1,6 @@
 """Statements that may not run longer than what is left of a request's time."""
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -115,6 +116,7 @@ async def fetch(
         "statement_timeout": str(milliseconds),
         "max_parallel_workers_per_gather": str(workers),
         **(settings or {}),
+        **await explain.planning_settings(connection),
     }
     began = _unoccupied()
     undo = await _limit(connection, limits)
@@ -171,6 +173,10 @@ async def _send(driver: Any, command: str) -> None:
     """Raises DBAPIError, as a statement of SQLAlchemy's does."""
     try:
         await driver.execute(command)
+    except asyncio.CancelledError:
+        # Whether Postgres has done it is not known: no other request may get this connection.
+        driver.terminate()
+        raise
     except (PostgresError, InterfaceError, OSError) as exc:
         raise driver_error(driver, command, exc) from exc
 

@@ -15,7 +15,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import ClauseElement
 
-from inference_store.store.database import driver_of
 from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.prepared import Prepared
 
@@ -104,19 +103,14 @@ def recording(on: bool) -> Iterator[Recording | None]:
 
 # Citus refuses a statement that it would run partly in this process once another was planned on a
 # connection to this very node. So nothing of the transaction runs here; and all tasks are told.
-_APART = (
-    "ROLLBACK AND CHAIN; SET LOCAL citus.enable_local_execution = off;"
-    " SET LOCAL citus.explain_all_tasks = on"
-)
+_APART = {"citus.enable_local_execution": "off", "citus.explain_all_tasks": "on"}
 
 
-async def begin_planning(connection: AsyncConnection) -> None:
-    """Make a transaction that has only read one in which statements can be planned and run.
-
-    On Citus it ends, and another of its kind begins; else nothing is done.
-    """
-    if await is_distributed_cached(connection):
-        await (await driver_of(connection)).execute(_APART)
+async def planning_settings(connection: AsyncConnection) -> Mapping[str, str]:
+    """Settings of a transaction in which a statement is planned and then runs: none, if nothing is
+    explained or the tables are not distributed."""
+    apart = _CURRENT.get() is not None and await is_distributed_cached(connection)
+    return _APART if apart else {}
 
 
 def say_form(form: str) -> None:
