@@ -17,9 +17,10 @@ from asyncpg.exceptions import (
     SerializationError,
 )
 from sqlalchemy import event
-from sqlalchemy.exc import DBAPIError, InvalidatePoolError
+from sqlalchemy.exc import DBAPIError, DisconnectionError, InvalidatePoolError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import ConnectionPoolEntry
 
 from . import traces
 from .settings import TLS_PARAMETERS, PostgresSettings, check_dsn, trusting
@@ -131,22 +132,28 @@ def create_engine(
 
 
 def _refuse_closed(connection: Any, *_: object) -> None:
-    """Raise InvalidatePoolError, upon which the pool connects anew, if the server has hung up, or
-    a transaction is open.
+    """Raise InvalidatePoolError, upon which the pool replaces its connections, if the server has
+    hung up; or DisconnectionError, upon which it replaces this one, if a transaction is open.
 
     The driver knows it by then. SQLAlchemy's own way, to ask the server each time, is a tenth of
     a short request.
     """
     driver = connection.driver_connection
-    if driver.is_closed() or is_in_transaction(driver):
+    if driver.is_closed():
         raise InvalidatePoolError("Postgres has closed the connection")
+    if is_in_transaction(driver):
+        raise DisconnectionError("the transaction of an interrupted request is open")
 
 
-def _end_transaction(connection: Any, *_: object) -> None:
-    """Close a connection that comes back amid a transaction of the driver's own: whoever began it
-    was interrupted. The next one to take it connects anew."""
-    if connection is not None and is_in_transaction(connection.driver_connection):
-        connection.driver_connection.terminate()
+def _end_transaction(connection: Any, record: ConnectionPoolEntry) -> None:
+    """Close a connection that comes back amid a transaction of the driver's own, since the request
+    that began it was interrupted. The pool replaces this connection, and no other."""
+    if connection is None:
+        return
+    driver = connection.driver_connection
+    if driver.is_closed() or is_in_transaction(driver):
+        driver.terminate()
+        record.invalidate(soft=True)
 
 
 async def _connect(*place: Any, **how: Any) -> Any:

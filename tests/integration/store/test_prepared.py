@@ -1,5 +1,7 @@
 """Statements that the driver sends itself belong to the connection's transaction all the same."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import bindparam, func, insert, select, text
 from sqlalchemy.dialects.postgresql import INTEGER, TEXT
@@ -8,6 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store.database import cause_of, driver_now
 from inference_store.store.prepared import Prepared
+from inference_store.store.queries import bounded
+from inference_store.store.queries.bounded import Deadline
 from inference_store.store.tables import label
 
 _WORD = bindparam("word", type_=TEXT())
@@ -64,3 +68,35 @@ async def test_nobody_is_given_a_transaction_that_somebody_left_open(engine: Asy
     assert left.is_closed()
     async with engine.connect() as connection:
         assert await _LENGTH.fetch(connection, {"word": "a"}) == [(1, "a")]
+
+
+async def test_the_pool_replaces_the_interrupted_connection_alone(engine: AsyncEngine) -> None:
+    async with engine.connect() as first, engine.connect() as second:
+        stays = driver_now(first)
+        await first.execution_options(isolation_level="AUTOCOMMIT")
+        await second.execution_options(isolation_level="AUTOCOMMIT")
+        await driver_now(second).execute("BEGIN READ ONLY")
+    async with engine.connect() as first, engine.connect() as second:
+        for connection in (first, second):
+            assert await _LENGTH.fetch(connection, {"word": "a"}) == [(1, "a")]
+        assert stays in {driver_now(first), driver_now(second)}
+
+
+async def test_what_is_cancelled_at_any_moment_leaves_nothing_behind(engine: AsyncEngine) -> None:
+    state = text(
+        "SELECT current_setting('transaction_read_only'), current_setting('jit'),"
+        " current_setting('statement_timeout')"
+    )
+    async with engine.connect() as connection:
+        untouched = (await connection.execute(state)).one()
+    for tenths in range(50):
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            deadline = Deadline.after(30)
+            limited = bounded.fetch(connection, select(1), deadline, settings={"jit": "on"})
+            reading = asyncio.create_task(limited)
+            await asyncio.wait([reading], timeout=tenths / 10_000)
+            reading.cancel()
+            await asyncio.wait([reading])
+        async with engine.connect() as connection:
+            assert (await connection.execute(state)).one() == untouched
