@@ -3,6 +3,7 @@
 import argparse
 import gc
 import os
+import select
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -63,10 +64,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
         sys.stdout.flush()
     except BrokenPipeError:
-        # Who read has enough, such as `| head`; what is left must not be written at the end either.
+        if not _is_reader_gone():
+            raise  # another pipe or socket is broken
+        # The reader has enough, such as `| head`: what is left must not be written at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return ended
+
+
+def _is_reader_gone() -> bool:
+    """Whether nobody reads standard output any more."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in output.poll(0))
 
 
 def _imported(name: str) -> tuple[Callable[..., int], ModuleType]:
