@@ -97,10 +97,10 @@ acceptance: $(ACCEPTANCE) ## Run all that takes longer: see docs/tests.md.
 e2e: servers upstreams ## Run the tests of the whole line, and before real model servers.
 	@$(STEP) $@ $(WORKING) tests/e2e --ignore=tests/e2e/faults
 
-# There is no package of Citus in Debian: CITUS is a folder whose build.sh installs it beside Debian's Postgres.
-CITUS ?= ../shared/citus
+# There is no package of Citus in Debian: CITUS names a folder whose build.sh installs it beside Debian's Postgres.
+CITUS ?=
 citus: servers ## Run what a cluster could break on Citus: INFERENCE_STORE_TEST_CITUS_DSN, or three nodes here.
-	@$(STEP) $@ $(BIN)/python -m tests.runs.citus $(CITUS) $(WORKING)
+	@$(STEP) $@ $(BIN)/python -m tests.runs.citus "$(CITUS)" $(WORKING)
 
 properties: servers ## Try all examples of the property tests, up to ten times those of `make test`.
 	@$(PYTEST) $$(grep -rl "from hypothesis" tests --include=test_*.py) --hypothesis-profile=long

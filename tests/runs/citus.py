@@ -1,7 +1,7 @@
 """`python -m tests.runs.citus FOLDER PYTEST...` runs a selection of tests on Citus.
 
 On the cluster that INFERENCE_STORE_TEST_CITUS_DSN names; else on three nodes of the run's own, of
-the Citus that lies beside Postgres here, or that FOLDER/build.sh installs there.
+the Citus that lies beside Postgres here, or that FOLDER/build.sh installs there. FOLDER may be ''.
 """
 
 import os
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str], find: Callable[[], Path] = find_citus) -> int
     """Run the selected tests where there is a Citus; say why there is none."""
     folder, *command = arguments
     try:
-        place = os.environ.get(TEST_CITUS) or _own(Path(folder), find)
+        place = os.environ.get(TEST_CITUS) or _own(folder, find)
     except MissingServer as missing:
         print(f"NOT RUN on Citus: {missing}, and {TEST_CITUS} names no cluster.")
         return 0
@@ -50,10 +50,10 @@ def main(arguments: Sequence[str], find: Callable[[], Path] = find_citus) -> int
     return subprocess.run([*command, *SELECTED], env=environment, check=False).returncode
 
 
-def _own(folder: Path, find: Callable[[], Path]) -> str:
+def _own(folder: str, find: Callable[[], Path]) -> str:
     """Raises MissingServer."""
-    build = folder / "build.sh"
-    if build.exists():
+    build = Path(folder) / "build.sh"
+    if folder and build.exists():
         subprocess.run([build], check=True)
     find()
     return OWN_CITUS
