@@ -62,7 +62,7 @@ class Chosen:
     def refuse_distance(self) -> None:
         """Raise Invalid where the distance is asked for, and no page is sorted by it."""
         if DISTANCE in (self.fields or {}):
-            message = f"there is none: sort by it, as in {EXAMPLE}"
+            message = f"only pages sorted by distance have it, as in {EXAMPLE}"
             raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
 
     async def unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:

@@ -50,4 +50,4 @@ async def left_out(connection: AsyncConnection, access: Access, body: Models) ->
     more = ", …" if len(missing) > _MOST_NAMED else ""
     named = ", ".join(missing[:_MOST_NAMED]) + more
     models = counted(len(missing), "model is", "models are")
-    return (f"{models} left out, for want of the right `{right.value}`: {named}.",)
+    return (f"{models} left out: you lack the right `{right.value}` over {named}.",)

@@ -98,7 +98,11 @@ async def test_time_that_runs_out_is_a_503(make_app: MakeApp, engine: AsyncEngin
         ({"sort": "distance(n, POINT(1 2))"}, "sort", "takes the location and a point"),
         ({"sort": "distance"}, "sort", "unknown name"),
         ({"sort": "location"}, "sort", "it has no order"),
-        ({"fields": ["distance_metres"]}, "fields", "sort by it, as in distance(location"),
+        (
+            {"fields": ["distance_metres"]},
+            "fields",
+            "only pages sorted by distance have it, as in distance(location",
+        ),
     ],
 )
 async def test_refusals(

@@ -30,7 +30,7 @@ Received: TypeAlias = Annotated[Instant, BeforeValidator(_not_relative)]
 def refuse_no_time(until: datetime | None, since: datetime | None) -> datetime | None:
     """The end of a half-open span. Raises ValueError where nothing lies in it."""
     if since is not None and until is not None and not since < until:
-        raise ValueError(f"nothing lies between {since.isoformat()} and it: it is not later")
+        raise ValueError(f"it must be later than {since.isoformat()}")
     return until
 
 
@@ -64,5 +64,7 @@ class ScoreRange(Body):
         if lower is None or upper is None or lower < upper:
             return self
         if lower > upper or lower in (self.gt, self.lt):
-            raise ValueError(f"no score lies in it: it is above {lower:g} and below {upper:g}")
+            raise ValueError(
+                f"the lower bound {lower:g} leaves no score below the upper bound {upper:g}"
+            )
         return self

@@ -30,7 +30,10 @@ _OF_ONE: Final = Width(1, "second")
 
 
 def automatic_times(low: datetime, high: datetime, bins: int) -> tuple[datetime, ...]:
-    """Bounds of about so many bins, never more than two over, that hold all of [low, high]."""
+    """Bounds of about so many bins, never more than two over, that hold all of [low, high].
+
+    The last instant of the calendar is in no bin: where `high` is that, it is the last bound.
+    """
     step = _step(high - low, bins)
     found = [_floor(step, low)]
     while found[-1] <= high and found[-1] < _LAST:

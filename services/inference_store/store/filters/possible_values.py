@@ -77,8 +77,13 @@ def _refuse_below_nothing(
     op: str, nodes: Sequence[Node], values: Sequence[Value], checking: Checking
 ) -> None:
     """Raise ImpossibleComparison where a distance would have to be less than 0."""
-    # The bound that it must not exceed: of BETWEEN the upper one.
-    place, op = (-1, op) if isinstance(values[0], Distance) else (0, _TURNED.get(op, op))
+    # The bound that it must not exceed: of BETWEEN the upper one, or what lies above it.
+    if isinstance(values[0], Distance):
+        place = -1
+    elif isinstance(values[1], Distance):
+        place, op = 0, _TURNED.get(op, op)
+    else:
+        return  # the upper bound itself
     bound = values[place]
     if not isinstance(bound, Constant) or not isinstance(bound.value, Decimal):
         return

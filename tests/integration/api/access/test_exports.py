@@ -41,7 +41,7 @@ async def test_a_stream_of_several_models_has_those_that_may_be_exported(a_key: 
     assert models_of(streamed) == {OPEN}
     assert page.json()["warnings"] == []
     *lines, end = [json.loads(line) for line in streamed.text.splitlines()]
-    assert end["warnings"] == [f"1 model is left out, for want of the right `export`: {SECRET}."]
+    assert end["warnings"] == [f"1 model is left out: you lack the right `export` over {SECRET}."]
     rest = await a_key.ask(key, "POST", _ACROSS, {"cursor": lines[0]["cursor"]}, _LINES)
     assert json.loads(rest.text.splitlines()[-1])["warnings"] == end["warnings"]
     named = await a_key.ask(key, "POST", _ACROSS, {"model_ids": [OPEN, SECRET]}, _LINES)

@@ -70,6 +70,7 @@ def test_other_spellings_are_the_one_that_is_stored(text: str) -> None:
         ("distance(location, POINT(13.4 52.5)) = -5", "a distance is 0 metres or more"),
         ("NOT -5 >= distance(location, POINT(13.4 52.5))", "a distance is 0 metres or more"),
         ("distance(location, POINT(13.4 52.5)) BETWEEN -9 AND -5", "a distance is 0 metres"),
+        ("-5 BETWEEN distance(location, POINT(13.4 52.5)) AND 9", "a distance is 0 metres"),
     ],
 )
 def test_what_can_match_nothing_is_refused_by_name(text: str, message: str) -> None:
@@ -158,6 +159,11 @@ def test_the_hash_of_a_redacted_input_is_one() -> None:
 def test_distances_that_there_are_can_be_asked_for(condition: str) -> None:
     assert not checked(f"distance(location, POINT(13.4 52.5)) {condition}").warnings
     assert checked(f"20 > distance(location, POINT(13.4 52.5)) AND frame_number {condition}")
+
+
+def test_a_distance_may_be_the_upper_bound_of_what_is_below_nothing() -> None:
+    text = "-5 BETWEEN -10 AND distance(location, POINT(13.4 52.5))"
+    assert evaluate(checked(text).truth, facts({"latitude": 52.5, "longitude": 13.4})) is True
 
 
 def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
