@@ -52,7 +52,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if set(arguments.parts) != set(PARTS) and arguments.results.exists():
         before = json.loads(arguments.results.read_text())
     run: dict[str, Any] = {"machine": described, "sizes": sizes.as_json(), "settings": settings}
-    run["in_memory"] = arguments.in_memory
+    run |= {"in_memory": arguments.in_memory, "listed_ahead": True}
     found["runs"] = before.get("runs", {}) | dict.fromkeys(arguments.parts, run)
     arguments.results.write_text(json.dumps(before | found, indent=1) + "\n")
     print(f"written to {arguments.results}")

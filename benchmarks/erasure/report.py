@@ -1,17 +1,21 @@
-"""The section of docs/benchmarks.md, from what was measured, between two marks of the page."""
+"""The section of docs/benchmarks.md, from what was measured, between two marks of the page.
+
+Until versions were listed ahead, their listing was a part of the delete step: results of then,
+whose runs do not say `listed_ahead`, are told as they were told then.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 _RESULTS = Path(__file__).with_name("results.json")
 _PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 _BEGIN, _END = "<!-- figures of bench-erasure -->", "<!-- end of the erasure -->"
 # What it is held to: inferences a second one by one; shares of what S3 deletes by itself, for the
-# delete step and for all of it (listing, verification, rows); times of what questions take without
-# an erasure.
+# delete step and for all of it (listing, verification, rows; before `listed_ahead` without rows);
+# times of what questions take without an erasure.
 ROWS, DELETED, WHOLE, TIMES = 5_000, 0.8, 0.6, 2.0
 _CLIENTS: Final = ("obstore", "minio-py")
 _STEPS: Final = ("mark", "claim", "list", "delete", "verify", "forget")
@@ -84,11 +88,12 @@ def _objects(found: Found) -> Iterator[str]:
         yield from _head("objects", "objects/s", "of S3 by itself", "bar")
     for part, name in parts:
         rounds = found[part]["rounds"]
+        lines = _LINES if found["runs"][part].get("listed_ahead") else _LINES_BEFORE
         client = max((c for c in _CLIENTS if c in rounds[0]), key=lambda c: _median(rounds, c))
         alone = [one[client] for one in rounds]
         yield _cells(f"{name}: S3's bulk delete by itself ({client})", _rate(alone), "", "")
-        for what, step, bar in _LINES:
-            rates = [_rate_of(one["erased"], "objects", step) for one in rounds]
+        for what, steps, bar in lines:
+            rates = [_rate_of(one["erased"], "objects", *steps) for one in rounds]
             ratio = median(rate / floor for rate, floor in zip(rates, alone, strict=True))
             yield _cells(f"{name}: {what}", _rate(rates), f"{ratio:.2f}", _bar(ratio, bar))
         large, floor = found[part]["large"], median(alone)
@@ -96,17 +101,23 @@ def _objects(found: Found) -> Iterator[str]:
             floor = found[part]["floor"]
             said = f"{name}: {large['objects']:,}, S3's bulk delete by itself ({client})"
             yield _cells(said, _rate([floor]), "", "")
-        for what, step, bar in _LINES:
-            rate = _rate_of(large, "objects", step)
+        for what, steps, bar in lines:
+            rate = _rate_of(large, "objects", *steps)
             ratio = rate / floor
             said = f"{name}: {large['objects']:,}, {what}"
             yield _cells(said, _rate([rate]), f"{ratio:.2f}", _bar(ratio, bar))
 
 
 _BUCKETS: Final = {"objects": "unversioned", "versioned": "versioned"}
-_LINES: Final = (
-    ("the delete step", "delete", DELETED),
-    ("the whole erasure", None, WHOLE),
+_Line: TypeAlias = tuple[str, tuple[str, ...], float | None]
+_LINES: Final[tuple[_Line, ...]] = (
+    ("the delete step", ("delete",), DELETED),
+    ("the whole erasure", (), WHOLE),
+)
+_LINES_BEFORE: Final[tuple[_Line, ...]] = (
+    ("the delete step", ("delete", "-list"), DELETED),
+    ("with listing and verification", ("delete", "verify"), WHOLE),
+    ("the whole erasure, with rows", (), None),
 )
 
 
@@ -164,9 +175,13 @@ def _large(found: Found) -> Iterator[tuple[str, Found]]:
         yield f"{one['inferences']:,} inferences in whole partitions", one
 
 
-def _rate_of(one: Found, what: str = "inferences", step: str | None = None) -> float:
-    """A second: of this step, or of all that it took."""
-    return float(one[what] / (one["seconds"] if step is None else one["steps"][step]))
+def _rate_of(one: Found, what: str = "inferences", *steps: str) -> float:
+    """A second: of these steps, less those with a minus; where none is named, of all it took."""
+    if not steps:
+        return float(one[what] / one["seconds"])
+    spent = one["steps"]
+    less = sum(spent.get(step[1:], 0) for step in steps if step.startswith("-"))
+    return float(one[what] / (sum(spent.get(step, 0) for step in steps) - less))
 
 
 def _median(rounds: Sequence[Found], name: str) -> float:
