@@ -31,6 +31,7 @@ _MOST = 500
 _MOST_BYTES = 64 * 1024
 _FETCH_BYTES = 1024 * 1024
 _POLL_SECONDS = 1.0
+_ASSIGNMENT_SECONDS = 0.1
 _KAFKA_SECONDS = 10.0
 # How often it is looked whether the topic is there, and who fell silent.
 _LOOK_SECONDS = 10.0
@@ -97,6 +98,10 @@ class Reports:
                 if placed:
                     await self._mark_silent(consumer)
                 looked_at = loop.time()
+            if not consumer.assignment():
+                # a read would wait without end for partitions that no broker has told
+                await self._pause(_ASSIGNMENT_SECONDS)
+                continue
             if consumer.assignment() - placed:
                 await self._place(consumer)
                 placed = set(consumer.assignment())
@@ -104,14 +109,15 @@ class Reports:
             await self._keep(record for records in polled.values() for record in records)
 
     async def _is_there(self, consumer: AIOKafkaConsumer) -> bool:
-        """Whether the topic exists, and we may see it; from then on it is subscribed to.
+        """Whether the topic exists, and we may see it; from then on it is subscribed to, again if
+        its partitions are unknown: aiokafka asks once, and if Kafka is away not for five minutes.
 
         All topics are asked for: a question for this one alone could make it.
         """
         topic = self._settings.kafka_reports_topic
         if topic not in await consumer.topics():
             return False
-        if not consumer.subscription():
+        if not consumer.assignment():
             consumer.subscribe([topic])
         return True
 

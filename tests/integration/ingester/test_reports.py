@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from aiokafka import TopicPartition
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.ingester.reports import Reports
@@ -207,3 +208,35 @@ async def test_a_kafka_that_was_away_is_read_on_and_holds_up_no_end(
     await asyncio.to_thread(own_kafka.stop)
     stop.set()
     await asyncio.wait_for(running, 120)
+
+
+class _LearnsLate:
+    """A consumer whose first subscription meets a Kafka that is away."""
+
+    def __init__(self, stop: asyncio.Event, topic: str) -> None:
+        self._stop, self._topic = stop, topic
+        self.subscriptions = 0
+
+    async def topics(self) -> set[str]:
+        return {self._topic}
+
+    def subscribe(self, _: list[str]) -> None:
+        self.subscriptions += 1
+
+    def assignment(self) -> set[TopicPartition]:
+        return {TopicPartition(self._topic, 0)} if self.subscriptions > 1 else set()
+
+    async def getmany(self, **_: Any) -> dict[TopicPartition, list[Any]]:
+        assert self.assignment(), "aiokafka would wait without end"
+        self._stop.set()
+        return {}
+
+
+async def test_partitions_that_were_not_learned_are_asked_for_again(
+    service_environment: MakeEnvironment, engine: AsyncEngine
+) -> None:
+    stop = asyncio.Event()
+    where = _settings(service_environment(KAFKA_REPORTS_TOPIC="reports"))
+    consumer = _LearnsLate(stop, "reports")
+    await Reports(where, engine, stop, look_seconds=0.3)._follow(consumer)
+    assert consumer.subscriptions == 2
