@@ -26,13 +26,11 @@ from .patience import SERVERS, Patience, Stopped
 from .reading import Reader
 from .reports import OUTCOMES, Reports
 from .retry import Retries
-from .watch import Watch
+from .watch import STALLED_SECONDS, Watch
 from .write import Writer
 
 _PARTITIONS_SECONDS = 20.0
 _LIVE_SECONDS = 120.0
-# Another has our partitions by then, and waits for the locks of what we had begun.
-_IDLE_TRANSACTION_SECONDS = 60.0
 _log = structlog.get_logger()
 
 
@@ -49,7 +47,7 @@ async def run(
     engine = engine_of(
         settings,
         application="inference-store-ingester",
-        idle_transaction_seconds=_IDLE_TRANSACTION_SECONDS,
+        idle_transaction_seconds=STALLED_SECONDS,
     )
     blobs = Blobs(settings, threads=settings.ingester_fetch_threads)
     try:

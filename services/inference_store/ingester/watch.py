@@ -1,4 +1,5 @@
-"""Gauges that must move also while nothing comes through: lag, books, partitions ahead.
+"""Gauges that must move also while nothing comes through: lag, books, partitions ahead; and the
+end of sessions in which a frozen ingester holds locks.
 
 Lag is asked for on a clock, not when a batch is written: where the line is stuck it must rise.
 """
@@ -15,11 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.store import figures, metrics
 from inference_store.store.figures import age
+from inference_store.store.stalled_sessions import end_stalled_sessions
 
 from .batch import Assigned
 from .consumer import Topic
 
 _EVERY_SECONDS = 5.0
+# Another has our partitions by then, and waits for the locks of what we had begun.
+STALLED_SECONDS = 60.0
 _POSTGRES = (DBAPIError, PoolTimeout)
 _log = structlog.get_logger()
 
@@ -41,6 +45,7 @@ class Watch:
             # Apart: Kafka's figures must move on while Postgres stands, and the reverse.
             await self._try(self._look_at_kafka)
             await self._try(self._look_at_postgres)
+            await self._try(self._end_stalled)
             self._show_lag(self._topic.assigned)
             try:
                 await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
@@ -69,6 +74,13 @@ class Watch:
         metrics.PRODUCERS_OPEN.set(of_producers.open)
         metrics.PARTITIONS.set(of_spans.spans)
         metrics.PARTITIONS_AHEAD.set(of_spans.ahead_seconds)
+
+    async def _end_stalled(self) -> None:
+        async with self._engine.connect() as connection:
+            ended = await end_stalled_sessions(connection, seconds=STALLED_SECONDS)
+        if ended:
+            metrics.STALLED.inc(ended)
+            _log.warning("sessions of a frozen ingester ended", action="stalled", sessions=ended)
 
     def _show_lag(self, assigned: Iterable[Assigned]) -> None:
         waits = {str(one.partition): _oldest(one, self._ends) for one in assigned}

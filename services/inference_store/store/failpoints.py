@@ -18,6 +18,7 @@ FAILPOINTS = (
     "ingester.get.before",
     "ingester.get.after",
     "ingester.write.before",
+    "ingester.write.copy",
     "ingester.write.inferences",
     "ingester.write.children",
     "ingester.write.books",

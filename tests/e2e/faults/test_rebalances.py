@@ -93,7 +93,11 @@ async def test_an_ingester_that_was_fenced_comes_back(
             service.stop()
 
 
+# The rows of a batch, and the books of its partitions, are written and locked; or Postgres waits
+# for the rest of a COPY.
+@pytest.mark.parametrize("place", ["ingester.write.books:3", "ingester.write.copy:9"])
 async def test_an_ingester_that_is_frozen_amid_a_transaction_holds_nobody_up(
+    place: str,
     environment: dict[str, str],
     published: Published,
     engine: AsyncEngine,
@@ -103,8 +107,7 @@ async def test_an_ingester_that_is_frozen_amid_a_transaction_holds_nobody_up(
     first, second = two(environment, tmp_path)
     second.stop()
     first.stop()
-    # Its rows, and the books of its partitions, are written and locked.
-    first.restart(FAILPOINT="ingester.write.books:3:stop")
+    first.restart(FAILPOINT=f"{place}:stop")
     try:
         await asyncio.to_thread(first.wait_ready)
         await published.under_load(captures(range(70_000, 70_600)), pause=0.05)

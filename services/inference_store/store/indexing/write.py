@@ -4,7 +4,7 @@ Redelivery never touches an inference that is there: its metadata may have been 
 All of it in the caller's transaction.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -101,7 +101,13 @@ async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> No
 
 async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
     with traces.span(f"COPY {table}", SpanKind.CLIENT, _copying(table, len(rows))):
-        await driver.copy_records_to_table(table, columns=columns, records=rows)
+        await driver.copy_records_to_table(table, columns=columns, records=_begun(rows))
+
+
+def _begun(rows: Sequence[Row]) -> Iterator[Row]:
+    """Give the rows once Postgres waits for them."""
+    failpoint("ingester.write.copy")
+    yield from rows
 
 
 def _copying(table: str, rows: int) -> traces.Attributes:

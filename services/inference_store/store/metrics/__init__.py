@@ -50,6 +50,7 @@ from .ingester import (
     PRODUCERS_OPEN,
     REPORTS,
     STAGE_SECONDS,
+    STALLED,
     TROUBLE,
 )
 from .proxy import (
@@ -182,6 +183,7 @@ __all__ = [
     "SPOOL_LIMIT",
     "SPOOL_TROUBLE",
     "STAGE_SECONDS",
+    "STALLED",
     "STEP_SECONDS",
     "STREAMED",
     "STREAMS",

@@ -33,6 +33,10 @@ BATCH_EVENTS = histogram(
 )
 HALTED = gauge("ingester_halted", "1 while too many dead letters hold the ingester.")
 TROUBLE = counter("ingester_trouble_total", "Waits because a server was away.", "server")
+STALLED = counter(
+    "ingester_stalled_sessions_total",
+    "Postgres sessions of frozen ingesters that this one ended.",
+)
 FLAGGED = counter("ingester_flagged_total", "Inferences indexed with a flag.", "flag")
 ASSIGNED = gauge("ingester_partitions_assigned", "Kafka partitions assigned to this ingester.")
 PARKED_TRIES = counter(

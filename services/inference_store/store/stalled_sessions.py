@@ -1,0 +1,24 @@
+"""Sessions whose client stands still amid a statement, as a frozen process does in a COPY.
+
+To Postgres such a session is active: `idle_in_transaction_session_timeout` does not end it, nor
+does `statement_timeout`, which waits for the client's next message. Its locks hold others up.
+"""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+_END = text(
+    "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND usename = current_user"
+    " AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()"
+    " AND state = 'active' AND wait_event = 'ClientRead'"
+    " AND query_start < clock_timestamp() - make_interval(secs => :seconds)"
+)
+
+
+async def end_stalled_sessions(connection: AsyncConnection, *, seconds: float) -> int:
+    """End the sessions of our user and application that stand so long; return how many.
+
+    Whoever wakes up afterwards has lost its transaction, and repeats it.
+    """
+    return int(await connection.scalar(_END, {"seconds": seconds}) or 0)
