@@ -1,4 +1,4 @@
-"""Sessions whose client stands still amid a statement, as a frozen process does in a COPY.
+"""Sessions whose client stands still amid a COPY, as a frozen process does.
 
 To Postgres such a session is active: `idle_in_transaction_session_timeout` does not end it, nor
 does `statement_timeout`, which waits for the client's next message. Its locks hold others up.
@@ -11,7 +11,8 @@ _END = text(
     "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity"
     " WHERE datname = current_database() AND usename = current_user"
     " AND application_name = current_setting('application_name') AND pid <> pg_backend_pid()"
-    " AND state = 'active' AND wait_event = 'ClientRead'"
+    # a coordinator of Citus that waits for its workers says ClientRead as well
+    " AND state = 'active' AND wait_event = 'ClientRead' AND query LIKE 'COPY %'"
     " AND query_start < clock_timestamp() - make_interval(secs => :seconds)"
 )
 

@@ -113,10 +113,10 @@ async def fetch(
     if milliseconds < _LEAST_SECONDS * 1000:
         raise deadline.exceeded()
     limits = {
+        **await explain.planning_settings(connection),
         "statement_timeout": str(milliseconds),
         "max_parallel_workers_per_gather": str(workers),
         **(settings or {}),
-        **await explain.planning_settings(connection),
     }
     began = _unoccupied()
     undo = await _limit(connection, limits)

@@ -101,16 +101,19 @@ def recording(on: bool) -> Iterator[Recording | None]:
         _CURRENT.reset(token)
 
 
+# A worker plans its part of a statement by itself: what the coordinator is told reaches it too.
+_REACHING = {"citus.propagate_set_commands": "local"}
 # Citus refuses a statement that it would run partly in this process once another was planned on a
 # connection to this very node. So nothing of the transaction runs here; and all tasks are told.
-_APART = {"citus.enable_local_execution": "off", "citus.explain_all_tasks": "on"}
+_APART = {**_REACHING, "citus.enable_local_execution": "off", "citus.explain_all_tasks": "on"}
 
 
 async def planning_settings(connection: AsyncConnection) -> Mapping[str, str]:
-    """Settings of a transaction in which a statement is planned and then runs: none, if nothing is
-    explained or the tables are not distributed."""
-    apart = _CURRENT.get() is not None and await is_distributed_cached(connection)
-    return _APART if apart else {}
+    """Settings that Citus needs before all others, of a transaction in which a statement runs and
+    may be planned before: none, if the tables are not distributed."""
+    if not await is_distributed_cached(connection):
+        return {}
+    return _REACHING if _CURRENT.get() is None else _APART
 
 
 def say_form(form: str) -> None:
