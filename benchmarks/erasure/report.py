@@ -55,10 +55,14 @@ def _machines(found: Found) -> Iterator[str]:
         yield (
             f"{parts[0].upper()}{parts[1:]}: {machine['processor']}, {machine['cores']} cores,"
             f" {machine['memory GiB']} GiB, Python {machine['python']}; load before the run"
-            f" {machine['load before']}; medians of {sizes['rounds']} rounds of"
+            f" {machine['load before']}; {_rounds(sizes['rounds'])} of"
             f" {sizes['row_sample']:,} inferences without objects and of {sizes['sample']:,} with"
             f" three each; {f'settings {settings}' if settings else 'default settings'}{place}.\n"
         )
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"medians of {count} rounds"
 
 
 def _inferences(found: Found) -> Iterator[str]:
