@@ -6,7 +6,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
 
-from sqlalchemy import bindparam, func, null, select
+from sqlalchemy import Select, bindparam, func, null, select
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -19,7 +19,7 @@ from .tables import registration
 from .task_types import OutputMapping
 from .within_reach import match_registrations
 
-_MOST_REACHES: Final = 256
+MOST_REACHES: Final = 256
 """Of so many callers' rights the look-up of a model stays compiled."""
 GOES: Final = "removed"
 """By whom a model is registered that was removed, and goes with the last of what is left of it."""
@@ -161,16 +161,26 @@ async def get(
 
     Raises NotFound, also of a model that is not within reach.
     """
-    rows = await _by_id(within, lock).fetch(connection, {"wanted": model_id})
+    return registration_of(await find(connection, _by_id(within, lock), model_id))
+
+
+async def find(connection: AsyncConnection, selecting: Prepared, model_id: str) -> Any:
+    """The row of a SELECT that `selected` made. Raises NotFound."""
+    rows = await selecting.fetch(connection, {"wanted": model_id})
     if not rows:
         raise NotFound(f"There is no model {model_id!r}.")
-    return registration_of(rows[0])
+    return rows[0]
 
 
-@lru_cache(_MOST_REACHES)
-def _by_id(within: Reach, lock: bool) -> Prepared:
+def selected(within: Reach) -> Select[Any]:
+    """The registration of the model whose id is the parameter `wanted`, if it is within reach."""
     query = select(registration).where(registration.c.model_id == bindparam("wanted"))
-    query = query if within.is_everything else query.where(match_registrations(within))
+    return query if within.is_everything else query.where(match_registrations(within))
+
+
+@lru_cache(MOST_REACHES)
+def _by_id(within: Reach, lock: bool) -> Prepared:
+    query = selected(within)
     return Prepared(query.with_for_update() if lock else query)
 
 

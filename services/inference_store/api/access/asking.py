@@ -13,6 +13,7 @@ from inference_store.store.access import Action, Caller, Reach, Who
 from inference_store.store.access.caller import ANYONE
 from inference_store.store.audit import note
 from inference_store.store.errors import Forbidden, NotFound
+from inference_store.store.queries.extent import Extent, model_with_extent
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
 from inference_store.store.within_reach import models_of
@@ -92,6 +93,15 @@ class Access:
         found = await registrations.get(connection, model_id, lock=lock, within=self.sees)
         self.demand(self.needed.right, found)
         return found
+
+    async def model_to_ask(
+        self, connection: AsyncConnection, model_id: str
+    ) -> tuple[Registration, Extent]:
+        """The same, and where its inferences can be, for a question about them."""
+        self._asked = True
+        found, extent = await model_with_extent(connection, model_id, within=self.sees)
+        self.demand(self.needed.right, found)
+        return found, extent
 
     async def project(self, connection: AsyncConnection, project_id: str) -> None:
         """The project of the path. Raises NotFound where none of its models exists for the

@@ -69,9 +69,9 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     ] = "list",
 ) -> Answer:
     """The newest inference of that id, how many there are, and links to its blobs."""
-    registration = await access.model(connection, model_id)
+    registration, extent = await access.model_to_ask(connection, model_id)
     model, wanted = registration.model, _wanted(access, registration, include)
-    same = await lookup.by_id(connection, model, inference_id)
+    same = await lookup.by_id(connection, model, inference_id, known=extent.spans)
     inference = await _read(connection, model, inference_id, same, wanted)
     found = shown(model_id, inference, metadata_as=metadata_as) | {"count": len(same.uids)}
     if "urls" in wanted:
@@ -148,9 +148,9 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
         blobs: BlobStore,
         access: Asking,
     ) -> StreamingResponse:
-        registration = await access.model(connection, model_id)
+        registration, extent = await access.model_to_ask(connection, model_id)
         model = registration.model
-        same = await lookup.by_id(connection, model, inference_id)
+        same = await lookup.by_id(connection, model, inference_id, known=extent.spans)
         inference = await _read(connection, model, inference_id, same, ())
         read_as = action
         if blob == "response" and _is_input_too(inference):

@@ -27,8 +27,9 @@ async def get_retention(
 ) -> Answer:
     """Which rule of which policy decides about the newest inference of that id, when its parts
     go by it, which limits apply beside, and the oldest hold that keeps it."""
-    registration = await access.model(connection, model_id)
-    same = await lookup.by_id(connection, registration.model, inference_id)
+    registration, extent = await access.model_to_ask(connection, model_id)
+    known = extent.spans
+    same = await lookup.by_id(connection, registration.model, inference_id, known=known)
     kept = await explained.explain(connection, registration.model, same.newest)
     rule, hold = kept.decided_by, kept.held_by
     return Answer(

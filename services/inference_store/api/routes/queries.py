@@ -94,9 +94,9 @@ async def count_inferences(
     model_id: ModelId, body: Conditions, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """How many inferences satisfy every condition, exactly."""
-    model = (await access.model(connection, model_id)).model
+    registration, extent = await access.model_to_ask(connection, model_id)
     filter = await ask_filter(body.filter, body.filter_lang)
-    asked = await prepare(connection, model, body.question(filter.tree))
+    asked = await prepare(connection, registration.model, body.question(filter.tree), extent)
     with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_matches(connection, asked.query, deadline=deadline(body, to))
@@ -110,11 +110,11 @@ async def _ask(model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiS
 
     async def ask(connection: AsyncConnection, access: Access, body: InferenceQuery) -> ShownPage:
         body = unpinned(body)
-        registration = await access.model(connection, model_id)
+        registration, extent = await access.model_to_ask(connection, model_id)
         model = registration.model
         sort = await sort_of(connection, model, body)
         question = body.question(filter.tree, newest_first=sort.descending)
-        found = await prepare(connection, model, question)
+        found = await prepare(connection, model, question, extent)
         asked_of = fingerprint(model_id, body, filter.tree)
         asked = Asked(
             [registration], found.query, [found.query], sort, asked_of, found.warnings, filter

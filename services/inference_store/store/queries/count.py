@@ -12,8 +12,8 @@ from .conditions import OfKey
 from .lacking import JOINING, WORKERS, counts, lacking
 from .leading import Leading, chosen, settings_for, together
 from .looking import looked_at
-from .matching import Query
-from .scope import groups, pieces
+from .matching import Query, pieces_of
+from .scope import groups
 from .stored import numbers
 
 
@@ -21,7 +21,7 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     """The number of matches. Raises OutOfTime."""
     if query.nothing or query.scope.empty:
         return 0
-    parts = await pieces(connection, query.scope, newest_first=True)
+    parts = await pieces_of(connection, query, newest_first=True)
     known = await numbers(connection, [query], parts, deadline)
     matches = sum(known.values())
     for group in groups([part for part in parts if part not in known], query.group):

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -24,8 +23,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.errors import Invalid, NotFound
-from inference_store.store.events.uid import received_at_of
-from inference_store.store.partitions import spans
 from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing, inference, inference_alias
 
@@ -34,9 +31,11 @@ from .scope import (
     GROUP,
     HIGHEST,
     LOWEST,
+    Range,
     Scope,
     around,
-    pieces,
+    cut,
+    ranges,
     unbroken_groups,
 )
 
@@ -76,18 +75,21 @@ async def by_id(
     seconds: float = MOST_SECONDS,
     planned_once: int = MOST_PLANNED_ONCE,
     hidden: bool = False,
+    known: Sequence[Range] | None = None,
 ) -> Same:
     """The inferences of that id, up to `most`; `planned_once`: over so many partitions at most;
-    `hidden`: also what is being erased.
+    `hidden`: also what is being erased. `known`: the spans where it is looked, newest first.
 
     Raises NotFound, Invalid for a malformed uid, OutOfTime.
     """
     uid = uid_in(inference_id)
+    if known is None:
+        known = await ranges(connection, closed=hidden)
     if uid is not None:
-        found = await _by_uid(connection, model, uid, hidden=hidden)
+        found = await _by_uid(connection, model, uid, known, hidden=hidden)
     else:
         deadline = Deadline.after(seconds)
-        ways = most, deadline, planned_once, hidden
+        ways = known, most, deadline, planned_once, hidden
         found = await _by_name(connection, model, inference_id, *ways)
     if not found:
         raise NotFound(f"The model has no inference {inference_id!r}.")
@@ -105,16 +107,15 @@ def uid_in(inference_id: str) -> UUID | None:
 
 
 async def _by_uid(
-    connection: AsyncConnection, model: int, uid: UUID, *, hidden: bool = False
+    connection: AsyncConnection,
+    model: int,
+    uid: UUID,
+    known: Sequence[Range],
+    *,
+    hidden: bool = False,
 ) -> Sequence[UUID]:
-    """The uid itself if it is there; its time says where to look. `hidden`: also what is being
-    erased."""
-    try:
-        at = received_at_of(uid)
-        around = await spans(connection, lo=at, hi=at + timedelta(microseconds=1), closed=hidden)
-    except OverflowError:
-        return []
-    if not around or at >= datetime(9999, 1, 1, tzinfo=UTC):
+    """The uid itself if it is there, in one of the spans. `hidden`: also what is being erased."""
+    if not any(lo <= uid < hi for lo, hi in known):
         return []
     rows = await _itself(hidden).fetch(connection, {"model": model, "wanted": uid})
     return [row["uid"] for row in rows]
@@ -132,13 +133,13 @@ async def _by_name(  # noqa: PLR0917
     connection: AsyncConnection,
     model: int,
     name: str,
+    known: Sequence[Range],
     most: int,
     deadline: Deadline,
     planned_once: int,
     hidden: bool,
 ) -> Sequence[UUID]:
-    everywhere = Scope(model, LOWEST, HIGHEST)
-    parts = await pieces(connection, everywhere, newest_first=True, closed=hidden)
+    parts = cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True)
     # Citus has no plan for any model: which one it is says where it lies.
     once = len(parts) <= planned_once and not await is_distributed_cached(connection)
     settings = _PLANNED_ONCE if once else _BY_INDEX
@@ -199,13 +200,13 @@ async def absent(
     """Those ids that no inference of the model has, in their order. One that is hidden, as another
     erasure takes it, has its id still. Raises Invalid, OutOfTime."""
     deadline = Deadline.after(seconds)
+    known = await ranges(connection, closed=True)
     left = dict.fromkeys(inference_ids)
     for each in inference_ids:
         uid = uid_in(each)
-        if uid is not None and await _by_uid(connection, model, uid, hidden=True):
+        if uid is not None and await _by_uid(connection, model, uid, known, hidden=True):
             left.pop(each, None)
-    everywhere = Scope(model, LOWEST, HIGHEST)
-    for part in await pieces(connection, everywhere, newest_first=True, closed=True):
+    for part in cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True):
         names = [each for each in left if not each.startswith(UID_PREFIX)]
         if not names:
             break

@@ -1,16 +1,17 @@
 """The SQL that finds inferences: as a page walks them, and as an index leads to them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, case, func, intersect, select
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.tables import inference
 
 from .conditions import Condition, leading, tests
-from .scope import GROUP, HIGHEST, LOWEST, Scope, unmarked
+from .scope import GROUP, HIGHEST, LOWEST, Range, Scope, cut, pieces, unmarked
 
 # A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
@@ -32,6 +33,8 @@ class Query:
     """Nothing can match: an unknown key, and the caller asked for an empty answer."""
     size: int = 0
     """How many comparisons the conditions are made of."""
+    spans: Sequence[Range] | None = field(default=None, compare=False)
+    """The open spans, the newest first, where they are known already."""
 
     @property
     def led(self) -> bool:
@@ -73,6 +76,16 @@ class Query:
     def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
         """The page's order."""
         return uid.desc() if self.newest_first else uid.asc()
+
+
+async def pieces_of(
+    connection: AsyncConnection, query: Query, *, newest_first: bool
+) -> list[Scope]:
+    """As `pieces`, of a query's scope."""
+    if query.spans is None or query.closed:
+        how = {"newest_first": newest_first, "closed": query.closed}
+        return await pieces(connection, query.scope, **how)
+    return cut(query.scope, query.spans, newest_first=newest_first)
 
 
 def walked(query: Query, scope: Scope) -> Select[Any]:

@@ -23,9 +23,9 @@ from .building import Building
 from .lacking import lacking
 from .leading import FEW, Leading, chosen, settings_for
 from .looking import counted_next, led_next, lists_in
-from .matching import Query, ordered, walked
+from .matching import Query, ordered, pieces_of, walked
 from .progress import Progress
-from .scope import HIGHEST, LOWEST, Scope, around, growing, pieces, unbroken
+from .scope import HIGHEST, LOWEST, Scope, around, growing, unbroken
 
 WALK = 4_000
 _LONGEST_WALK = 64
@@ -67,9 +67,7 @@ async def find(
     found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on)
     if query.nothing or query.scope.empty:
         return found
-    parts = await pieces(
-        connection, query.scope, newest_first=query.newest_first, closed=query.closed
-    )
+    parts = await pieces_of(connection, query, newest_first=query.newest_first)
     try:
         rest = await _walk(connection, query, parts, found)
         await _follow(connection, query, rest, found)

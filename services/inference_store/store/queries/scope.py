@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, FromClause, and_, bindparam, select
@@ -22,6 +22,8 @@ from .operand import one
 # Planning costs grow with partitions, and 200 at once exhaust the lock table.
 GROUP = 8
 LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
+Range: TypeAlias = tuple[UUID, UUID]
+"""Uids, half-open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +65,18 @@ async def pieces(
 ) -> list[Scope]:
     """The scope cut into the partitions' spans, in the order they are searched; `closed`: those
     that are being dropped as well."""
+    return cut(scope, await ranges(connection, closed=closed), newest_first=newest_first)
+
+
+async def ranges(connection: AsyncConnection, *, closed: bool = False) -> list[Range]:
+    """The spans as ranges of uids, the newest first."""
     known = await spans(connection, closed=closed)
-    cut = [scope.clip(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
-    found = [piece for piece in cut if not piece.empty]
+    return [(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
+
+
+def cut(scope: Scope, known: Sequence[Range], *, newest_first: bool) -> list[Scope]:
+    """The scope cut into these ranges, which come the newest first."""
+    found = [piece for each in known if not (piece := scope.clip(*each)).empty]
     return found if newest_first else found[::-1]
 
 

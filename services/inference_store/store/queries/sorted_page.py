@@ -32,11 +32,11 @@ from .across import Unit, batches, find_across, units
 from .bounded import Deadline, OutOfTime, fetch
 from .explain import say_form
 from .hit import Hit
-from .matching import Query, led
+from .matching import Query, led, pieces_of
 from .operand import many
 from .order import Lacks, Order, beyond, in_order
 from .place import Place
-from .scope import Scope, groups, pieces, unmarked
+from .scope import Scope, groups, unmarked
 
 FEW = 4_000
 _UNITS = 64
@@ -96,7 +96,7 @@ async def find_sorted(
     """
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return []
-    parts = await pieces(connection, queries[0].scope, newest_first=True)
+    parts = await pieces_of(connection, queries[0], newest_first=True)
     hits: list[Hit] = []
     if after is None or after.value is not None:
         place = None if after is None else Hit(0, after.uid, after.value)
