@@ -1,34 +1,28 @@
 """Inferences in full, by uid: the row, and what of metadata and predictions is asked for."""
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import (
-    ColumnElement,
-    Select,
-    Table,
-    and_,
-    any_,
-    bindparam,
-    func,
-    literal,
-    or_,
-    select,
-    union_all,
-)
+from sqlalchemy import CTE, ColumnElement, Select, Table, and_, any_, bindparam, func, or_, select
 from sqlalchemy.dialects.postgresql import ARRAY, INTEGER, TEXT
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.metadata import Entry, decode_entries
 from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing, inference, inference_alias, label, prediction
 
 METADATA, PREDICTIONS = "metadata", "predictions"
+_PREDICTED: Final = (
+    label.c.name.label("label"),
+    *(c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}),
+)
+"""What is read of a prediction."""
+_PREDICTED_NAMES: Final = tuple(str(each.name) for each in _PREDICTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,51 +52,41 @@ async def read(
     """The inferences by these uids, in their order; one that is gone meanwhile is left out."""
     if not uids:
         return []
-    wanted = {"model": model, "uids": uids}
-    alone = len(uids) == 1
-    rows = await _rows(METADATA in include, alone).fetch(connection, wanted)
-    found = {row["uid"]: row for row in rows}
-    beside = _beside_one(rows) if alone else await _beside(connection, wanted)
-    predictions = await _predictions(connection, wanted) if PREDICTIONS in include else None
+    # Citus passes no rows inside of rows from node to node.
+    apart = PREDICTIONS in include and await is_distributed_cached(connection)
+    together = PREDICTIONS in include and not apart
+    statement = (_one if len(uids) == 1 else _many)(METADATA in include, together)
+    wanted = {"model": model, "uids": uids, "uid": uids[0]}
+    found = {row["uid"]: row for row in await statement.fetch(connection, wanted)}
+    predicted = await _predictions(connection, wanted) if apart else None
     return [
-        Inference(
-            row=found[uid],
-            top_label=found[uid]["top_label_name"],
-            aliases=tuple(beside.get((uid, "alias"), ())),
-            input_erased=(uid, "input") in beside or found[uid]["data_deleted_at"] is not None,
-            response_erased=(uid, "response") in beside
-            or found[uid]["response_deleted_at"] is not None,
-            metadata=_entries(found[uid], include),
-            predictions=None if predictions is None else tuple(predictions.get(uid, ())),
-        )
+        _inference(found[uid], include, None if predicted is None else predicted.get(uid, ()))
         for uid in uids
         if uid in found
     ]
+
+
+def _inference(row: Any, include: Collection[str], predicted: Sequence[Any] | None) -> Inference:
+    marks = row["marks"] or ()
+    if PREDICTIONS in include and predicted is None:
+        predicted = [
+            dict(zip(_PREDICTED_NAMES, each, strict=True)) for each in row[PREDICTIONS] or ()
+        ]
+    return Inference(
+        row=row,
+        top_label=row["top_label_name"],
+        aliases=tuple(row["aliases"] or ()),
+        input_erased="input" in marks or row["data_deleted_at"] is not None,
+        response_erased="response" in marks or row["response_deleted_at"] is not None,
+        metadata=_entries(row, include),
+        predictions=None if predicted is None else tuple(predicted),
+    )
 
 
 def _entries(row: Any, include: Collection[str]) -> tuple[Entry, ...] | None:
     if METADATA not in include:
         return None
     return () if row[METADATA] is None else decode_entries(row[METADATA])
-
-
-_Beside: TypeAlias = Mapping[tuple[UUID, str], Sequence[str]]
-"""What other tables say of each inference: its aliases, and which parts are being deleted."""
-
-
-def _beside_one(rows: Sequence[Any]) -> _Beside:
-    return {
-        (row["uid"], what): texts
-        for row in rows
-        for what, texts in (("alias", row["aliases"]), *((scope, ()) for scope in row["marks"]))
-    }
-
-
-async def _beside(connection: AsyncConnection, wanted: Mapping[str, Any]) -> _Beside:
-    found: defaultdict[tuple[UUID, str], list[str]] = defaultdict(list)
-    for uid, what, text in await _about().fetch(connection, wanted):
-        found[uid, what].append(text)
-    return found
 
 
 async def _predictions(
@@ -116,33 +100,50 @@ async def _predictions(
 
 
 @cache
-def _rows(with_metadata: bool, alone: bool) -> Prepared:
-    """`alone`: of one inference, with what `_about` has: for many that would be asked of each."""
-    columns = [c for c in inference.columns if c.name != METADATA or with_metadata]
+def _one(with_metadata: bool, with_predictions: bool) -> Prepared:
+    """The row of one inference, with what other tables say of it."""
     alias = inference_alias.c.alias
-    aliases = select(alias).where(_wanted(inference_alias)).order_by(alias)
-    marks = select(erasing.c.scope).where(*_of_parts())
-    beside = [_array(aliases, "aliases"), _array(marks, "marks")] if alone else []
-    return Prepared(
-        select(*columns, label.c.name.label("top_label_name"), *beside)
-        .outerjoin(label, label.c.label == inference.c.top_label)
-        .where(_wanted(inference))
-    )
+    beside = [
+        _array(select(alias).where(_is(inference_alias)).order_by(alias), "aliases"),
+        _array(select(erasing.c.scope).where(_is(erasing), _of_a_part()), "marks"),
+    ]
+    if with_predictions:
+        here = prediction.c
+        rows = _predicted(func.row(*_PREDICTED).label("one")).where(_is(prediction))
+        beside.append(_array(rows.order_by(here.rank, here.ordinal), PREDICTIONS))
+    return Prepared(_rows(with_metadata, *beside).where(_is(inference)))
 
 
 @cache
-def _about() -> Prepared:
-    alias, mark = inference_alias.c, erasing.c
-    aliases = select(alias.uid, literal("alias").label("what"), alias.alias.label("text"))
-    marks = select(mark.uid, mark.scope, literal(""))
-    found = union_all(aliases.where(_wanted(inference_alias)), marks.where(*_of_parts()))
-    return Prepared(found.order_by("text"))
+def _many(with_metadata: bool, with_predictions: bool) -> Prepared:
+    """The rows of several. What other tables say is read once, not once for each."""
+    alias, here = inference_alias.c, prediction.c
+    aliases = select(alias.uid, alias.alias.label("one")).where(_among(inference_alias))
+    marks = select(erasing.c.uid, erasing.c.scope.label("one")).where(_among(erasing), _of_a_part())
+    beside = {"aliases": aliases.order_by(alias.uid, alias.alias), "marks": marks}
+    if with_predictions:
+        rows = _predicted(here.uid, func.row(*_PREDICTED).label("one")).where(_among(prediction))
+        beside[PREDICTIONS] = rows.order_by(here.uid, here.rank, here.ordinal)
+    lists = {name: _by_uid(each, name) for name, each in beside.items()}
+    query = _rows(with_metadata, *(each.c.all.label(name) for name, each in lists.items()))
+    for each in lists.values():
+        query = query.outerjoin(each, each.c.uid == inference.c.uid)
+    return Prepared(query.where(_among(inference)))
 
 
-def _of_parts() -> tuple[ColumnElement[bool], ...]:
-    """The marks of inputs and responses that are being deleted."""
-    scope = erasing.c.scope
-    return _wanted(erasing), or_(scope == "input", scope == "response")
+def _rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any]:
+    columns = [c for c in inference.columns if c.name != METADATA or with_metadata]
+    top_label = label.c.name.label("top_label_name")
+    named = inference.outerjoin(label, label.c.label == inference.c.top_label)
+    return select(*columns, top_label, *beside).select_from(named)
+
+
+def _by_uid(rows: Select[Any], name: str) -> CTE:
+    """What a SELECT finds for each uid, in its order: an array each. Materialized, it is read once
+    however few inferences are expected."""
+    found = rows.subquery()
+    lists = select(found.c.uid, func.array_agg(found.c.one).label("all")).group_by(found.c.uid)
+    return lists.cte(name).prefix_with("MATERIALIZED")
 
 
 def _array(of: Select[Any], name: str) -> ColumnElement[Any]:
@@ -152,16 +153,32 @@ def _array(of: Select[Any], name: str) -> ColumnElement[Any]:
 
 @cache
 def _of_predictions() -> Prepared:
-    named = [c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}]
-    return Prepared(
-        select(prediction.c.uid, label.c.name.label("label"), *named)
-        .outerjoin(label, label.c.label == prediction.c.label)
-        .where(_wanted(prediction))
-        .order_by(prediction.c.uid, prediction.c.rank, prediction.c.ordinal)
-    )
+    here = prediction.c
+    rows = _predicted(here.uid, *_PREDICTED).where(_among(prediction))
+    return Prepared(rows.order_by(here.uid, here.rank, here.ordinal))
 
 
-def _wanted(table: Table) -> ColumnElement[bool]:
-    """Rows of the inferences that `model` and `uids`, the statement's parameters, name."""
+def _predicted(*columns: ColumnElement[Any]) -> Select[Any]:
+    named = prediction.outerjoin(label, label.c.label == prediction.c.label)
+    return select(*columns).select_from(named)
+
+
+def _of_a_part() -> ColumnElement[bool]:
+    """A mark is of an input or of a response that is being deleted."""
+    return or_(erasing.c.scope == "input", erasing.c.scope == "response")
+
+
+def _is(table: Table) -> ColumnElement[bool]:
+    """Rows of the inference that `model` and `uid`, the statement's parameters, name."""
+    return and_(_of_model(table), table.c.uid == bindparam("uid", type_=UUID_TYPE(as_uuid=True)))
+
+
+def _among(table: Table) -> ColumnElement[bool]:
+    """Rows of the inferences that `model` and `uids` name."""
     uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
-    return and_(table.c.model == bindparam("model", type_=INTEGER()), table.c.uid == any_(uids))
+    return and_(_of_model(table), table.c.uid == any_(uids))
+
+
+def _of_model(table: Table) -> ColumnElement[bool]:
+    model: ColumnElement[bool] = table.c.model == bindparam("model", type_=INTEGER())
+    return model
