@@ -33,7 +33,7 @@ def statements_of(engine: AsyncEngine) -> Iterator[list[Sent]]:
         if connection is not None:
             connection.driver_connection.remove_query_logger(log)
 
-    event.listen(engine.sync_engine, "checkout", taken)
+    event.listen(engine.sync_engine, "checkout", taken, insert=True)
     event.listen(engine.sync_engine, "checkin", returned)
     event.listen(engine.sync_engine, "before_cursor_execute", by_sqlalchemy)
     try:

@@ -66,6 +66,7 @@ LINES = (
     | {"iso_durations"},
     {"serving"},
     {"tables", "layout", "statement_spans", "database", "schema", "distribution", "prepared"}
+    | {"held_settings"}
     | {"distributing", "admin", "kafka", "producer_reports"},
     {"access", "model_numbers", "within_reach"},
     {"audit", "api_keys"},

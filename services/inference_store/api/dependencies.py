@@ -10,9 +10,11 @@ from typing import Annotated, TypeAlias
 from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.store import held_settings
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import Fault, Invalid
 from inference_store.store.ledger import Ledger, LedgerWatch
+from inference_store.store.queries.lookup import BY_ID
 from inference_store.store.settings import ApiSettings
 
 from .access import Access
@@ -22,6 +24,11 @@ from .turns import Turns
 
 async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
     async with _read_only(request, request.state.access) as connection:
+        yield connection
+
+
+async def _looking_up(request: Request) -> AsyncIterator[AsyncConnection]:
+    async with _read_only(request, request.state.access, BY_ID) as connection:
         yield connection
 
 
@@ -45,11 +52,13 @@ async def querying(
 
 
 @asynccontextmanager
-async def _read_only(request: Request, access: Access) -> AsyncIterator[AsyncConnection]:
+async def _read_only(
+    request: Request, access: Access, settings: held_settings.Settings = held_settings.NONE
+) -> AsyncIterator[AsyncConnection]:
     replica: Replica = request.app.state.replica
     if replica.may_lag:
         await access.settle(request.app.state.engine)
-    async with replica.connect() as connection:
+    async with replica.connect(settings) as connection:
         # Of statements that change nothing each is by itself: none waits for a transaction to
         # begin or to end, and between two nothing is locked.
         await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -104,6 +113,8 @@ async def _if_match(
 
 
 Reading: TypeAlias = Annotated[AsyncConnection, Depends(_reading, scope="function")]
+LookingUp: TypeAlias = Annotated[AsyncConnection, Depends(_looking_up, scope="function")]
+"""For one inference by its id: what is asked there is planned once."""
 Querying: TypeAlias = Annotated[AsyncConnection, Depends(_querying, scope="function")]
 """For what may run long: of these no more are open than may run at once."""
 Writing: TypeAlias = Annotated[AsyncConnection, Depends(_writing, scope="function")]

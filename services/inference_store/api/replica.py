@@ -10,6 +10,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.store.distribution import is_known_whole
+from inference_store.store.held_settings import NONE, Settings, taken_with
 from inference_store.store.metrics import REPLICA_AWAY
 
 # How long a replica that is away is not asked again: one question in that time finds out.
@@ -31,19 +33,21 @@ class Replica:
         return self._replica is not None
 
     @asynccontextmanager
-    async def connect(self) -> AsyncIterator[AsyncConnection]:
-        """A connection for one question. Raises what the first Postgres raises."""
-        connection = await self._opened()
+    async def connect(self, settings: Settings = NONE) -> AsyncIterator[AsyncConnection]:
+        """A connection for one question. Raises what the first Postgres raises.
+
+        `settings`: that it has, unless the tables are distributed, or may be."""
+        connection = await self._opened(settings)
         try:
             yield connection
         finally:
             await connection.close()
 
-    async def _opened(self) -> AsyncConnection:
+    async def _opened(self, settings: Settings) -> AsyncConnection:
         replica = self._available()
         if replica is not None:
             try:
-                connection = await replica.connect()
+                connection = await _taken(replica, settings)
             except (OSError, DBAPIError) as error:
                 self._left_alone_until = time.monotonic() + _LEFT_ALONE_SECONDS
                 _log.warning("the read replica is away", action="replica_away", error=str(error))
@@ -52,7 +56,7 @@ class Replica:
                 return connection
         if self._replica is not None:
             REPLICA_AWAY.inc()
-        return await self._first.connect()
+        return await _taken(self._first, settings)
 
     def _available(self) -> AsyncEngine | None:
         """The replica, unless it was away a moment ago."""
@@ -73,3 +77,8 @@ class Replica:
         except (DBAPIError, PoolTimeout, OSError) as exc:
             return f"away, so that POSTGRES_DSN answers the questions: {exc}"[:500]
         return None
+
+
+async def _taken(engine: AsyncEngine, settings: Settings) -> AsyncConnection:
+    with taken_with(settings if is_known_whole(engine.sync_engine) else NONE):
+        return await engine.connect()

@@ -23,6 +23,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from . import traces
+from .held_settings import hand_out
 from .settings import TLS_PARAMETERS, PostgresSettings, check_dsn, trusting
 from .statement_spans import trace_statements
 
@@ -125,6 +126,7 @@ def create_engine(
         connect_args={**arguments, "async_creator_fn": _connect},
     )
     event.listen(engine.sync_engine, "checkout", _refuse_closed)
+    event.listen(engine.sync_engine, "checkout", hand_out)
     event.listen(engine.sync_engine, "checkin", _end_transaction)
     if traces.is_on():
         trace_statements(engine)

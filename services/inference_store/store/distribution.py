@@ -168,6 +168,11 @@ async def is_distributed_cached(connection: AsyncConnection) -> bool:
     return _FINAL[engine]
 
 
+def is_known_whole(engine: Engine) -> bool:
+    """Whether it was asked once, and the tables of this engine are not distributed."""
+    return _FINAL.get(engine) is False
+
+
 async def require_extension(connection: AsyncConnection) -> None:
     """Raises CannotDistribute where Citus is not there, or not loaded."""
     available = text("SELECT default_version FROM pg_available_extensions WHERE name = 'citus'")

@@ -36,15 +36,22 @@ class Prepared:
         self.statement = statement
         self._found: _Compiled | None = None
 
-    async def fetch(self, connection: AsyncConnection, parameters: Mapping[str, Any]) -> list[Any]:
-        """The rows. Raises DBAPIError, as a statement of SQLAlchemy's does."""
+    async def fetch(
+        self,
+        connection: AsyncConnection,
+        parameters: Mapping[str, Any],
+        *,
+        seconds: float | None = None,
+    ) -> list[Any]:
+        """The rows. Raises DBAPIError, as a statement of SQLAlchemy's does; TimeoutError after so
+        many seconds, when Postgres is told to cancel it."""
         found = self._found or self._compile(connection.dialect)
         values = [
             value if encode is None or value is None else encode(value)
             for name, default, encode in found.parameters
             for value in (parameters.get(name, default),)
         ]
-        return await fetch_now(connection, found.sql, values)
+        return await fetch_now(connection, found.sql, values, seconds=seconds)
 
     def _compile(self, dialect: Dialect) -> _Compiled:
         compiled: Any = cast(ClauseElement, self.statement).compile(dialect=dialect)
@@ -56,18 +63,22 @@ class Prepared:
         return self._found
 
 
-async def fetch_now(connection: AsyncConnection, sql: str, values: Sequence[Any]) -> list[Any]:
+async def fetch_now(
+    connection: AsyncConnection, sql: str, values: Sequence[Any], *, seconds: float | None = None
+) -> list[Any]:
     """The rows of a statement that the driver sends, in the connection's transaction. Raises
-    DBAPIError."""
+    DBAPIError, or TimeoutError as `fetch` does."""
     driver = driver_now(connection)
     if not is_in_transaction(driver) and not is_autocommit(connection):
         await connection.execute(text("SELECT"))  # SQLAlchemy begins it with its first statement
     try:
         if not traces.is_on():
-            return list(await driver.fetch(sql, *values))
+            return list(await driver.fetch(sql, *values, timeout=seconds))
         with traced(connection.engine.url, sql):
-            return list(await driver.fetch(sql, *values))
+            return list(await driver.fetch(sql, *values, timeout=seconds))
     except (PostgresError, InterfaceError, OSError) as exc:
+        if isinstance(exc, TimeoutError) and seconds is not None:
+            raise
         raise driver_error(driver, sql, exc) from exc
 
 

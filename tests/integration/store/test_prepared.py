@@ -1,6 +1,7 @@
 """Statements that the driver sends itself belong to the connection's transaction all the same."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from sqlalchemy import bindparam, func, insert, select, text
@@ -11,8 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.store.database import cause_of, driver_now
 from inference_store.store.prepared import Prepared
 from inference_store.store.queries import bounded
-from inference_store.store.queries.bounded import Deadline
+from inference_store.store.queries.bounded import Deadline, OutOfTime
 from inference_store.store.tables import label
+from tests.integration.sent import statements_of
 
 _WORD = bindparam("word", type_=TEXT())
 _LENGTH = Prepared(select(func.char_length(_WORD).label("length"), _WORD.label("word")))
@@ -100,3 +102,40 @@ async def test_what_is_cancelled_at_any_moment_leaves_nothing_behind(engine: Asy
             await asyncio.wait([reading])
         async with engine.connect() as connection:
             assert (await connection.execute(state)).one() == untouched
+
+
+async def test_a_plain_statement_ends_in_time(engine: AsyncEngine) -> None:
+    running = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()"
+        " AND state = 'active' AND query LIKE 'SELECT pg_sleep%'"
+    )
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        how: dict[str, Any] = {"plain": True, "parameters": {"seconds": 30}}
+        with pytest.raises(OutOfTime):
+            await bounded.fetch(connection, _SLEEP, Deadline.after(0.1), **how)
+        assert await _LENGTH.fetch(connection, {"word": "a"}) == [(1, "a")]
+        assert await connection.scalar(running) == 0
+        # Postgres' own limit is another way to the same end
+        await connection.execute(text("SET statement_timeout = '50ms'"))
+        with pytest.raises(OutOfTime):
+            await bounded.fetch(connection, _SLEEP, Deadline.after(30), **how)
+
+
+async def test_a_plain_statement_within_a_transaction_is_limited_as_any(
+    engine: AsyncEngine,
+) -> None:
+    async with engine.connect() as connection:
+        how: dict[str, Any] = {"plain": True, "parameters": {"seconds": 30}}
+        with pytest.raises(OutOfTime):
+            await bounded.fetch(connection, _SLEEP, Deadline.after(0.1), **how)
+        assert await _LENGTH.fetch(connection, {"word": "a"}) == [(1, "a")]
+
+
+async def test_a_plain_statement_takes_one_round_trip(engine: AsyncEngine) -> None:
+    with statements_of(engine) as sent:
+        async with engine.connect() as connection:
+            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            how: dict[str, Any] = {"plain": True, "parameters": {"word": "a"}}
+            assert await bounded.fetch(connection, _LENGTH, Deadline.after(30), **how)
+    assert len(sent) == 1

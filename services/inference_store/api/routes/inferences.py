@@ -10,7 +10,7 @@ from starlette.responses import StreamingResponse
 
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
-from inference_store.api.dependencies import BlobStore, LedgerOf, Reading, Settings
+from inference_store.api.dependencies import BlobStore, LedgerOf, LookingUp, Settings
 from inference_store.api.negotiation import ANY, BYTES, JSON
 from inference_store.api.openapi import BINARY
 from inference_store.api.paths import InferenceId, ModelId
@@ -52,7 +52,7 @@ _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandb
 async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     model_id: ModelId,
     inference_id: InferenceId,
-    connection: Reading,
+    connection: LookingUp,
     blobs: BlobStore,
     to: Settings,
     access: Asking,
@@ -144,7 +144,7 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
         model_id: ModelId,
         inference_id: InferenceId,
         request: Request,
-        connection: Reading,
+        connection: LookingUp,
         blobs: BlobStore,
         access: Asking,
     ) -> StreamingResponse:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.database import cause_of, driver_now, is_autocommit, is_in_transaction
-from inference_store.store.prepared import driver_error
+from inference_store.store.prepared import Prepared, driver_error
 
 from . import explain
 from .building import Building, Built, NotBegun, built
@@ -96,6 +96,7 @@ async def fetch(
     large: bool = False,
     share: float = 1.0,
     what: str = "",
+    plain: bool = False,
     workers: int = 0,
     settings: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
@@ -105,9 +106,12 @@ async def fetch(
 
     `large`: it is built and compiled beside the loop. `what` it does, for people, where the
     query is being explained.
+    `plain`: it needs no settings, and takes one round trip where no transaction is open.
     `settings` of Postgres hold for this statement alone; `parameters` are its own.
     Without parallel workers UNION ALL gives its parts in the order they are written.
     """
+    if plain and isinstance(building, Prepared) and _is_alone(connection):
+        return await _fetch_plain(connection, building, deadline, share, parameters or {})
     statement = await _built(connection, building, deadline.left_seconds * share, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < _LEAST_SECONDS * 1000:
@@ -133,6 +137,40 @@ async def fetch(
     # Nothing was written. What was set, the time left above all, binds nothing after it.
     await _undo(connection, undo)
     return rows
+
+
+def _is_alone(connection: AsyncConnection) -> bool:
+    """Whether a statement is a transaction by itself, and nobody asks for its plan."""
+    is_open = is_in_transaction(driver_now(connection))
+    return is_autocommit(connection) and not is_open and not explain.is_on()
+
+
+async def _fetch_plain(
+    connection: AsyncConnection,
+    statement: Prepared,
+    deadline: Deadline,
+    share: float,
+    parameters: Mapping[str, Any],
+) -> list[Any]:
+    """The rows of a statement that runs under the settings which the connection has. Raises
+    OutOfTime when this process says so, and has Postgres cancel it; or by the connection's own
+    statement_timeout, which holds as well."""
+    seconds = deadline.left_seconds * share
+    if seconds < _LEAST_SECONDS:
+        raise deadline.exceeded()
+    began = _unoccupied()
+    late: Exception
+    try:
+        return await statement.fetch(connection, parameters, seconds=seconds)
+    except TimeoutError as exc:
+        late = exc
+    except DBAPIError as exc:
+        if not _cut_off(exc):
+            raise
+        late = exc
+    finally:
+        deadline.work.seconds += _unoccupied() - began
+    raise deadline.exceeded() from late
 
 
 def _unoccupied() -> float:

@@ -116,6 +116,11 @@ async def planning_settings(connection: AsyncConnection) -> Mapping[str, str]:
     return _REACHING if _CURRENT.get() is None else _APART
 
 
+def is_on() -> bool:
+    """Whether the query is being explained."""
+    return _CURRENT.get() is not None
+
+
 def say_form(form: str) -> None:
     """Say which form was chosen, where the query is being explained."""
     current = _CURRENT.get()

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import (
@@ -23,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.distribution import is_distributed_cached
 from inference_store.store.errors import Invalid, NotFound
+from inference_store.store.held_settings import NONE, Settings, hold, settings_of
 from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing, inference, inference_alias
 
@@ -52,6 +54,9 @@ _GROUP = 2 * GROUP
 # Mostly an id is of few inferences: each is found by its index, whatever is estimated.
 _BY_INDEX = {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqscan": "off"}
 _PLANNED_ONCE = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
+BY_ID: Final[Settings] = MappingProxyType(_PLANNED_ONCE)
+"""What a connection is taken with to look ids up, if it is known to be of no Citus: all that is
+asked there is planned once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +147,19 @@ async def _by_name(  # noqa: PLR0917
     parts = cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True)
     # Citus has no plan for any model: which one it is says where it lies.
     once = len(parts) <= planned_once and not await is_distributed_cached(connection)
+    if not once and settings_of(connection) == BY_ID:
+        await hold(connection, NONE)  # also for what follows
     settings = _PLANNED_ONCE if once else _BY_INDEX
     found: list[UUID] = []
     for group in unbroken_groups(parts, len(parts) if once else _GROUP):
         here = around(group)
-        # within a savepoint: the locks of a group are gone before the next one is looked at
+        # by itself, or within a savepoint: its locks are gone before the next group is looked at
         rows = await fetch(
             connection,
             _named(hidden),
             deadline,
             what="look up an id",
+            plain=once and settings_of(connection) == BY_ID,
             settings=settings,
             parameters={
                 **{"model": model, "lo": here.lo, "hi": here.hi},

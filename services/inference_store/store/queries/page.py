@@ -218,7 +218,8 @@ async def _read(  # noqa: PLR0917
     """Rows of a uid, and of the place of its piece."""
     building: Building = partial(_union, query, group, limit)
     parameters: dict[str, Any] | None = None
-    if len(group) == 1 and not query.conditions and not query.marks:
+    everything = len(group) == 1 and not query.conditions and not query.marks
+    if everything:
         scope = group[0].scope
         building = _everything(query.newest_first)
         parameters = {"of": scope.model, "lo": scope.lo, "hi": scope.hi, "most": limit}
@@ -229,6 +230,7 @@ async def _read(  # noqa: PLR0917
         large=query.large,
         share=share,
         what="let an index lead",
+        plain=everything,
         settings=settings_for(group),
         parameters=parameters,
     )

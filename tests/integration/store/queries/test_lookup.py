@@ -1,5 +1,7 @@
 """Look-ups by id over many partitions, by one plan of all and by plans of some."""
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -8,9 +10,12 @@ from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.store.errors import NotFound
+from inference_store.store.held_settings import NONE, settings_of, taken_with
 from inference_store.store.queries import lookup
 from inference_store.store.queries.bounded import OutOfTime
+from inference_store.store.queries.scope import ranges
 from inference_store.store.tables import erasing, inference, partition_span
+from tests.integration.sent import statements_of
 from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store
 from tests.servers.marks import kept_plans
@@ -136,3 +141,56 @@ async def test_it_comes_to_an_end(engine: AsyncEngine, planned_once: int) -> Non
                 await lookup.by_id(connection, model, "id-3", seconds=0.5, **how)
         # the transaction goes on
         assert (await lookup.by_id(connection, model, "id-3", **how)).uids
+
+
+@asynccontextmanager
+async def _looking_up(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """A connection as the routes of one inference have it."""
+    with taken_with(lookup.BY_ID):
+        connection = await engine.connect()
+    async with aclosing(connection):
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        yield connection
+
+
+@kept_plans
+async def test_a_look_up_takes_one_round_trip(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        known = await ranges(connection)
+        assert len((await lookup.by_id(connection, model, "id-3")).uids) == 6  # no Citus: it asked
+    with statements_of(engine) as sent:
+        async with _looking_up(engine) as connection:
+            for name in ("id-3", "id-3", "alias-17"):
+                assert (await lookup.by_id(connection, model, name, known=known)).uids
+            with pytest.raises(NotFound):
+                await lookup.by_id(connection, model, "nobody", known=known)
+            await connection.scalar(text("SELECT 1"))  # the driver tells of each a moment later
+    others = ("SET enable_", "SELECT 1")
+    assert len([each for each in sent if not each.text.startswith(others)]) == 4, sent
+    async with _looking_up(engine) as connection:
+        before = await _plans_of_look_ups(connection)
+        assert len((await lookup.by_id(connection, model, "id-3", known=known)).uids) == 6
+        generic, custom = await _plans_of_look_ups(connection)
+        assert (generic, custom) == (before[0] + 1, before[1])
+
+
+async def test_over_many_partitions_it_is_a_connection_like_others(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    async with _looking_up(engine) as connection:
+        assert settings_of(connection) == lookup.BY_ID
+        found = await lookup.by_id(connection, model, "id-3", planned_once=8)
+        assert found.uids == _uids(made, 53, 43, 33, 23, 13, 3)
+        assert settings_of(connection) == NONE
+        assert await connection.scalar(text("SHOW enable_seqscan")) == "on"
+
+
+async def test_in_one_round_trip_it_comes_to_an_end(engine: AsyncEngine) -> None:
+    model = await store(engine, *_made())
+    async with _looking_up(engine) as connection:
+        async with held(engine, inference, at(3 * _DAY)):
+            with pytest.raises(OutOfTime):
+                await lookup.by_id(connection, model, "id-3", seconds=0.5)
+        assert (await lookup.by_id(connection, model, "id-3")).uids
