@@ -1,7 +1,7 @@
 """A page of inferences, from the search to what is shown."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -24,7 +24,7 @@ from inference_store.store.queries.hit import Hit
 from inference_store.store.queries.matching import Query
 from inference_store.store.queries.order import AtRandom
 from inference_store.store.queries.pages import Page, cursor_after, find_page, to_narrow
-from inference_store.store.queries.read import read
+from inference_store.store.queries.read import Inference, read
 from inference_store.store.queries.sort import Sort, resolve
 from inference_store.store.registrations import Registration
 from inference_store.store.rights import Right
@@ -136,9 +136,11 @@ async def page_of(  # noqa: PLR0917
         for each in asked.models:
             access.demand(Right.READ_INPUTS, each)
     with explaining(body.explain) as explained:
-        page = await _found(connection, settings, body, asked)
+        # what is explained is only how they are found
+        include = None if body.explain else chosen.include
+        page = await _found(connection, settings, body, asked, include)
         told = await explained.shown(connection, access, asked.query)
-    found = await _items(connection, access, blobs, settings, chosen, asked.models, page.hits)
+    found = await _items(connection, access, blobs, settings, chosen, asked.models, page)
     if isinstance(asked.sort.order, ByDistance):
         for hit, item in found:
             item[DISTANCE] = hit.value
@@ -158,7 +160,11 @@ async def page_of(  # noqa: PLR0917
 
 
 async def _found(
-    connection: AsyncConnection, settings: ApiSettings, body: InferenceQuery, asked: Asked
+    connection: AsyncConnection,
+    settings: ApiSettings,
+    body: InferenceQuery,
+    asked: Asked,
+    include: Collection[str] | None,
 ) -> Page:
     until = deadline(body, settings)
     if body.timeout_seconds is None:
@@ -172,6 +178,7 @@ async def _found(
             cursor=body.cursor,
             limit=body.limit,
             deadline=until,
+            include=include,
         )
     if page.searched_back_to is not None and until.is_over:
         QUERY_TIMEOUTS.labels("page").inc()
@@ -185,15 +192,15 @@ async def _items(  # noqa: PLR0917
     settings: ApiSettings,
     chosen: Chosen,
     models: Sequence[Registration],
-    hits: Sequence[Hit],
+    page: Page,
 ) -> list[tuple[Hit, dict[str, Any]]]:
     """What is shown of the hits, in their order; one that is gone meanwhile is left out."""
     items: dict[tuple[int, UUID], dict[str, Any]] = {}
     for model in models:
-        uids = [hit.uid for hit in hits if hit.model == model.model]
+        uids = [hit.uid for hit in page.hits if hit.model == model.model]
         if not uids:
             continue
-        found = await read(connection, model.model, uids, include=chosen.include)
+        found = await _read(connection, model.model, uids, page, chosen.include)
         for each in found:
             item = shown(model.model_id, each, metadata_as=chosen.metadata_as)
             items[model.model, each.uid] = item
@@ -202,4 +209,18 @@ async def _items(  # noqa: PLR0917
             for each, its in zip(found, urls, strict=True):
                 items[model.model, each.uid]["urls"] = its
             access.note_read(Action.LINKS_MADE, model, [each.uid for each in found])
-    return [(hit, items[place]) for hit in hits if (place := (hit.model, hit.uid)) in items]
+    return [(hit, items[place]) for hit in page.hits if (place := (hit.model, hit.uid)) in items]
+
+
+async def _read(
+    connection: AsyncConnection,
+    model: int,
+    uids: Sequence[UUID],
+    page: Page,
+    include: Collection[str],
+) -> list[Inference]:
+    """Those of the page, in their order; the ones that were not read as they were found."""
+    left = [uid for uid in uids if uid not in page.read]
+    more = {each.uid: each for each in await read(connection, model, left, include=include)}
+    found = {**page.read, **more}
+    return [found[uid] for uid in uids if uid in found]

@@ -25,6 +25,7 @@ from .leading import FEW, Leading, chosen, settings_for
 from .looking import counted_next, led_next, lists_in
 from .matching import Query, ordered, pieces_of, walked
 from .progress import Progress
+from .read import Ahead
 from .scope import HIGHEST, LOWEST, Scope, around, growing, unbroken
 
 WALK = 4_000
@@ -44,6 +45,8 @@ class Found(Progress):
     """Up to how many the lists of the next partitions are counted."""
     led_by: int | None = None
     """The place of the list that was very short in the last ones: it is counted first."""
+    ahead: Ahead | None = None
+    """What is read of those that the first statement finds, if it needs no condition."""
 
     @property
     def missing(self) -> int:
@@ -59,12 +62,14 @@ async def find(
     deadline: Deadline,
     walk: int = WALK,
     goes_on: bool = False,
+    ahead: Ahead | None = None,
 ) -> Found:
     """Up to `limit` uids in the query's order; `walk`: inferences that are walked first.
 
-    `goes_on`: a page came before it. Raises OutOfTime only when not even the walk came to an end.
+    `goes_on`: a page came before it. `ahead`: takes what is read as it is found. Raises OutOfTime
+    only when not even the walk came to an end.
     """
-    found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on)
+    found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on, ahead=ahead)
     if query.nothing or query.scope.empty:
         return found
     parts = await pieces_of(connection, query, newest_first=query.newest_first)
@@ -191,7 +196,9 @@ async def _follow_group(
     rows: Sequence[Any] = ()
     wrong = False
     if pieces_left:
-        rows = await _read(connection, query, pieces_left, found.missing, deadline, share)
+        # only by the first, which may take all of the time
+        read = None if found.uids else found.ahead
+        rows = await _read(connection, query, pieces_left, found.missing, deadline, share, read)
         uids = [row[0] for row in rows]
         wrong = uids != sorted(uids, reverse=query.newest_first)
         if not wrong and len(rows) == found.missing:
@@ -214,6 +221,7 @@ async def _read(  # noqa: PLR0917
     limit: int,
     deadline: Deadline,
     share: float,
+    ahead: Ahead | None = None,
 ) -> Sequence[Any]:
     """Rows of a uid, and of the place of its piece."""
     building: Building = partial(_union, query, group, limit)
@@ -221,9 +229,12 @@ async def _read(  # noqa: PLR0917
     everything = len(group) == 1 and not query.conditions and not query.marks
     if everything:
         scope = group[0].scope
-        building = _everything(query.newest_first)
-        parameters = {"of": scope.model, "lo": scope.lo, "hi": scope.hi, "most": limit}
-    return await fetch(
+        newest_first = query.newest_first
+        building = (
+            ahead.statement(newest_first=newest_first) if ahead else _everything(newest_first)
+        )
+        parameters = {"model": scope.model, "lo": scope.lo, "hi": scope.hi, "most": limit}
+    rows = await fetch(
         connection,
         building,
         deadline,
@@ -234,6 +245,7 @@ async def _read(  # noqa: PLR0917
         settings=settings_for(group),
         parameters=parameters,
     )
+    return [(uid, 0) for uid in ahead.take(rows)] if everything and ahead else rows
 
 
 @cache
@@ -241,7 +253,7 @@ def _everything(newest_first: bool) -> Prepared:
     """As `_union`, of one piece and without conditions: the page that is asked most."""
     here = inference.c
     lo, hi = (bindparam(name, type_=here.uid.type) for name in ("lo", "hi"))
-    where = (here.model == bindparam("of", type_=here.model.type), here.uid >= lo, here.uid < hi)
+    where = (here.model == bindparam("model", type_=here.model.type), here.uid >= lo, here.uid < hi)
     uids = select(here.uid, literal_column("0").label("part")).where(*where)
     order = here.uid.desc() if newest_first else here.uid
     return Prepared(uids.order_by(order).limit(bindparam("most", type_=Integer())))

@@ -1,8 +1,10 @@
 """A page of a question, in any order, of one model or of several; and the cursor of the next."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
+from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,6 +19,7 @@ from .hit import Hit
 from .matching import Query
 from .place import Place
 from .progress import Progress
+from .read import Inference, make_ahead
 from .sort import Sort
 from .sorted_page import OnlyWithValue, find_sorted
 
@@ -27,6 +30,8 @@ class Page:
 
     hits: Sequence[Hit]
     next: str | None = None
+    read: Mapping[UUID, Inference] = field(default_factory=dict)
+    """Those that were read as they were found: all of one model."""
     searched_back_to: datetime | None = None
 
 
@@ -39,14 +44,18 @@ async def find_page(
     cursor: str | None,
     limit: int,
     deadline: Deadline,
+    include: Collection[str] | None = None,
 ) -> Page:
     """A page of one question, asked of each query's model. Raises OutOfTime, InvalidCursor.
+
+    `include`: what is shown beside them, if they may be read as they are found.
 
     `fingerprint`: of the question; a cursor of another one is refused. The deadline's soft end
     holds in order of time, where a page may say how far back it has searched.
     """
     if sort.order is None:
-        found = await _by_time(connection, queries, fingerprint, cursor, limit + 1, deadline)
+        ways = limit + 1, deadline, include
+        found = await _by_time(connection, queries, fingerprint, cursor, *ways)
     else:
         after = None
         if cursor is not None:
@@ -65,7 +74,8 @@ async def find_page(
         found = Page(hits)
     if len(found.hits) <= limit:
         return found
-    return Page(found.hits[:limit], cursor_after(sort, fingerprint, found.hits[limit - 1]))
+    following = cursor_after(sort, fingerprint, found.hits[limit - 1])
+    return replace(found, hits=found.hits[:limit], next=following)
 
 
 def to_narrow(sort: Sort) -> str:
@@ -92,6 +102,7 @@ async def _by_time(  # noqa: PLR0917
     cursor: str | None,
     limit: int,
     deadline: Deadline,
+    include: Collection[str] | None,
 ) -> Page:
     if cursor is not None:
         after = cursors.decode(fingerprint, cursor)
@@ -99,10 +110,12 @@ async def _by_time(  # noqa: PLR0917
     say_form("time: inferences in order of time")
     far: Progress
     goes_on = cursor is not None
+    read: Mapping[UUID, Inference] = {}
     if len(queries) == 1:
-        far = alone = await page.find(
-            connection, queries[0], limit=limit, deadline=deadline, goes_on=goes_on
-        )
+        reading = None if include is None else await make_ahead(connection, include, limit)
+        how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
+        far = alone = await page.find(connection, queries[0], **how, ahead=reading)
+        read = {} if reading is None else reading.found
         hits = [Hit(queries[0].scope.model, uid) for uid in alone.uids]
     else:
         far = found = await find_across(
@@ -111,5 +124,5 @@ async def _by_time(  # noqa: PLR0917
         hits = found.hits
     if far.out_of_time and far.searched is not None and len(hits) < limit:
         following = cursors.encode(fingerprint, far.searched)
-        return Page(hits, following, received_at_of(far.searched))
-    return Page(hits)
+        return Page(hits, following, read, received_at_of(far.searched))
+    return Page(hits, read=read)

@@ -1,7 +1,7 @@
 """Inferences in full, by uid: the row, and what of metadata and predictions is asked for."""
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 from uuid import UUID
@@ -17,6 +17,7 @@ from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing, inference, inference_alias, label, prediction
 
 METADATA, PREDICTIONS = "metadata", "predictions"
+_MOST_AHEAD = 200
 _PREDICTED: Final = (
     label.c.name.label("label"),
     *(c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}),
@@ -66,6 +67,32 @@ async def read(
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is read of inferences by the statement that finds them. `found`: by their uids."""
+
+    include: Collection[str]
+    found: dict[UUID, Inference] = field(default_factory=dict)
+
+    def statement(self, *, newest_first: bool) -> Prepared:
+        """The first inferences of a model in order of time: `most` of [lo, hi)."""
+        return _first(METADATA in self.include, PREDICTIONS in self.include, newest_first)
+
+    def take(self, rows: Sequence[Any]) -> list[UUID]:
+        """Keep what that statement found: the uids."""
+        self.found.update((row["uid"], _inference(row, self.include, None)) for row in rows)
+        return [row["uid"] for row in rows]
+
+
+async def make_ahead(
+    connection: AsyncConnection, include: Collection[str], wanted: int
+) -> Ahead | None:
+    """How so many are read as they are found; None: they are read afterwards."""
+    if wanted > _MOST_AHEAD or await is_distributed_cached(connection):
+        return None
+    return Ahead(include)
+
+
 def _inference(row: Any, include: Collection[str], predicted: Sequence[Any] | None) -> Inference:
     marks = row["marks"] or ()
     if PREDICTIONS in include and predicted is None:
@@ -102,16 +129,37 @@ async def _predictions(
 @cache
 def _one(with_metadata: bool, with_predictions: bool) -> Prepared:
     """The row of one inference, with what other tables say of it."""
-    alias = inference_alias.c.alias
+    beside = _each(_is, with_predictions)
+    return Prepared(_rows(with_metadata, *beside).where(_is(inference)))
+
+
+@cache
+def _first(with_metadata: bool, with_predictions: bool, newest_first: bool) -> Prepared:
+    """The first rows of a range of uids. What other tables say is looked up for each: few are
+    wanted, and which is not known when the statement is planned."""
+    uid = inference.c.uid
+
+    def same(table: Table) -> ColumnElement[bool]:
+        return and_(_within(table), table.c.uid == uid)
+
+    query = _rows(with_metadata, *_each(same, with_predictions)).where(_within(inference))
+    ordered = query.order_by(uid.desc() if newest_first else uid)
+    return Prepared(ordered.limit(bindparam("most", type_=INTEGER())))
+
+
+def _each(
+    where: Callable[[Table], ColumnElement[bool]], with_predictions: bool
+) -> list[ColumnElement[Any]]:
+    """What other tables say of one inference, a column each."""
+    alias, here = inference_alias.c.alias, prediction.c
     beside = [
-        _array(select(alias).where(_is(inference_alias)).order_by(alias), "aliases"),
-        _array(select(erasing.c.scope).where(_is(erasing), _of_a_part()), "marks"),
+        _array(select(alias).where(where(inference_alias)).order_by(alias), "aliases"),
+        _array(select(erasing.c.scope).where(where(erasing), _of_a_part()), "marks"),
     ]
     if with_predictions:
-        here = prediction.c
-        rows = _predicted(func.row(*_PREDICTED).label("one")).where(_is(prediction))
+        rows = _predicted(func.row(*_PREDICTED).label("one")).where(where(prediction))
         beside.append(_array(rows.order_by(here.rank, here.ordinal), PREDICTIONS))
-    return Prepared(_rows(with_metadata, *beside).where(_is(inference)))
+    return beside
 
 
 @cache
@@ -133,9 +181,9 @@ def _many(with_metadata: bool, with_predictions: bool) -> Prepared:
 
 def _rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any]:
     columns = [c for c in inference.columns if c.name != METADATA or with_metadata]
-    top_label = label.c.name.label("top_label_name")
-    named = inference.outerjoin(label, label.c.label == inference.c.top_label)
-    return select(*columns, top_label, *beside).select_from(named)
+    name = select(label.c.name).where(label.c.label == inference.c.top_label).correlate(inference)
+    top_label = name.scalar_subquery().label("top_label_name")
+    return select(*columns, top_label, *beside).select_from(inference)
 
 
 def _by_uid(rows: Select[Any], name: str) -> CTE:
@@ -148,7 +196,8 @@ def _by_uid(rows: Select[Any], name: str) -> CTE:
 
 def _array(of: Select[Any], name: str) -> ColumnElement[Any]:
     """What a SELECT of texts finds, as one column."""
-    return func.array(of.scalar_subquery(), type_=ARRAY(TEXT())).label(name)
+    found = of.correlate(inference).scalar_subquery()
+    return func.array(found, type_=ARRAY(TEXT())).label(name)
 
 
 @cache
@@ -177,6 +226,12 @@ def _among(table: Table) -> ColumnElement[bool]:
     """Rows of the inferences that `model` and `uids` name."""
     uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
     return and_(_of_model(table), table.c.uid == any_(uids))
+
+
+def _within(table: Table) -> ColumnElement[bool]:
+    """Rows of the inferences that `model`, `lo` and `hi` name: a half-open range of uids."""
+    lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
+    return and_(_of_model(table), table.c.uid >= lo, table.c.uid < hi)
 
 
 def _of_model(table: Table) -> ColumnElement[bool]:
