@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.access import Action
@@ -31,6 +32,7 @@ from inference_store.store.rights import Right
 from inference_store.store.settings import ApiSettings
 
 from .access import Access
+from .answer import encoded
 from .asking import in_time
 from .chosen import DISTANCE, Chosen
 from .explaining import explaining
@@ -48,8 +50,8 @@ _AS_A_TREE = {"filter", "filter_lang"}
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """Inferences for JSON. `cursors`: of each, what goes on after it, made when it is taken;
-    `told`: what its relative times are, and what explains it."""
+    """Inferences as `shown` makes them. `cursors`: of each, what goes on after it, made when it is
+    taken; `told`: what its relative times are, and what explains it."""
 
     items: Sequence[dict[str, Any]]
     cursors: Iterator[str]
@@ -61,7 +63,7 @@ class ShownPage:
     def body(self) -> dict[str, Any]:
         """As an answer has it."""
         return {
-            "items": self.items,
+            "items": orjson.Fragment(encoded(self.items, times_fit=True)),
             "warnings": self.warnings,
             "next": self.next,
             "searched_back_to": self.searched_back_to,

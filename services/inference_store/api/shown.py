@@ -1,7 +1,7 @@
 """Inferences as the api shows them."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
@@ -9,10 +9,11 @@ from typing import Any
 from inference_store.store.blobs import Blobs
 from inference_store.store.errors import BlobMissing
 from inference_store.store.events.storage_key import parse_stored
-from inference_store.store.metadata import Entry
+from inference_store.store.metadata import decode_entries, list_entries
 from inference_store.store.queries.read import Inference
 from inference_store.store.settings import ApiSettings
 
+from .answer import fit_times
 from .paths import escaped
 from .typed_metadata import MetadataAs, typed_metadata
 
@@ -50,6 +51,8 @@ _AS_THEY_ARE = (
     "revision",
 )
 _as_they_are = itemgetter(*_AS_THEY_ARE)
+_TIMES = tuple(name for name in _AS_THEY_ARE if name.endswith("_at"))
+_KEYS = {blob: f"{blob}_storage_key" for blob in BLOBS}
 _MICROSECOND = timedelta(microseconds=1)
 _LATENCIES = (
     ("pre_ms", "received_at", "forwarded_at"),
@@ -61,19 +64,22 @@ _LATENCIES = (
 def shown(
     model_id: str, inference: Inference, *, metadata_as: MetadataAs = "list"
 ) -> dict[str, Any]:
-    """An inference for JSON."""
+    """An inference for JSON, whose times have been through `fit_times`."""
     row = inference.row
     found: dict[str, Any] = {
-        "uid": inference.uid,
+        "uid": str(inference.uid),
         "model_id": model_id,
         "inference_id": row["inference_id"],
         "aliases": inference.aliases,
-        **dict(zip(_AS_THEY_ARE, _as_they_are(row), strict=True)),
-        **{name: _milliseconds(row[start], row[end]) for name, start, end in _LATENCIES},
-        "data_size_bytes": row["data_size"],
-        "top_label": inference.top_label,
-        **{f"{blob}_storage_key": storage_key(inference, blob) for blob in BLOBS},
     }
+    found.update(zip(_AS_THEY_ARE, _as_they_are(row), strict=True))
+    fit_times(found, _TIMES)
+    for name, start, end in _LATENCIES:
+        found[name] = _milliseconds(row[start], row[end])
+    found["data_size_bytes"] = row["data_size"]
+    found["top_label"] = inference.top_label
+    for blob, name in _KEYS.items():
+        found[name] = storage_key(inference, blob)
     if inference.metadata is not None:
         found["metadata"] = _metadata(inference.metadata, metadata_as)
     if inference.predictions is not None:
@@ -85,7 +91,7 @@ def storage_key(inference: Inference, blob: str) -> str | None:
     """Where a blob is; None for what there is not, or is no more."""
     if is_erased(inference, blob):
         return None
-    key: str | None = inference.row[f"{blob}_storage_key"]
+    key: str | None = inference.row[_KEYS[blob]]
     return key
 
 
@@ -139,15 +145,7 @@ def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
     return (end - start) / _MICROSECOND / 1000
 
 
-def _metadata(entries: Sequence[Entry], metadata_as: MetadataAs) -> Any:
-    return typed_metadata(entries) if metadata_as == "object" else [_entry(e) for e in entries]
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
-    return {
-        "key": entry.key,
-        "type": entry.type,
-        "value": entry.value,
-        "section": entry.section,
-        "flags": entry.flags,
-    }
+def _metadata(stored: bytes, metadata_as: MetadataAs) -> Any:
+    if metadata_as == "object":
+        return typed_metadata(decode_entries(stored))
+    return list_entries(stored)

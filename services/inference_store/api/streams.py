@@ -187,7 +187,7 @@ async def _lines(
 
 def _page_lines(page: ShownPage) -> list[bytes]:
     lines = [
-        _line(item | {"cursor": cursor})
+        encoded(item | {"cursor": cursor}, times_fit=True) + b"\n"
         for item, cursor in zip(page.items, page.cursors, strict=True)
     ]
     if page.searched_back_to is not None:

@@ -1,10 +1,12 @@
 """Answers show what came, whatever it was."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 
-from inference_store.api.answer import Answer, text
+import pytest
+
+from inference_store.api.answer import Answer, encoded, fit_times, text
 
 
 def test_times_numbers_and_odd_text() -> None:
@@ -19,3 +21,25 @@ def test_times_numbers_and_odd_text() -> None:
     assert b'"at":"2026-11-01T00:00:00.000000Z"' in body
     assert b'"number":1E+400' in body
     assert json.loads(body)["text"] == "\ud800\0"
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        datetime(2026, 11, 1, 12, 30, 15, 123456, tzinfo=UTC),
+        datetime(2026, 11, 1, 12, 30, 15, 120000, tzinfo=UTC),
+        datetime(2026, 11, 1, 12, 30, 15, 7, tzinfo=UTC),
+        datetime(2026, 11, 1, tzinfo=UTC),
+        datetime(2026, 11, 1, 0, 0, 0, 5, tzinfo=timezone(timedelta(hours=2))),
+        datetime(1, 1, 1, 0, 0, 0, 1, tzinfo=UTC),
+        datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
+        None,
+    ],
+)
+def test_times_that_the_encoder_writes_are_the_same(at: datetime | None) -> None:
+    found = {"at": at, "text": "\ud800"}
+    expected = encoded(found)
+    fit_times(found, ["at"])
+    assert encoded(found, times_fit=True) == expected
+    found["text"] = "plain"
+    assert encoded(found, times_fit=True) == encoded({"at": at, "text": "plain"})

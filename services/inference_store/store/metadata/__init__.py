@@ -12,7 +12,7 @@ from .metadata_types import (
 )
 from .reading import read_metadata
 from .reserved import COORDINATES, KEY_ALIASES
-from .stored_entries import decode_entries, encode_entries
+from .stored_entries import decode_entries, encode_entries, list_entries
 
 __all__ = [
     "COORDINATES",
@@ -31,6 +31,7 @@ __all__ = [
     "Section",
     "decode_entries",
     "encode_entries",
+    "list_entries",
     "read_metadata",
     "type_named",
 ]

@@ -36,6 +36,16 @@ def decode_entries(stored: bytes) -> tuple[Entry, ...]:
     )
 
 
+def list_entries(stored: bytes) -> list[dict[str, Any]]:
+    """The entries of a column for JSON, with all of their parts. Raises as `decode_entries`."""
+    rows: list[dict[str, Any]] = _rows(stored)
+    for row in rows:
+        flags = row.pop("flags", ())  # they come last
+        row.setdefault("section", "extended")
+        row["flags"] = flags
+    return rows
+
+
 def _rows(stored: bytes) -> Any:
     try:
         return orjson.loads(stored)  # there are no numbers that it could round

@@ -12,12 +12,13 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.store.distribution import is_distributed_cached
-from inference_store.store.metadata import Entry, decode_entries
+from inference_store.store.metadata import encode_entries
 from inference_store.store.prepared import Prepared
 from inference_store.store.tables import erasing, inference, inference_alias, label, prediction
 
 METADATA, PREDICTIONS = "metadata", "predictions"
 _MOST_AHEAD = 200
+_NO_ENTRIES: Final = encode_entries(())
 _PREDICTED: Final = (
     label.c.name.label("label"),
     *(c.label(c.key) for c in prediction.columns if c.key not in {"model", "uid", "label"}),
@@ -37,7 +38,8 @@ class Inference:
     """Its input is gone, or is being deleted."""
     response_erased: bool
     """Its response is gone, or is being deleted."""
-    metadata: tuple[Entry, ...] | None = None
+    metadata: bytes | None = None
+    """Its entries, as they are stored."""
     predictions: tuple[Mapping[str, Any], ...] | None = None
 
     @property
@@ -105,15 +107,9 @@ def _inference(row: Any, include: Collection[str], predicted: Sequence[Any] | No
         aliases=tuple(row["aliases"] or ()),
         input_erased="input" in marks or row["data_deleted_at"] is not None,
         response_erased="response" in marks or row["response_deleted_at"] is not None,
-        metadata=_entries(row, include),
+        metadata=(row[METADATA] or _NO_ENTRIES) if METADATA in include else None,
         predictions=None if predicted is None else tuple(predicted),
     )
-
-
-def _entries(row: Any, include: Collection[str]) -> tuple[Entry, ...] | None:
-    if METADATA not in include:
-        return None
-    return () if row[METADATA] is None else decode_entries(row[METADATA])
 
 
 async def _predictions(
