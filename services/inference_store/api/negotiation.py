@@ -1,6 +1,7 @@
 """What a request's Accept and Accept-Encoding let us answer with (RFC 9110, section 12.5)."""
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 JSON: Final = "application/json"
@@ -10,6 +11,7 @@ BYTES: Final = "application/octet-stream"
 CODINGS: Final = ("zstd", "gzip")
 """The content codings that answers are compressed with; the first is preferred."""
 _SPELLINGS: Final = {"x-gzip": "gzip"}
+_MOST_REMEMBERED: Final = 64
 
 
 class _Rank(NamedTuple):
@@ -30,6 +32,7 @@ def choose_type(accept: str, offered: Sequence[str]) -> str | None:
     return max(acceptable, key=lambda pair: pair[0])[1] if acceptable else None
 
 
+@lru_cache(_MOST_REMEMBERED)  # clients send few different headers
 def choose_coding(accept_encoding: str) -> str | None:
     """The content coding to answer with; None: as it is."""
     asked = {_SPELLINGS.get(name, name): quality for name, quality in _ranges(accept_encoding)}
