@@ -12,7 +12,7 @@ RUN sed -nE '/^(grpcio-tools|setuptools)==/,/[^\\]$/p' requirements-demo.lock >b
         --no-compile --only-binary :all: --require-hashes -r requirements.lock -r build.lock
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY services services
-COPY migrations services/inference_store/migrations
+COPY migrations migrations
 # Bytecode is made here, and believed whatever its file's time: nothing writes at run time.
 RUN /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
         --no-compile --no-deps --no-build-isolation . && \
@@ -21,7 +21,7 @@ RUN /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --n
     python3 -m compileall -q --invalidation-mode unchecked-hash /opt/inference-store/lib
 
 FROM ${BASE}
-ARG VERSION=0.1.0
+ARG VERSION=unknown
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="Inference Store" \
       org.opencontainers.image.description="The open store for what models really did in production." \

@@ -17,7 +17,8 @@ DEMO_STAMP := .venv/.demo-$(call checksum,requirements-demo.lock)
 DEV_STAMP := .venv/.dev-$(call checksum,requirements-dev.lock)
 VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 TOOLS ?= docker podman buildah
-SBOM ?= dist/sbom.json
+DIST ?= dist
+SBOM ?= $(DIST)/sbom.json
 IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
@@ -28,7 +29,7 @@ export PYTHONDONTWRITEBYTECODE :=
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
-	bench-once bench-api bench-citus bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom chart chart-e2e \
+	bench-once bench-api bench-citus bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel chart-package version notes chart chart-e2e \
 	clean
 
 help: ## Print every target and what it does.
@@ -184,6 +185,25 @@ sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
 	@$(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --mc-type application \
 		--output-reproducible --of JSON -o $(SBOM) requirements.lock
 	@echo "$(SBOM): $$(grep -c '"purl"' $(SBOM)) parts"
+
+# Its files carry the time of the commit: built again, it is the same, byte for byte.
+wheel: $(DEV_STAMP) ## Build the wheel into dist, with the migrations and the compiled gRPC messages.
+	@rm -rf build
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(PIP:install=wheel) \
+		--no-deps --no-build-isolation --wheel-dir $(DIST) .
+	@echo $(DIST)/inference_store-$(VERSION)-py3-none-any.whl
+
+# HELM: the one that `make chart` builds, else the one on PATH.
+HELM ?= $(firstword $(wildcard $(HOME)/.cache/inference-store/cluster/helm) helm)
+chart-package: ## Package the chart into dist, with this version.
+	@$(HELM) package helm/inference-store --version $(VERSION) --app-version $(VERSION) --destination $(DIST)
+
+version: ## Print the version, which stands in pyproject.toml.
+	@echo $(VERSION)
+
+notes: ## Print the notes of this version's release, from the CHANGELOG.
+	@awk -v version='$(VERSION)' '/^## / { ours = $$2 == version; next } ours { print; n++ } \
+		END { if (!n) { print "CHANGELOG.md has no section " version > "/dev/stderr"; exit 1 } }' CHANGELOG.md
 
 chart: $(DEV_STAMP) ## Lint the chart and test what it renders (builds helm with Go, once).
 	@tests/chart/cluster/build.sh tools

@@ -1,5 +1,6 @@
-"""What building the package does beyond pyproject.toml: it compiles the gRPC messages."""
+"""Building the package, beyond pyproject.toml: compile the gRPC messages, add the migrations."""
 
+import shutil
 from pathlib import Path
 from typing import ClassVar
 
@@ -7,6 +8,7 @@ from setuptools import Command, setup
 from setuptools.command.build import build
 
 MESSAGES = Path("services/inference_store/grpc_messages")
+MIGRATIONS = Path("migrations")
 
 
 class CompileMessages(Command):
@@ -40,9 +42,53 @@ class CompileMessages(Command):
         return {}
 
 
+class AddMigrations(Command):
+    """Put the migrations into the built package; a source tree has them at its root."""
+
+    description = "add the migrations to the built package"
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+    editable_mode = False
+    build_lib: str | None = None
+
+    def initialize_options(self) -> None:
+        """There are no options."""
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build", ("build_lib", "build_lib"))
+
+    @property
+    def target(self) -> Path:
+        return Path(str(self.build_lib), "inference_store", MIGRATIONS.name)
+
+    def run(self) -> None:
+        if not self.editable_mode:
+            shutil.rmtree(self.target, ignore_errors=True)
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(MIGRATIONS, self.target, ignore=ignored)
+
+    def get_source_files(self) -> list[str]:
+        return sorted(str(path) for path in MIGRATIONS.rglob("*.py"))
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
 class Build(build):
-    # first: what it writes is copied with the package
-    sub_commands = [("compile_messages", None), *build.sub_commands]  # noqa: RUF012 -- as its parent
+    # The messages first: what that writes is copied with the package.
+    sub_commands = [  # noqa: RUF012 -- as its parent
+        ("compile_messages", None),
+        *build.sub_commands,
+        ("add_migrations", None),
+    ]
 
 
-setup(cmdclass={"build": Build, "compile_messages": CompileMessages})
+setup(
+    cmdclass={
+        "build": Build,
+        "compile_messages": CompileMessages,
+        "add_migrations": AddMigrations,
+    }
+)

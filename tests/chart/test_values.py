@@ -10,7 +10,7 @@ from helm import describe
 from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
 
 from .matrix import MATRIX, SERVERS, UPSTREAMS
-from .rendering import CHART, ROOT, Refused, Values, template
+from .rendering import CHART, Refused, Values, template
 
 _SETTINGS = json.loads((CHART / "values.schema.json").read_text())["properties"]["settings"]
 _DEV: Values = {"dev": {"enabled": True}}
@@ -151,11 +151,6 @@ def test_images_are_pinned_by_digest_and_none_is_bitnamis() -> None:
     for image in images:
         assert "bitnami" not in image
         assert re.fullmatch(r"[^:@]+:(?!latest@)[^:@]+@sha256:[0-9a-f]{64}", image)
-
-
-def test_the_chart_has_the_products_version() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert f'version = "{chart["appVersion"]}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_the_matrix_sets_every_group() -> None:
