@@ -28,7 +28,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+.PHONY: help venv demo lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
 	bench-once bench-api bench-citus bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -67,6 +67,14 @@ format: $(DEV_STAMP) ## Format the code and mend what can be mended.
 
 types: $(DEV_STAMP) ## Check the types of all Python here.
 	@$(STEP) $@ $(BIN)/mypy
+
+# A script that only a workflow runs is checked here: nothing else here runs it.
+ACTIONLINT := github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+workflows: $(DEV_STAMP) ## Lint the workflows of .github with actionlint, which needs Go, and zizmor.
+	@$(STEP) $@ sh -c 'CGO_ENABLED=0 go run $(ACTIONLINT) && $(BIN)/zizmor --quiet --offline --persona pedantic .github'
+
+hooks: $(DEV_STAMP) ## Have git check style, format and types before each commit.
+	@$(BIN)/pre-commit install
 
 # WORKERS of pytest share one set of servers; a test that has a server of its own stays on one worker.
 # A worker that crashes ends the run: with another in its place xdist may wait for ever.
@@ -196,6 +204,7 @@ wheel: $(DEV_STAMP) ## Build the wheel into dist, with the migrations and the co
 # HELM: the one that `make chart` builds, else the one on PATH.
 HELM ?= $(firstword $(wildcard $(HOME)/.cache/inference-store/cluster/helm) helm)
 chart-package: ## Package the chart into dist, with this version.
+	@mkdir -p $(DIST)
 	@$(HELM) package helm/inference-store --version $(VERSION) --app-version $(VERSION) --destination $(DIST)
 
 version: ## Print the version, which stands in pyproject.toml.
