@@ -14,8 +14,9 @@ GITHUB = ROOT / ".github"
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS: Final = set(re.findall(r"^([a-z0-9-]+):.*## ", MAKEFILE, re.MULTILINE))
 WORKFLOWS: Final = sorted((GITHUB / "workflows").glob("*.yml"))
+CONTRIBUTING: Final = (ROOT / "CONTRIBUTING.md").read_text()
 # In code of Markdown, or in a step: `make a b VARIABLE=1`, with options of make before.
-_MAKE = re.compile(r"(?:^|[`\s(])make((?: --?[a-z]+)*(?: [a-zA-Z0-9_./$\"{}=-]+)+)", re.MULTILINE)
+_MAKE = re.compile(r"(?:^|[`(])make((?: --?[a-z]+)*(?: [a-zA-Z0-9_./$\"{}=-]+)+)", re.MULTILINE)
 
 
 def load_jobs(path: Path) -> dict[str, Any]:
@@ -42,6 +43,11 @@ def find_recipe(target: str) -> str:
     recipe = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE)
     assert recipe
     return recipe[1].replace("$(BIN)", ".venv/bin")
+
+
+def find_hooks() -> str:
+    """Return the text of the configuration of git's hooks."""
+    return (ROOT / ".pre-commit-config.yaml").read_text()
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
@@ -83,7 +89,7 @@ def test_acceptance_runs_on_the_base_of_the_image() -> None:
 
 
 def test_hooks_run_what_make_runs() -> None:
-    repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    repos = yaml.safe_load(find_hooks())["repos"]
     assert [repo["repo"] for repo in repos] == ["local"]
     recipes = "".join(find_recipe(target) for target in ("lint", "types", "workflows"))
     for hook in repos[0]["hooks"]:
@@ -99,3 +105,32 @@ def test_the_development_container_can_be_read_and_calls_targets() -> None:
 
 def test_the_change_template_names_targets_that_exist() -> None:
     assert find_targets((GITHUB / "pull_request_template.md").read_text()) <= TARGETS
+
+
+def test_contributing_names_targets_that_exist() -> None:
+    called = find_targets(CONTRIBUTING)
+    assert called >= {"venv", "hooks", "test", "lint", "types", "unit"}
+    assert called <= TARGETS
+
+
+def test_contributing_names_paths_that_exist() -> None:
+    paths = set(re.findall(r"`((?:\.?[\w-]+/)[\w./-]*|[\w.-]+\.(?:md|toml))`", CONTRIBUTING))
+    paths |= set(re.findall(r"\]\(([^)#]+)\)", CONTRIBUTING))
+    assert len(paths) > 10
+    assert not [path for path in sorted(paths) if not (ROOT / path).exists()]
+
+
+def test_contributing_runs_tests_that_exist() -> None:
+    commands = re.findall(r"^\.venv/bin/python -m pytest (.+)$", CONTRIBUTING, re.MULTILINE)
+    assert commands
+    for argument in (word for line in commands for word in line.split() if "/" in word):
+        path, _, name = argument.partition("::")
+        assert (ROOT / path).exists(), path
+        assert f"def {name}" in (ROOT / path).read_text() if name else True, argument
+
+
+def test_every_command_of_the_virtual_environment_is_locked() -> None:
+    """`.venv/bin/NAME` comes from a package of the lock, or is Python."""
+    names = set(re.findall(r"\.venv/bin/([\w-]+)", CONTRIBUTING + find_hooks())) - {"python"}
+    lock = (ROOT / "requirements-dev.lock").read_text()
+    assert not [name for name in names if not re.search(rf"^{name}==", lock, re.MULTILINE)]
