@@ -6,12 +6,14 @@ import asyncio
 import uvloop
 
 from inference_store.api.run import serve
+from inference_store.store.access.roles import read_roles
 from inference_store.store.blobs.identity import web_identity
-from inference_store.store.settings import ApiSettings, BlobSettings
+from inference_store.store.settings import ApiSettings, BlobSettings, Checks, RoleSettings
 
 from .start import started
 
 SETTINGS = ApiSettings
+CHECKS: Checks = {BlobSettings: web_identity, RoleSettings: read_roles}
 
 
 def add_arguments(_: argparse.ArgumentParser) -> None:
@@ -20,7 +22,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Serve until stopped."""
-    settings = started(ApiSettings, "api", {BlobSettings: web_identity})
+    settings = started(ApiSettings, "api", CHECKS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0

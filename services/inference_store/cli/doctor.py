@@ -10,6 +10,7 @@ from dataclasses import asdict
 from pydantic import ValidationError
 
 from inference_store.store import doctor
+from inference_store.store.access.roles import read_roles
 from inference_store.store.database import engine_of
 from inference_store.store.doctor import DoctorSettings, Report, Result, State, Subject
 from inference_store.store.logs import secrets_of, struck_out
@@ -42,8 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.CRITICAL, force=True)
     unknown = _names()
     try:
-        settings = DoctorSettings()
-    except ValidationError as wrong:
+        settings = _settings()
+    except WrongSetting as wrong:
         report, secrets = Report([*unknown, _unreadable(wrong)]), frozenset[str]()
     else:
         found = asyncio.run(_examined(settings, arguments.deadline))
@@ -62,9 +63,19 @@ def _names() -> list[Result]:
     return []
 
 
-def _unreadable(wrong: ValidationError) -> Result:
+def _settings() -> DoctorSettings:
+    """Return the settings. Raise WrongSetting, with a line for each that is wrong."""
+    try:
+        settings = DoctorSettings()
+    except ValidationError as wrong:
+        raise WrongSetting("\n".join(sentences(wrong))) from None
+    read_roles(settings)
+    return settings
+
+
+def _unreadable(wrong: WrongSetting) -> Result:
     remedy = "Mend it first: without settings nothing else can be looked at."
-    return Result("settings", [doctor.failed(each, remedy) for each in sentences(wrong)])
+    return Result("settings", [doctor.failed(each, remedy) for each in str(wrong).splitlines()])
 
 
 async def _examined(settings: DoctorSettings, deadline: float) -> Report:

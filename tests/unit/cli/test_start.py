@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from inference_store.cli.api import CHECKS as API_CHECKS
 from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
 from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
 from inference_store.cli.start import started
@@ -161,6 +162,17 @@ def test_checks_are_told_with_the_rest(tmp_path: Path, monkeypatch: pytest.Monke
     assert "INFERENCE_STORE_RETENTION_ADMIN_PORT: " in told
     assert "INFERENCE_STORE_CERTIFICATE_KEY: it has no private key" in told
     assert "INFERENCE_STORE_S3_WEB_IDENTITY_TOKEN_FILE" in told
+
+
+def test_unknown_roles_are_told_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"API_TOKEN": "hunter2", "OIDC_ROLES": '{"ops": [{"role": "hunter2"}]}'}
+    told = ending(ApiSettings, given, tmp_path, monkeypatch, API_CHECKS).splitlines()
+    assert [line.split(" it ")[0].split(" Input ")[0] for line in told] == [
+        "INFERENCE_STORE_API_TOKEN:",
+        "INFERENCE_STORE_OIDC_ROLES: ops.0.role:",
+    ]
 
 
 def test_what_the_proxy_stands_before_is_told_with_the_rest(

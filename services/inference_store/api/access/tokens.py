@@ -14,6 +14,7 @@ from typing import Any, Final
 import jwt
 
 from inference_store.store.access import Caller
+from inference_store.store.access.roles import read_roles
 from inference_store.store.errors import Unauthorized
 from inference_store.store.rights import Grant
 from inference_store.store.settings import AccessSettings
@@ -56,7 +57,7 @@ class Tokens:
         self._audience = settings.oidc_audience
         self._skew = settings.oidc_clock_skew_seconds
         self._claim = settings.oidc_roles_claim
-        self._roles = settings.oidc_roles
+        self._roles = read_roles(settings)
         self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
 
     def is_in_use(self, token: str) -> bool:

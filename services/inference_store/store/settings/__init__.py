@@ -3,7 +3,7 @@
 Durations are seconds and sizes are bytes, and the names say so.
 """
 
-from .access import AccessSettings, AuditSettings, is_loopback
+from .access import AccessSettings, AuditSettings, RoleSettings, is_loopback
 from .admin import AdminSettings
 from .api import ApiSettings
 from .blobs import BlobSettings
@@ -47,6 +47,7 @@ __all__ = [
     "ProxySettings",
     "ReconcileSettings",
     "RetentionSettings",
+    "RoleSettings",
     "UnknownSetting",
     "UpstreamSettings",
     "WrongSetting",

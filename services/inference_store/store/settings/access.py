@@ -9,8 +9,6 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from inference_store.store.rights import Grants
-
 from .group import Count, Group, Seconds
 
 _LEAST_TOKEN_BYTES: Final = 16
@@ -56,7 +54,16 @@ def _parsed(roles: Any) -> Any:
         ) from None
 
 
-class AccessSettings(Group):
+class RoleSettings(Group):
+    """What the roles of an OIDC issuer's tokens may do."""
+
+    oidc_roles_claim: str = "roles"
+    """Claim with the roles of a token's bearer; `realm_access.roles` is one inside another."""
+    oidc_roles: Annotated[dict[str, Any], NoDecode, BeforeValidator(_parsed)] = Field(default={})
+    """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
+
+
+class AccessSettings(RoleSettings):
     """Keys, tokens of an OIDC issuer, limits."""
 
     auth: Literal["on", "off"] = "on"
@@ -71,10 +78,6 @@ class AccessSettings(Group):
     """URL of the issuer's keys; unset: as its discovery says."""
     oidc_clock_skew_seconds: Annotated[float, Field(ge=0, le=600)] = 60.0
     """How far the issuer's clock and ours may differ."""
-    oidc_roles_claim: str = "roles"
-    """Claim with the roles of a token's bearer; `realm_access.roles` is one inside another."""
-    oidc_roles: Annotated[dict[str, Grants], NoDecode, BeforeValidator(_parsed)] = Field(default={})
-    """What each value of that claim may do, as JSON: `{"ops": [{"role": "owner"}]}`."""
     api_rate_limit_per_minute: Annotated[int, Field(ge=0)] = 6000
     """Most requests a minute of a key or subject; 0: no limit."""
     api_failed_tokens_per_minute: Annotated[int, Field(ge=0)] = 60

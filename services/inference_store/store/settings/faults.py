@@ -50,13 +50,15 @@ def refusal(group: type[BaseModel], faults: Sequence[InitErrorDetails]) -> Valid
     return ValidationError.from_exception_data(group.__name__, list(faults), hide_input=True)
 
 
-def sentences(refused: ValidationError) -> list[str]:
-    """What is wrong, a sentence a fault; each names its settings by their whole names."""
-    return [_sentence(each) for each in refused.errors(include_url=False, include_input=False)]
+def sentences(refused: ValidationError, *setting: str) -> list[str]:
+    """What is wrong, a sentence a fault; each names its settings by their whole names. `setting`:
+    the one whose value was refused, if no group of settings was."""
+    errors = refused.errors(include_url=False, include_input=False)
+    return [_sentence((*setting, *each["loc"]), each["msg"]) for each in errors]
 
 
-def _sentence(error: ErrorDetails) -> str:
-    place, text = error["loc"], error["msg"].removeprefix("Value error, ").rstrip(".")
+def _sentence(place: Sequence[str | int], message: str) -> str:
+    text = message.removeprefix("Value error, ").rstrip(".")
     if not place:
         return f"{text}."
     within = ".".join(map(str, place[1:]))

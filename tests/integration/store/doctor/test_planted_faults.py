@@ -242,6 +242,10 @@ def setting_wrong(patient: Patient) -> None:
     patient.set(INGESTER_BATCH_EVENTS="many")
 
 
+def role_unknown(patient: Patient) -> None:
+    patient.set(OIDC_ROLES='{"ops": [{"role": "king"}]}')
+
+
 @dataclass(frozen=True)
 class Fault:
     """What is planted, which check must find it, how bad it is, and what it must say."""
@@ -272,6 +276,7 @@ FAULTS = [
     Fault(settings_fight, "settings", "warning", "it could bring the inference back"),
     Fault(setting_unknown, "names of settings", "failed", "INFERENCE_STORE_INGESTER_BATCH_EVENTS"),
     Fault(setting_wrong, "settings", "failed", "INFERENCE_STORE_INGESTER_BATCH_EVENTS"),
+    Fault(role_unknown, "settings", "failed", "INFERENCE_STORE_OIDC_ROLES: ops.0.role: "),
 ]
 
 
