@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from inference_store.store.documented import field_docs
-from inference_store.store.settings import GROUPS, secrets_of
+from inference_store.inference.documented import field_docs
+from inference_store.platform.settings import GROUPS, secrets_of
 
 CHART = Path(__file__).parent / "inference-store"
 _MARK = "<!-- values -->\n"

@@ -6,7 +6,7 @@ Without one the SQL is only written (offline): the tests read it.
 from alembic import context
 from sqlalchemy import Connection
 
-from inference_store.store.tables import METADATA
+from inference_store.index.tables import METADATA
 
 
 def run_migrations() -> None:

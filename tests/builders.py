@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 
-from inference_store.store.events import Buckets, InferenceEvent, decode, encode
+from inference_store.inference.events import Buckets, InferenceEvent, decode, encode
 
 NOW = datetime(2026, 11, 1, 12, 0, 0, 123456, tzinfo=UTC)
 BUCKETS = Buckets("inference-store", frozenset({"elsewhere"}))

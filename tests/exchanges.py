@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
+from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.content_encoding import decoded
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Protocol, Reading
-from inference_store.store.json_text import UnreadableJson, read_exactly, write_json
 
 
 def png(width: int = 4, height: int = 3) -> bytes:

@@ -12,8 +12,8 @@ from aiokafka import AIOKafkaProducer
 from obstore import put, put_async
 from obstore.store import S3Store
 
-from inference_store.store.events import encode
-from inference_store.store.layout import Kind
+from inference_store.inference.events import encode
+from inference_store.inference.layout import Kind
 
 START = datetime.now(UTC).replace(microsecond=0) - timedelta(hours=1)
 

@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from inference_store.store.schema import MIGRATIONS, newest
+from inference_store.index.schema import MIGRATIONS, newest
 
 NEXT = f"{int(newest()) + 1:04}"
 _SCRIPT = '''"""A column here and there, and a table."""

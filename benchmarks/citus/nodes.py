@@ -17,8 +17,8 @@ from tests.servers.fixtures import migrate
 from tests.servers.postgres import Postgres, find_postgres
 
 from benchmarks.query.dataset import DATABASE, SETTINGS, KeptPostgres, cache, loaded
-from inference_store.store.distributing import distribute
-from inference_store.store.distribution import DISTRIBUTED, REFERENCE
+from inference_store.index.distributing import distribute
+from inference_store.index.distribution import DISTRIBUTED, REFERENCE
 
 SHARDS = 32
 _DONE = "seconds"

@@ -16,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.service_process import Service
 
 from benchmarks.ingest.measure import CpuClock
-from inference_store.store import registrations
-from inference_store.store.retention import policies, runs
-from inference_store.store.retention.erasures.erasure import FINAL
-from inference_store.store.retention.policies import RetentionPolicy
-from inference_store.store.retention.runs import Run
+from inference_store.erasure import policies, runs
+from inference_store.erasure.erasures.erasure import FINAL
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.erasure.runs import Run
+from inference_store.index import registrations
 
 _PATIENCE_SECONDS = 3600.0
 _LOOK_SECONDS = 0.2

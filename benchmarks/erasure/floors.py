@@ -16,9 +16,9 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.blobs.deletion import THREADS
-from inference_store.store.tables import PARTITIONED, inference
+from inference_store.index import registrations
+from inference_store.index.tables import PARTITIONED, inference
+from inference_store.objects.deletion import THREADS
 
 _BATCH = 1000
 _PAGE = 1000  # what one request of S3 takes

@@ -25,9 +25,9 @@ from benchmarks.ingest.measure import CpuClock
 from benchmarks.query.asking import Asker, asking
 from benchmarks.query.feeding import feeding
 from benchmarks.query.restoring import counted
-from inference_store.store import registrations
-from inference_store.store.database import create_engine
-from inference_store.store.tables import inference
+from inference_store.index import registrations
+from inference_store.index.database import create_engine
+from inference_store.index.tables import inference
 
 from .beside import Questions, p99
 from .dataset import BESIDE, DOOMED, dsn_of

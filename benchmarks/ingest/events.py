@@ -8,8 +8,8 @@ from uuid import UUID
 
 import orjson
 
-from inference_store.store.events import encode
-from inference_store.store.layout import Kind, key_of
+from inference_store.inference.events import encode
+from inference_store.inference.layout import Kind, key_of
 
 # One partition: a day that lies behind us, so that nothing is in the future.
 DAY = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)

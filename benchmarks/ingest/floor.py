@@ -9,7 +9,7 @@ from uuid import UUID
 
 import asyncpg
 
-from inference_store.store.events import uid_floor
+from inference_store.inference.events import uid_floor
 
 from .events import made
 from .measure import CpuClock, Measured

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 from tests.service_process import Service
 
-from inference_store.store import books
-from inference_store.store.books import Outcome
-from inference_store.store.database import create_engine
+from inference_store.index import books
+from inference_store.index.books import Outcome
+from inference_store.index.database import create_engine
 
 
 @dataclass(frozen=True, slots=True)

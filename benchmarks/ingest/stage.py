@@ -13,14 +13,14 @@ from obstore.store import S3Store
 from sqlalchemy.ext.asyncio import AsyncEngine
 from tests.servers.minio import S3
 
-from inference_store.store import registrations
-from inference_store.store.database import create_engine
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.events import Buckets, decode
-from inference_store.store.indexing import Indexable, rows_of, write
-from inference_store.store.metadata import read_metadata
-from inference_store.store.partitions import analyse, make_missing
-from inference_store.store.task_types import read_predictions, task_type_of
+from inference_store.index import registrations
+from inference_store.index.database import create_engine
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.partitions import analyse, make_missing
+from inference_store.index.writing import Indexable, rows_of, write
+from inference_store.inference.events import Buckets, decode
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import read_predictions, task_type_of
 
 from .events import MODEL, Made
 

@@ -8,11 +8,11 @@ from statistics import median
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
-from inference_store.store.events import Buckets, decode
-from inference_store.store.indexing import Indexable, deltas, rows_of
-from inference_store.store.metadata import read_metadata
-from inference_store.store.registrations import Registration
-from inference_store.store.task_types import read_predictions, task_type_of
+from inference_store.index.registrations import Registration
+from inference_store.index.writing import Indexable, deltas, rows_of
+from inference_store.inference.events import Buckets, decode
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import read_predictions, task_type_of
 
 from .events import MODEL, made
 

@@ -20,7 +20,7 @@ import orjson
 
 from benchmarks.query.asking import PAGE, Asked
 from benchmarks.query.population import Chunk
-from inference_store.store.events import uid_floor
+from inference_store.inference.events import uid_floor
 
 from .documents import chunks, document, inferences
 from .questions import MODEL, Put

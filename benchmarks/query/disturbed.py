@@ -7,7 +7,7 @@ from random import Random
 from sqlalchemy import text
 from tests.servers.postgres import PostgresServer
 
-from inference_store.store.database import create_engine
+from inference_store.index.database import create_engine
 
 from . import matrix
 from .asking import Asker, asking

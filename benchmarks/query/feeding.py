@@ -22,11 +22,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from benchmarks.ingest.events import Made
 from benchmarks.ingest.stage import items_of
-from inference_store.store import key_registry
-from inference_store.store.database import create_engine
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.indexing import deltas, rows_of, write, write_deltas
-from inference_store.store.partitions import analyse, make_missing
+from inference_store.index import key_registry
+from inference_store.index.database import create_engine
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.partitions import analyse, make_missing
+from inference_store.index.writing import deltas, rows_of, write, write_deltas
 
 from .described import Described, described
 from .plan import TARGET

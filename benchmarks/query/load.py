@@ -17,11 +17,11 @@ import numpy as np
 from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import key_registry, registrations
-from inference_store.store.database import create_engine
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.partitions import create, lock_catalogue, spans
-from inference_store.store.tables import partition_span, registration
+from inference_store.index import key_registry, registrations
+from inference_store.index.database import create_engine
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.partitions import create, lock_catalogue, spans
+from inference_store.index.tables import partition_span, registration
 
 from . import binary
 from .plan import Filled, plan

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from inference_store.store.partitions import Span
+from inference_store.index.partitions import Span
 
 from .population import DAYS, END, START, Chunk
 

@@ -5,10 +5,10 @@ from datetime import timedelta
 from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.counting import count_ended
-from inference_store.store.database import create_engine
-from inference_store.store.partitions import drop, spans
-from inference_store.store.tables import erasing
+from inference_store.index.database import create_engine
+from inference_store.index.partitions import drop, spans
+from inference_store.index.tables import erasing
+from inference_store.query.counting import count_ended
 
 from .plan import plan
 

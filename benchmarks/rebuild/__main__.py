@@ -22,12 +22,12 @@ from benchmarks.ingest import stage
 from benchmarks.ingest.__main__ import POSTGRES
 from benchmarks.ingest.events import Made, made
 from benchmarks.ingest.measure import ingest
+from inference_store.index.database import create_engine
 from inference_store.ingester.rebuild import Rebuild
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
-from inference_store.store.reconciling import reconciliations
-from inference_store.store.reconciling.places import places_of
-from inference_store.store.settings import IngesterSettings
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile.places import places_of
+from inference_store.platform.settings import IngesterSettings
 
 _BAR = 0.5
 

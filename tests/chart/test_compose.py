@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from inference_store.cli.main import COMMANDS
+from inference_store.platform.settings import PREFIX, names
 from inference_store.proxy.configuration import configuration_of
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.store.settings import PREFIX, names
 
 from .rendering import CHART, ROOT
 

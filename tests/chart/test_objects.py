@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from inference_store.store.settings import PREFIX, names
+from inference_store.platform.settings import PREFIX, names
 
 from .matrix import MATRIX, SERVERS
 from .rendering import (

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from inference_store.platform.settings import PREFIX
 from inference_store.proxy.configuration import Configuration, WrongConfiguration, configuration_of
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.store.settings import PREFIX
 
 from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import Object, Values, of_kind, pods, template

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from helm import describe
 
-from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
+from inference_store.platform.settings import GROUPS, PREFIX, names, secrets_of
 
 from .matrix import MATRIX, SERVERS, UPSTREAMS
 from .rendering import CHART, Refused, Values, template

@@ -21,8 +21,8 @@ from minio.retention import Retention
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.metrics import METRICS, SERVICES, Entry
-from inference_store.store.producer_reports import ProducerReport, encode
+from inference_store.inference.producer_reports import ProducerReport, encode
+from inference_store.platform.metrics import METRICS, SERVICES, Entry
 from tests.e2e.capture.detector import detector
 from tests.integration.proxy.rest_server import upstream
 from tests.polling import until
@@ -64,7 +64,7 @@ def has(*labels: str) -> Callable[[Samples], bool]:
 MOVES: dict[str, Callable[[Samples], bool]] = {
     "build_info": above_zero,
     "connections": has("admin"),
-    # They must be zero: tests/integration/serving has thousands of connections that say nothing.
+    # They must be zero: tests/integration/platform/serving has thousands of silent connections.
     "connections_refused_total": lambda found: found != {},
     "connections_late_total": lambda found: found != {},
     "proxy_call_seconds": has("v2", "unrecognised", "one", "ok", "failed"),
@@ -107,12 +107,12 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "ingester_retried_total": has("stored"),
     "ingester_reports_total": has("kept", "broken"),
     "books_producers": has("running"),
-    # It must be zero: tests/integration/store/test_producer_books.py has one that is open.
+    # It must be zero: tests/integration/index/books/test_producer_books.py has one that is open.
     "books_open_producers": lambda found: found != {},
     "books_events": has("stored", "duplicate", "dead"),
-    # It must be zero: tests/integration/store/test_figures.py breaks the books by hand.
+    # It must be zero: tests/integration/operations/test_figures.py breaks the books by hand.
     "books_open_partitions": lambda found: found != {},
-    # Zero but on an older backup: tests/integration/ledger/test_services.py restores one.
+    # Zero but on an older backup: tests/integration/erasure/ledger/test_services.py restores one.
     "ledger_apart": lambda found: found != {},
     "dead_letters_open": above_zero,
     "parked_events": above_zero,
@@ -156,7 +156,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "retention_certificate_trouble_total": lambda found: found != {},
     "retention_uncertified_total": lambda found: found != {},
     "retention_reconciliations_total": has("done"),
-    # What is found may be nothing: tests/integration/reconciling compares what is apart.
+    # What is found may be nothing: tests/integration/operations/reconcile compares what is apart.
     "retention_reconciliation_found": lambda found: found != {},
     "retention_last_reconciliation_timestamp_seconds": above_zero,
     "retention_marked": above_zero,

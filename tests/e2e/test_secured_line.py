@@ -13,8 +13,8 @@ from obstore.store import S3Store
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import create_engine
-from inference_store.store.settings import PostgresSettings
+from inference_store.index.database import create_engine
+from inference_store.platform.settings import PostgresSettings
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.certificates import Authority

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import inference
+from inference_store.index.tables import inference
 from tests.collector import Collector
 from tests.polling import until
 from tests.producer import Producer, capture

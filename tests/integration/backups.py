@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import create_engine
+from inference_store.index.database import create_engine
 from tests.servers.fixtures import unique
 from tests.servers.postgres import Postgres, find_postgres
 

@@ -6,9 +6,9 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Begun, Erasure, marking
-from inference_store.store.retention.policies import Scope
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Begun, Erasure, marking
+from inference_store.erasure.policies import Scope
 
 
 async def request(

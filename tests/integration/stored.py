@@ -9,14 +9,14 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import partitions, registrations
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.events import InferenceEvent, StorageKey
-from inference_store.store.events.event import NO_EXTRAS, Extras
-from inference_store.store.events.uid import uid_of
-from inference_store.store.indexing import Indexable, deltas, rows_of, write, write_deltas
-from inference_store.store.metadata import Metadata, read_metadata
-from inference_store.store.task_types import Prediction, Predictions
+from inference_store.index import partitions, registrations
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.writing import Indexable, deltas, rows_of, write, write_deltas
+from inference_store.inference.events import InferenceEvent, StorageKey
+from inference_store.inference.events.event import NO_EXTRAS, Extras
+from inference_store.inference.events.uid import uid_of
+from inference_store.inference.metadata import Metadata, read_metadata
+from inference_store.inference.task_types import Prediction, Predictions
 
 START = datetime(2026, 11, 1, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.distribution import is_distributed
+from inference_store.index.distribution import is_distributed
 
 
 async def lock_waiters(engine: AsyncEngine) -> int:

@@ -81,8 +81,8 @@ def templated(dsn: str, workers: Sequence[str]) -> Iterator[Citus]:
 
 def spread(dsn: str) -> None:
     """Migrate a database of a Citus cluster and distribute its tables, into few shards."""
-    from inference_store.store.distributing import distribute  # noqa: PLC0415  (few tests need it)
-    from inference_store.store.migration import upgrade  # noqa: PLC0415
+    from inference_store.index.distributing import distribute  # noqa: PLC0415  (few tests need it)
+    from inference_store.index.migration import upgrade  # noqa: PLC0415
 
     # In a thread of its own: this one may have a loop already.
     with ThreadPoolExecutor(1) as thread:

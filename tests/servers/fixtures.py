@@ -23,7 +23,7 @@ from .running import running_kafka, running_postgres, running_s3
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from inference_store.store.settings import PostgresSettings
+    from inference_store.platform.settings import PostgresSettings
 
 
 def unique(prefix: str = "test") -> str:
@@ -96,7 +96,7 @@ def migrated_template(postgres_server: Postgres) -> Iterator[str]:
 
 def migrate(database: "str | PostgresSettings") -> None:
     """Bring a database to the newest schema."""
-    from inference_store.store.migration import upgrade  # noqa: PLC0415  (a test may not need it)
+    from inference_store.index.migration import upgrade  # noqa: PLC0415  (a test may not need it)
 
     # In a thread of its own: migrations may run a loop, and this thread may have one already.
     with ThreadPoolExecutor(1) as thread:
@@ -114,7 +114,7 @@ def database(postgres_server: Postgres, migrated_template: str) -> Iterator[str]
 @pytest.fixture
 async def engine(database: str) -> "AsyncIterator[AsyncEngine]":
     """The product's engine on a fresh migrated database."""
-    from inference_store.store.database import create_engine  # noqa: PLC0415
+    from inference_store.index.database import create_engine  # noqa: PLC0415
 
     made = create_engine(database)
     yield made

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from inference_store.ingester.run import run as run_ingester
+from inference_store.platform.metrics import METRICS, SHOWN
 from inference_store.retention.run import run as run_retention
-from inference_store.store.metrics import METRICS, SHOWN
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "inference-store"

@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
+from inference_store.access.audit import ACTIONS, Action
+from inference_store.access.rights import RIGHTS, ROLES, Right
+from inference_store.erasure.failures import FAILURES
+from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.ledger import KINDS
+from inference_store.index.books import STATES, Outcome
+from inference_store.inference import errors
+from inference_store.inference.documented import field_docs
+from inference_store.inference.errors import StoreError
+from inference_store.inference.events import DEAD_LETTER_REASONS
+from inference_store.inference.producer_reports import DROP_REASONS
+from inference_store.inference.task_types import TASK_TYPES
+from inference_store.operations.doctor import CHECKS
+from inference_store.platform.metrics import METRICS
+from inference_store.platform.settings import GROUPS, PREFIX, names, secrets_of
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.store import errors
-from inference_store.store.access.audit import ACTIONS, Action
-from inference_store.store.aggregates import AGGREGATES
-from inference_store.store.books import STATES, Outcome
-from inference_store.store.cql2 import OPERATIONS
-from inference_store.store.doctor import CHECKS
-from inference_store.store.documented import field_docs
-from inference_store.store.errors import StoreError
-from inference_store.store.events import DEAD_LETTER_REASONS
-from inference_store.store.ledger import KINDS
-from inference_store.store.metrics import METRICS
-from inference_store.store.operators import OPERATORS
-from inference_store.store.producer_reports import DROP_REASONS
-from inference_store.store.retention.failures import FAILURES
-from inference_store.store.retention.own_records import RECORDS
-from inference_store.store.rights import RIGHTS, ROLES, Right
-from inference_store.store.settings import GROUPS, PREFIX, names, secrets_of
-from inference_store.store.task_types import TASK_TYPES
+from inference_store.query.aggregates import AGGREGATES
+from inference_store.query.cql2 import OPERATIONS
+from inference_store.query.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 OPERATE = (ROOT / "docs" / "operate.md").read_text()

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import inference_store
-from inference_store.store.failpoints import FAILPOINTS
+from inference_store.platform.failpoints import FAILPOINTS
 from tests.e2e.faults import test_ingester_failpoints
 from tests.e2e.faults.deletion import test_kills as kills_beside_holds
 from tests.integration.api import test_edits_and_erasures
-from tests.integration.ledger import test_services
-from tests.integration.reconciling import test_orphans, test_rebuild
+from tests.integration.erasure.ledger import test_services
+from tests.integration.operations.reconcile import test_orphans, test_rebuild
 from tests.integration.retention import test_kills
 
 ROOT = Path(inference_store.__file__).parent
 LOOKED_AT = [
     *(path for path in sorted((ROOT / "retention").glob("*.py"))),
-    ROOT / "store" / "ledger" / "ledger.py",
+    ROOT / "erasure" / "ledger" / "ledger.py",
 ]
 # Calls that change what is outside of the process, by their last name.
 EFFECTS = {"begin", "delete_objects", "forget_requests", "put", "put_new", "put_leaves", "drop"}

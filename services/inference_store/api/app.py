@@ -11,10 +11,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.settings import ApiSettings
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index.dictionary import Dictionary
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 
 from . import problems
 from .access import Gate

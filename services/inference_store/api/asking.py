@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from inference_store.store import traces
-from inference_store.store.errors import QueryTimeout
-from inference_store.store.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
-from inference_store.store.queries.bounded import OutOfTime, Overloaded
-from inference_store.store.queries.matching import Query
+from inference_store.inference.errors import QueryTimeout
+from inference_store.platform import traces
+from inference_store.platform.metrics import QUERY_SECONDS, QUERY_TIMEOUTS
+from inference_store.query.bounded import OutOfTime, Overloaded
+from inference_store.query.matching import Query
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from inference_store.store.errors import ForeignRequest
-from inference_store.store.settings import is_loopback
+from inference_store.inference.errors import ForeignRequest
+from inference_store.platform.settings import is_loopback
 
 from .problems import problem
 

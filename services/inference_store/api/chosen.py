@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import key_registry
-from inference_store.store.errors import Fault, Invalid
-from inference_store.store.filters.distances import EXAMPLE
-from inference_store.store.key_registry import Models
-from inference_store.store.nearest import each_told, nearest, shortened
+from inference_store.index import key_registry
+from inference_store.index.key_registry import Models
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.nearest import each_told, nearest, shortened
+from inference_store.query.filters.distances import EXAMPLE
 
 from .schemas.chosen_fields import FIELDS, PARTS
 from .typed_metadata import MetadataAs

@@ -5,10 +5,10 @@ from typing import Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import registrations
-from inference_store.store.errors import Fault, Invalid
-from inference_store.store.plural import counted
-from inference_store.store.registrations import Registration
+from inference_store.index import registrations
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.plural import counted
 
 from .access import Access
 from .schemas.across import Models

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from inference_store.store.errors import Fault, InvalidCursor
+from inference_store.inference.errors import Fault, InvalidCursor
 
 from .answer import instant
 

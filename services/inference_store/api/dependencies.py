@@ -10,12 +10,12 @@ from typing import Annotated, TypeAlias
 from fastapi import Depends, Header, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import held_settings
-from inference_store.store.blobs import Blobs
-from inference_store.store.errors import Fault, Invalid
-from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.queries.lookup import BY_ID
-from inference_store.store.settings import ApiSettings
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index import held_settings
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+from inference_store.query.lookup import BY_ID
 
 from .access import Access
 from .replica import Replica

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.queries.explain import Recording, recording
-from inference_store.store.queries.matching import Query
-from inference_store.store.queries.scope import pieces
+from inference_store.query.explain import Recording, recording
+from inference_store.query.matching import Query
+from inference_store.query.scope import pieces
 
 from .access import Access
 

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Literal
 
-from inference_store.store.cql2 import Clock, parse, resolved_in
-from inference_store.store.cql2.tree import Node
-from inference_store.store.queries import cursor as cursors
+from inference_store.query import cursor as cursors
+from inference_store.query.cql2 import Clock, parse, resolved_in
+from inference_store.query.cql2.tree import Node
 
 from .answer import named
 from .reading import read_aside

@@ -8,11 +8,11 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.datastructures import State
 
-from inference_store.store.errors import InvalidCursor
-from inference_store.store.queries.bounded import Deadline
-from inference_store.store.retention.erasures import foretelling
-from inference_store.store.retention.erasures.foretold_asides import AskedOfModel
-from inference_store.store.retention.erasures.foretold_uids import Going, Listed, list_uids
+from inference_store.erasure.erasures import foretelling
+from inference_store.erasure.erasures.foretold_asides import AskedOfModel
+from inference_store.erasure.erasures.foretold_uids import Going, Listed, list_uids
+from inference_store.inference.errors import InvalidCursor
+from inference_store.query.bounded import Deadline
 
 from . import cursors
 from .schemas.erasures import ErasureRequest

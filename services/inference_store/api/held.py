@@ -6,11 +6,11 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import model_numbers
-from inference_store.store.holds import Hold
-from inference_store.store.holds.making import spelt
-from inference_store.store.holds.placing import Placed
-from inference_store.store.holds.stored import Change
+from inference_store.erasure.holds import Hold
+from inference_store.erasure.holds.making import spelt
+from inference_store.erasure.holds.placing import Placed
+from inference_store.erasure.holds.stored import Change
+from inference_store.index import model_numbers
 
 from .answer import named
 

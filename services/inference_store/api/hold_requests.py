@@ -8,10 +8,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import holds, model_numbers
-from inference_store.store.cql2 import Clock
-from inference_store.store.errors import Fault, Forbidden, Invalid, NotFound
-from inference_store.store.ledger import Body
+from inference_store.erasure import holds
+from inference_store.erasure.ledger import Body
+from inference_store.index import model_numbers
+from inference_store.inference.errors import Fault, Forbidden, Invalid, NotFound
+from inference_store.query.cql2 import Clock
 
 from .access import Access
 from .filters import read_filter

@@ -10,26 +10,26 @@ from uuid import UUID
 import orjson
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.access import Action
-from inference_store.store.blobs import Blobs
-from inference_store.store.cql2 import to_json
-from inference_store.store.cql2.tree import Node
-from inference_store.store.errors import Fault, Invalid
-from inference_store.store.key_registry import Models
-from inference_store.store.metrics import QUERY_TIMEOUTS
-from inference_store.store.queries import cursor as cursors
-from inference_store.store.queries import place
-from inference_store.store.queries.bounded import Deadline
-from inference_store.store.queries.by_distance import ByDistance
-from inference_store.store.queries.hit import Hit
-from inference_store.store.queries.matching import Query
-from inference_store.store.queries.order import AtRandom
-from inference_store.store.queries.pages import Page, cursor_after, find_page, to_narrow
-from inference_store.store.queries.read import Inference, read
-from inference_store.store.queries.sort import Sort, resolve
-from inference_store.store.registrations import Registration
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.access import Action
+from inference_store.access.rights import Right
+from inference_store.index.key_registry import Models
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.objects import Blobs
+from inference_store.platform.metrics import QUERY_TIMEOUTS
+from inference_store.platform.settings import ApiSettings
+from inference_store.query import cursor as cursors
+from inference_store.query import place
+from inference_store.query.bounded import Deadline
+from inference_store.query.by_distance import ByDistance
+from inference_store.query.cql2 import to_json
+from inference_store.query.cql2.tree import Node
+from inference_store.query.hit import Hit
+from inference_store.query.matching import Query
+from inference_store.query.order import AtRandom
+from inference_store.query.pages import Page, cursor_after, find_page, to_narrow
+from inference_store.query.read import Inference, read
+from inference_store.query.sort import Sort, resolve
 
 from .access import Access
 from .answer import encoded

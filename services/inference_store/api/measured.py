@@ -12,8 +12,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
-from inference_store.store import traces
-from inference_store.store.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
+from inference_store.platform import traces
+from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUESTS
 
 from .templates import Templates
 

@@ -9,8 +9,8 @@ from inference_store.api import cursors
 from inference_store.api.answer import named
 from inference_store.api.dependencies import Reading
 from inference_store.api.schemas.links import PageParameters
-from inference_store.store import registrations
-from inference_store.store.errors import InvalidCursor
+from inference_store.index import registrations
+from inference_store.inference.errors import InvalidCursor
 
 Item = TypeVar("Item", bound=Any)
 

@@ -6,16 +6,17 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api.schemas.registrations import RegistrationBody
-from inference_store.store import registrations
-from inference_store.store.access import Action
-from inference_store.store.errors import Fault, Invalid, NotFound, PreconditionFailed
-from inference_store.store.ledger import Body, Note
-from inference_store.store.registrations import Registration
-from inference_store.store.retention import policies, preview, previews
-from inference_store.store.retention.policies import Of
-from inference_store.store.retention.preview import WouldDelete
-from inference_store.store.rights import Right
+from inference_store.erasure import policies
+from inference_store.erasure.ledger import Body, Note
+from inference_store.erasure.policies import Of
+from inference_store.erasure.preview import preview, previews
+from inference_store.erasure.preview.preview import WouldDelete
+from inference_store.index import registrations
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import Fault, Invalid, NotFound, PreconditionFailed
 
 from .access import Access
 from .policy_changes import demand_sizes

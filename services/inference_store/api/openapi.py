@@ -6,7 +6,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from inference_store.store.settings import AccessSettings
+from inference_store.platform.settings import AccessSettings
 
 from .access.needs import EXTENSION, Over, needs_of
 from .negotiation import NDJSON

@@ -6,10 +6,10 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api.answer import Answer
-from inference_store.store.errors import NotFound
-from inference_store.store.registrations import Registration
-from inference_store.store.retention import policies
-from inference_store.store.retention.policies import Of, Standing, Version
+from inference_store.erasure import policies
+from inference_store.erasure.policies import Of, Standing, Version
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import NotFound
 
 from .access import Access
 

@@ -4,16 +4,17 @@ from typing import Any, Final
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access.rights import Right
 from inference_store.api.schemas.policies import PolicyBody
-from inference_store.store.cql2 import Clock
-from inference_store.store.cql2.tree import Node
-from inference_store.store.errors import Fault, Invalid, PreconditionFailed
-from inference_store.store.ledger import Body
-from inference_store.store.retention import policies, preview, previews
-from inference_store.store.retention.policies import Of, Resolved, RetentionPolicy
-from inference_store.store.retention.policies.rules import never_longer
-from inference_store.store.retention.preview import WouldDelete
-from inference_store.store.rights import Right
+from inference_store.erasure import policies
+from inference_store.erasure.ledger import Body
+from inference_store.erasure.policies import Of, Resolved, RetentionPolicy
+from inference_store.erasure.policies.rules import never_longer
+from inference_store.erasure.preview import preview, previews
+from inference_store.erasure.preview.preview import WouldDelete
+from inference_store.inference.errors import Fault, Invalid, PreconditionFailed
+from inference_store.query.cql2 import Clock
+from inference_store.query.cql2.tree import Node
 
 from .access import Access
 from .filters import read_filter

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from inference_store.store.retention.policies import DEFAULT, Level, Of
+from inference_store.erasure.policies import DEFAULT, Level, Of
 
 from .access import Over
 from .paths import ModelId, ProjectId

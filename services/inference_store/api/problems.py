@@ -14,19 +14,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from inference_store.store import errors
-from inference_store.store.database import is_trouble
-from inference_store.store.documented import Documented
-from inference_store.store.errors import (
-    BlobsAway,
-    Fault,
-    MethodNotAllowed,
-    NotJson,
-    StoreError,
-)
-from inference_store.store.metrics import REFUSED
-from inference_store.store.nearest import NotThere
-from inference_store.store.queries.bounded import OutOfTime, Overloaded
+from inference_store.index.database import is_trouble
+from inference_store.inference import errors
+from inference_store.inference.documented import Documented
+from inference_store.inference.errors import BlobsAway, Fault, MethodNotAllowed, NotJson, StoreError
+from inference_store.inference.nearest import NotThere
+from inference_store.platform.metrics import REFUSED
+from inference_store.query.bounded import OutOfTime, Overloaded
 
 from .answer import PROBLEM, ProblemAnswer
 

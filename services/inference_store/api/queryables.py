@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
-from inference_store.store.cql2 import to_text
-from inference_store.store.cql2.tree import Named
-from inference_store.store.key_registry import KeySeen, TypeSeen
-from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES, Property
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.query.cql2 import to_text
+from inference_store.query.cql2.tree import Named
+from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
 from .answer import text
 

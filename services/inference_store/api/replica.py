@@ -10,9 +10,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.distribution import is_known_whole
-from inference_store.store.held_settings import NONE, Settings, taken_with
-from inference_store.store.metrics import REPLICA_AWAY
+from inference_store.index.distribution import is_known_whole
+from inference_store.index.held_settings import NONE, Settings, taken_with
+from inference_store.platform.metrics import REPLICA_AWAY
 
 # How long a replica that is away is not asked again: one question in that time finds out.
 _LEFT_ALONE_SECONDS = 5.0

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from inference_store.store.errors import Fault, Invalid, NotAcceptable, TooLarge
+from inference_store.inference.errors import Fault, Invalid, NotAcceptable, TooLarge
 
 from .negotiation import ANY, JSON, choose_type
 from .reading import read_aside

@@ -18,17 +18,17 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from inference_store.store.admin import AdminApp, Check, Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway
-from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
-from inference_store.store.schema import require_schema, schema_of
-from inference_store.store.serving import Connections, Served, connections_of, limits_of, listen
-from inference_store.store.serving.heads import BoundedHeads
-from inference_store.store.serving.server import GuardedServer
-from inference_store.store.settings import ApiSettings
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema, schema_of
+from inference_store.inference.errors import BlobsAway
+from inference_store.objects import Blobs
+from inference_store.platform.admin import AdminApp, Check, Heartbeat
+from inference_store.platform.metrics import QUERY_TIMEOUTS, STREAMS, from_zero
+from inference_store.platform.serving import Connections, Served, connections_of, limits_of, listen
+from inference_store.platform.serving.heads import BoundedHeads
+from inference_store.platform.serving.server import GuardedServer
+from inference_store.platform.settings import ApiSettings
 
 from .app import create_app
 from .replica import Replica

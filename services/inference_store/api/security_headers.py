@@ -5,7 +5,7 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from inference_store.store.errors import HeadersTooLarge
+from inference_store.inference.errors import HeadersTooLarge
 
 from .answer import HEADERS
 from .problems import problem

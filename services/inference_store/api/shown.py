@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.errors import BlobMissing
-from inference_store.store.events.storage_key import parse_stored
-from inference_store.store.metadata import decode_entries, list_entries
-from inference_store.store.queries.read import Inference
-from inference_store.store.settings import ApiSettings
+from inference_store.inference.errors import BlobMissing
+from inference_store.inference.events.storage_key import parse_stored
+from inference_store.inference.metadata import decode_entries, list_entries
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+from inference_store.query.read import Inference
 
 from .answer import fit_times
 from .paths import escaped

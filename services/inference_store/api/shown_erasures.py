@@ -8,9 +8,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.api import moments
 from inference_store.api.answer import named
-from inference_store.store import registrations
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, obstacles
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure, obstacles
+from inference_store.index import registrations
 
 _NOTHING = "Nothing that is stored matched: nothing was erased."
 

@@ -17,10 +17,10 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
-from inference_store.store.errors import Fault, Invalid
-from inference_store.store.metrics import STREAMED, STREAMS
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.access.rights import Right
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.platform.metrics import STREAMED, STREAMS
+from inference_store.platform.settings import ApiSettings
 
 from .access import Access
 from .answer import Answer, encoded

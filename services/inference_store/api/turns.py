@@ -14,8 +14,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from inference_store.store.errors import TooManyQueries
-from inference_store.store.metrics import TURN_SECONDS, TURNS, TURNS_REFUSED, TURNS_WAITING
+from inference_store.inference.errors import TooManyQueries
+from inference_store.platform.metrics import TURN_SECONDS, TURNS, TURNS_REFUSED, TURNS_WAITING
 
 # Whoever sends more than this before the first is answered does not wait for answers at all.
 _MOST_WAITING_OF_ONE = 32

@@ -5,8 +5,8 @@ from typing import Any, Final, Literal, TypeAlias
 
 import orjson
 
-from inference_store.store.aggregates.exact import plain
-from inference_store.store.metadata import Entry, MetadataCaps, MetadataType, type_named
+from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
+from inference_store.query.aggregates.exact import plain
 
 from .answer import text
 

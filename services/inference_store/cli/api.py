@@ -5,10 +5,10 @@ import asyncio
 
 import uvloop
 
+from inference_store.access.roles import read_roles
 from inference_store.api.run import serve
-from inference_store.store.access.roles import read_roles
-from inference_store.store.blobs.identity import web_identity
-from inference_store.store.settings import ApiSettings, BlobSettings, Checks, RoleSettings
+from inference_store.objects.identity import web_identity
+from inference_store.platform.settings import ApiSettings, BlobSettings, Checks, RoleSettings
 
 from .start import started
 

@@ -9,18 +9,18 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import audit_chain
-from inference_store.store.audit_chain import Verdict
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.audit_checkpoints import Checking
-from inference_store.store.certificates.head import AUDIT_KEY, Head
-from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway, LedgerApart
-from inference_store.store.ledger.entries import Entries
-from inference_store.store.plural import counted
-from inference_store.store.schema import require_schema
-from inference_store.store.settings import BlobSettings, LogSettings, PostgresSettings
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.audit_checkpoints import Checking
+from inference_store.erasure.certificates.head import AUDIT_KEY, Head
+from inference_store.erasure.ledger.entries import Entries
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema
+from inference_store.inference.errors import BlobsAway, LedgerApart
+from inference_store.inference.plural import counted
+from inference_store.objects import Blobs
+from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
 from .start import started
 

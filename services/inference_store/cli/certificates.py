@@ -15,20 +15,20 @@ from uuid import UUID
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.blobs.inventory import inventory
-from inference_store.store.certificates import matching
-from inference_store.store.certificates.anew import CannotBeginAnew, begin_anew
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import new_key, signing_keys
-from inference_store.store.certificates.looking_again import LookingAgain
-from inference_store.store.certificates.proving import proofs
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway, NotFound
-from inference_store.store.plural import counted
-from inference_store.store.settings import (
+from inference_store.erasure.certificates import matching
+from inference_store.erasure.certificates.anew import CannotBeginAnew, begin_anew
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.head import Head
+from inference_store.erasure.certificates.keys import new_key, signing_keys
+from inference_store.erasure.certificates.looking_again import LookingAgain
+from inference_store.erasure.certificates.proving import proofs
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.index.database import engine_of
+from inference_store.inference.errors import BlobsAway, NotFound
+from inference_store.inference.plural import counted
+from inference_store.objects import Blobs
+from inference_store.objects.inventory import inventory
+from inference_store.platform.settings import (
     BlobSettings,
     CertificateSettings,
     LogSettings,

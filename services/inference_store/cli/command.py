@@ -5,9 +5,9 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from inference_store.store import traces
-from inference_store.store.errors import SchemaBehind
-from inference_store.store.settings import Group, WrongSetting
+from inference_store.inference.errors import SchemaBehind
+from inference_store.platform import traces
+from inference_store.platform.settings import Group, WrongSetting
 
 
 class _Parser(argparse.ArgumentParser):

@@ -4,9 +4,9 @@ import argparse
 import asyncio
 import sys
 
-from inference_store.store.distributing import distribute
-from inference_store.store.distribution import CannotDistribute
-from inference_store.store.settings import LogSettings, PostgresSettings
+from inference_store.index.distributing import distribute
+from inference_store.index.distribution import CannotDistribute
+from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .start import started
 

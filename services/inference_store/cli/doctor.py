@@ -9,12 +9,12 @@ from dataclasses import asdict
 
 from pydantic import ValidationError
 
-from inference_store.store import doctor
-from inference_store.store.access.roles import read_roles
-from inference_store.store.database import engine_of
-from inference_store.store.doctor import DoctorSettings, Report, Result, State, Subject
-from inference_store.store.logs import secrets_of, struck_out
-from inference_store.store.settings import WrongSetting, refuse_unknown, sentences
+from inference_store.access.roles import read_roles
+from inference_store.index.database import engine_of
+from inference_store.operations import doctor
+from inference_store.operations.doctor import DoctorSettings, Report, Result, State, Subject
+from inference_store.platform.logs import secrets_of, struck_out
+from inference_store.platform.settings import WrongSetting, refuse_unknown, sentences
 
 from .seconds import seconds
 

@@ -7,8 +7,8 @@ import gc
 import uvloop
 
 from inference_store.ingester.run import run as ingest
-from inference_store.store.blobs.identity import web_identity
-from inference_store.store.settings import BlobSettings, IngesterSettings
+from inference_store.objects.identity import web_identity
+from inference_store.platform.settings import BlobSettings, IngesterSettings
 
 from .start import started
 

@@ -11,16 +11,16 @@ from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import api_keys
-from inference_store.store.access import Action, Who
-from inference_store.store.access.keys import Key
-from inference_store.store.audit import note
-from inference_store.store.database import engine_of
-from inference_store.store.errors import StoreError
-from inference_store.store.plural import counted
-from inference_store.store.retention.durations import parse_duration
-from inference_store.store.rights import ROLES, Grant, Right
-from inference_store.store.settings import LogSettings, PostgresSettings
+from inference_store.access import Action, Who
+from inference_store.access.keys import Key
+from inference_store.access.rights import ROLES, Grant, Right
+from inference_store.erasure.policies.durations import parse_duration
+from inference_store.index import api_keys
+from inference_store.index.audit import note
+from inference_store.index.database import engine_of
+from inference_store.inference.errors import StoreError
+from inference_store.inference.plural import counted
+from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .start import started
 from .user import cli_user

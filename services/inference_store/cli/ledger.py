@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable
 
 from sqlalchemy.exc import DBAPIError
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway, LedgerApart
-from inference_store.store.ledger import Entry, Ledger
-from inference_store.store.plural import counted
-from inference_store.store.schema import require_schema
-from inference_store.store.settings import BlobSettings, LogSettings, PostgresSettings
+from inference_store.erasure.ledger import Entry, Ledger
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema
+from inference_store.inference.errors import BlobsAway, LedgerApart
+from inference_store.inference.plural import counted
+from inference_store.objects import Blobs
+from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
 from .start import started
 from .user import cli_user

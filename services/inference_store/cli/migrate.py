@@ -4,9 +4,9 @@ import argparse
 import asyncio
 import sys
 
-from inference_store.store.migration import MigrationBusy, upgrade
-from inference_store.store.schema import DatabaseAway, wait_for_schema
-from inference_store.store.settings import LogSettings, PostgresSettings
+from inference_store.index.migration import MigrationBusy, upgrade
+from inference_store.index.schema import DatabaseAway, wait_for_schema
+from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .seconds import seconds
 from .start import started

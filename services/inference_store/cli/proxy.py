@@ -5,8 +5,8 @@ import asyncio
 
 import uvloop
 
+from inference_store.platform.settings import Checks, ProxySettings, UpstreamSettings
 from inference_store.proxy.run import configured, serve
-from inference_store.store.settings import Checks, ProxySettings, UpstreamSettings
 
 from .start import started
 

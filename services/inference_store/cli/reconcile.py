@@ -14,23 +14,23 @@ from sqlalchemy import func
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.access import Action, Who
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import ENDED, Erasure
+from inference_store.erasure.erasures import FINAL as FINAL_ERASURE
+from inference_store.erasure.leadership import RECONCILING, candidacy
+from inference_store.erasure.ledger import Ledger
+from inference_store.index.audit import note
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema
+from inference_store.inference.errors import BlobsAway, StoreError
+from inference_store.inference.plural import counted
 from inference_store.ingester.rebuild import Rebuild
-from inference_store.store.access import Action, Who
-from inference_store.store.audit import note
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import engine_of
-from inference_store.store.errors import BlobsAway, StoreError
-from inference_store.store.ledger import Ledger
-from inference_store.store.plural import counted
-from inference_store.store.reconciling import orphans, reconciliations
-from inference_store.store.reconciling.reconciler import Reconciler
-from inference_store.store.reconciling.reconciliations import FINAL, REPAIRS, Reconciliation
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import ENDED, Erasure
-from inference_store.store.retention.erasures import FINAL as FINAL_ERASURE
-from inference_store.store.retention.leadership import RECONCILING, candidacy
-from inference_store.store.schema import require_schema
-from inference_store.store.settings import IngesterSettings, ReconcileSettings
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile import orphans, reconciliations
+from inference_store.operations.reconcile.reconciler import Reconciler
+from inference_store.operations.reconcile.reconciliations import FINAL, REPAIRS, Reconciliation
+from inference_store.platform.settings import IngesterSettings, ReconcileSettings
 
 from .start import started
 

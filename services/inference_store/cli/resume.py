@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.exc import DBAPIError
 
-from inference_store.store import set_aside
-from inference_store.store.access import Action, Who
-from inference_store.store.audit import note
-from inference_store.store.database import engine_of
-from inference_store.store.retention.durations import parse_duration
-from inference_store.store.schema import require_schema
-from inference_store.store.settings import LogSettings, PostgresSettings
+from inference_store.access import Action, Who
+from inference_store.erasure.policies.durations import parse_duration
+from inference_store.index import set_aside
+from inference_store.index.audit import note
+from inference_store.index.database import engine_of
+from inference_store.index.schema import require_schema
+from inference_store.platform.settings import LogSettings, PostgresSettings
 
 from .start import started
 from .user import cli_user

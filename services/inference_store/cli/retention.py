@@ -7,16 +7,16 @@ import gc
 import uvloop
 from pydantic import ValidationError
 
-from inference_store.retention.run import run as retain
-from inference_store.store.blobs.identity import web_identity
-from inference_store.store.certificates.keys import signing_keys
-from inference_store.store.settings import (
+from inference_store.erasure.certificates.keys import signing_keys
+from inference_store.objects.identity import web_identity
+from inference_store.platform.settings import (
     BlobSettings,
     CertificateSettings,
     Checks,
     KafkaSettings,
     RetentionSettings,
 )
+from inference_store.retention.run import run as retain
 
 from .start import started
 

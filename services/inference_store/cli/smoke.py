@@ -7,12 +7,12 @@ import sys
 import orjson
 from aiokafka.errors import KafkaError
 
-from inference_store.smoke.capture import MODEL
-from inference_store.smoke.rest import Refused, Rest
-from inference_store.smoke.settings import SmokeSettings
-from inference_store.smoke.story import Failed, tell
-from inference_store.smoke.through import Call, tell_through
-from inference_store.store.errors import BlobsAway
+from inference_store.inference.errors import BlobsAway
+from inference_store.operations.smoke.capture import MODEL
+from inference_store.operations.smoke.rest import Refused, Rest
+from inference_store.operations.smoke.settings import SmokeSettings
+from inference_store.operations.smoke.story import Failed, tell
+from inference_store.operations.smoke.through import Call, tell_through
 
 from .seconds import seconds
 from .start import started

@@ -3,9 +3,9 @@
 import sys
 from typing import TypeVar
 
-from inference_store.store import logs, traces
-from inference_store.store.settings import Checks, LogSettings, WrongSetting
-from inference_store.store.settings import read as read_settings
+from inference_store.platform import logs, traces
+from inference_store.platform.settings import Checks, LogSettings, WrongSetting
+from inference_store.platform.settings import read as read_settings
 
 S = TypeVar("S", bound=LogSettings)
 

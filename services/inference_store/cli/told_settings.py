@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from pydantic import SecretStr
 
-from inference_store.store.documented import field_docs
-from inference_store.store.settings import PREFIX, Group
+from inference_store.inference.documented import field_docs
+from inference_store.platform.settings import PREFIX, Group
 
 
 def told_settings(group: type[Group]) -> str:

@@ -10,15 +10,17 @@ from datetime import UTC, datetime
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import holds, inferences
-from inference_store.store.books import Outcome
-from inference_store.store.errors import StoreError
-from inference_store.store.holds import Hold
-from inference_store.store.indexing import Indexable
-from inference_store.store.queries.facts import facts_of
-from inference_store.store.records import Trouble
-from inference_store.store.retention import erasures, marks, policies, spans, tombstones
-from inference_store.store.retention.policies import Chain, Scope
+from inference_store.erasure import erasures, holds, policies
+from inference_store.erasure.holds import Hold
+from inference_store.erasure.mark import marks, tombstones
+from inference_store.erasure.policies import Chain, Scope
+from inference_store.erasure.select import spans
+from inference_store.index import inferences
+from inference_store.index.books import Outcome
+from inference_store.index.records import Trouble
+from inference_store.index.writing import Indexable
+from inference_store.inference.errors import StoreError
+from inference_store.query.facts import facts_of
 
 from .batch import MissingBlob, Read
 
@@ -39,7 +41,7 @@ class Arrivals:
 
 async def sort_out(connection: AsyncConnection, reads: Sequence[Read]) -> Arrivals:
     """Sort a batch by what may become of each; queues for erasure what must not stay."""
-    # A statement of its own, before all that is looked up: see store/retention/marks.py. Of dead
+    # A statement of its own, before all that is looked up: see erasure/mark/marks.py. Of dead
     # letters alone too: from its commit on whoever erases objects sees what they name.
     await marks.gate_shared(connection)
     found = Arrivals()

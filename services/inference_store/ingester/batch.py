@@ -7,9 +7,9 @@ from datetime import datetime
 
 from opentelemetry.trace import INVALID_SPAN, Span
 
-from inference_store.store.books import Place
-from inference_store.store.indexing import Indexable
-from inference_store.store.records import Record, Trouble
+from inference_store.index.books import Place
+from inference_store.index.records import Record, Trouble
+from inference_store.index.writing import Indexable
 
 
 @dataclass(frozen=True, slots=True)

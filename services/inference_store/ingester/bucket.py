@@ -9,15 +9,15 @@ from uuid import UUID
 
 import orjson
 
-from inference_store.store import sidecars
-from inference_store.store.blobs import OVER_BUDGET, Blobs, Fetched, Found
-from inference_store.store.books import Place as Partition
-from inference_store.store.events import StorageKey
-from inference_store.store.json_text import UnreadableJson, read_exactly, write_json
-from inference_store.store.layout import EDITED, SIDECARS, capture_of
-from inference_store.store.reconciling.places import Place
-from inference_store.store.records import Record
-from inference_store.store.sidecars import REQUEST
+from inference_store.index import sidecars
+from inference_store.index.books import Place as Partition
+from inference_store.index.records import Record
+from inference_store.index.sidecars import REQUEST
+from inference_store.inference.events import StorageKey
+from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
+from inference_store.inference.layout import EDITED, SIDECARS, capture_of
+from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
+from inference_store.operations.reconcile.places import Place
 
 # Nothing of Kafka: such records are never set aside.
 _NOWHERE = Partition("", "bucket", 0, 0)

@@ -15,10 +15,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, ConsumerRecord
 from aiokafka.errors import IllegalStateError, KafkaConnectionError, KafkaError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.kafka import client_arguments, why_away
-from inference_store.store.metrics import ASSIGNED, TROUBLE
-from inference_store.store.repeats import say_less
-from inference_store.store.settings import IngesterSettings
+from inference_store.platform.kafka import client_arguments, why_away
+from inference_store.platform.metrics import ASSIGNED, TROUBLE
+from inference_store.platform.repeats import say_less
+from inference_store.platform.settings import IngesterSettings
 
 from .batch import Assigned, Share
 from .decompression import bound_decompression

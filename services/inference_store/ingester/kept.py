@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
-from inference_store.store.blobs import Fetched
-from inference_store.store.errors import BlobMissing
-from inference_store.store.events import InferenceEvent, StorageKey
-from inference_store.store.records import Record
-from inference_store.store.registrations import Registration
+from inference_store.index.records import Record
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import BlobMissing
+from inference_store.inference.events import InferenceEvent, StorageKey
+from inference_store.objects import Fetched
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from typing import Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import set_aside
-from inference_store.store.books import Outcome
-from inference_store.store.metrics import HALTED
-from inference_store.store.set_aside import SetAside
-from inference_store.store.settings import IngesterSettings
+from inference_store.index import set_aside
+from inference_store.index.books import Outcome
+from inference_store.index.set_aside import SetAside
+from inference_store.platform.metrics import HALTED
+from inference_store.platform.settings import IngesterSettings
 
 from .batch import Read
 from .sources import Source, Sources

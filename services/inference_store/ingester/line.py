@@ -10,12 +10,13 @@ from functools import partial
 import structlog
 from opentelemetry.trace import Span, SpanKind
 
-from inference_store.store import traces
-from inference_store.store.admin import Heartbeat
-from inference_store.store.books import Fenced, Outcome
-from inference_store.store.failpoints import failpoint
-from inference_store.store.indexing import Indexable
-from inference_store.store.metrics import (
+from inference_store.index.books import Fenced, Outcome
+from inference_store.index.records import Trouble
+from inference_store.index.writing import Indexable
+from inference_store.platform import traces
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import (
     BATCH_EVENTS,
     BATCH_SECONDS,
     DEAD_LETTERS,
@@ -23,8 +24,7 @@ from inference_store.store.metrics import (
     EVENTS,
     FLAGGED,
 )
-from inference_store.store.records import Trouble
-from inference_store.store.settings import IngesterSettings
+from inference_store.platform.settings import IngesterSettings
 
 from .batch import Batch, MissingBlob, Read, Share
 from .consumer import Topic

@@ -7,10 +7,10 @@ from typing import TypeVar
 import structlog
 from aiokafka.errors import KafkaError
 
-from inference_store.store.admin import Heartbeat
-from inference_store.store.database import is_trouble
-from inference_store.store.errors import BlobsAway, LedgerApart
-from inference_store.store.metrics import TROUBLE
+from inference_store.index.database import is_trouble
+from inference_store.inference.errors import BlobsAway, LedgerApart
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.metrics import TROUBLE
 
 _LONGEST_SECONDS = 30.0
 _log = structlog.get_logger()

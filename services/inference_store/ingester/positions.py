@@ -13,11 +13,11 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books
-from inference_store.store.books import Place
-from inference_store.store.metrics import EVENT_BYTES
-from inference_store.store.records import Record
-from inference_store.store.settings import IngesterSettings
+from inference_store.index import books
+from inference_store.index.books import Place
+from inference_store.index.records import Record
+from inference_store.platform.metrics import EVENT_BYTES
+from inference_store.platform.settings import IngesterSettings
 
 from .batch import Assigned, Share
 from .headers import headers_of

@@ -11,25 +11,25 @@ from typing import TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations, sidecars
-from inference_store.store.blobs import OVER_BUDGET, Blobs, Fetched
-from inference_store.store.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
-from inference_store.store.events import InferenceEvent, StorageKey, decode
-from inference_store.store.failpoints import failpoint
-from inference_store.store.indexing import Indexable
-from inference_store.store.metadata import Metadata, MetadataCaps, read_metadata
-from inference_store.store.metrics import STAGE_SECONDS
-from inference_store.store.records import Record, Trouble
-from inference_store.store.registrations import Registration
-from inference_store.store.settings import IngesterSettings
-from inference_store.store.sidecars import Sidecar
-from inference_store.store.stages import stage
-from inference_store.store.task_types import (
+from inference_store.index import registrations, sidecars
+from inference_store.index.records import Record, Trouble
+from inference_store.index.registrations import Registration
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.writing import Indexable
+from inference_store.inference.errors import BlobForbidden, BlobMissing, BlobTooLarge, InvalidEvent
+from inference_store.inference.events import InferenceEvent, StorageKey, decode
+from inference_store.inference.metadata import Metadata, MetadataCaps, read_metadata
+from inference_store.inference.task_types import (
     PredictionCaps,
     Predictions,
     read_predictions,
     task_type_of,
 )
+from inference_store.objects import OVER_BUDGET, Blobs, Fetched
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import STAGE_SECONDS
+from inference_store.platform.settings import IngesterSettings
+from inference_store.platform.stages import stage
 
 from .batch import MissingBlob, Read
 from .kept import Kept, Underway, from_bucket, has_no_response, without_missing

@@ -18,22 +18,22 @@ from uuid import UUID
 from sqlalchemy import bindparam
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import parked
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Outcome
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.events import StorageKey
-from inference_store.store.failpoints import failpoint
-from inference_store.store.indexing import Indexable
-from inference_store.store.layout import EDITED
-from inference_store.store.reconciling import reconciliations
-from inference_store.store.reconciling.places import Place
-from inference_store.store.reconciling.reconciliations import Finding, Reconciliation
-from inference_store.store.records import Trouble
-from inference_store.store.retention.rows import forget_inputs
-from inference_store.store.settings import IngesterSettings
-from inference_store.store.sidecars import Sidecar
-from inference_store.store.tables import inference
+from inference_store.erasure.delete.rows import forget_inputs
+from inference_store.index import parked
+from inference_store.index.books import Outcome
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.records import Trouble
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.tables import inference
+from inference_store.index.writing import Indexable
+from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import EDITED
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile.places import Place
+from inference_store.operations.reconcile.reconciliations import Finding, Reconciliation
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.settings import IngesterSettings
 
 from .arrivals import Arrivals
 from .batch import MissingBlob, Read

@@ -14,12 +14,12 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books
-from inference_store.store.books import Place, ReadReport
-from inference_store.store.kafka import client_arguments
-from inference_store.store.metrics import REPORTS
-from inference_store.store.producer_reports import decode
-from inference_store.store.settings import IngesterSettings
+from inference_store.index import books
+from inference_store.index.books import Place, ReadReport
+from inference_store.inference.producer_reports import decode
+from inference_store.platform.kafka import client_arguments
+from inference_store.platform.metrics import REPORTS
+from inference_store.platform.settings import IngesterSettings
 
 from .decompression import bound_decompression
 from .leaving import leave

@@ -15,16 +15,17 @@ import structlog
 from opentelemetry.trace import SpanKind
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import books, dead_letters, parked, traces
-from inference_store.store.books import Outcome, Place
-from inference_store.store.dead_letters import DeadLetter
-from inference_store.store.failpoints import failpoint
-from inference_store.store.indexing import Indexable
-from inference_store.store.metrics import PARKED_TRIES
-from inference_store.store.parked import Parked
-from inference_store.store.records import Record, Trouble
-from inference_store.store.settings import IngesterSettings
-from inference_store.store.sidecars import Sidecar
+from inference_store.index import books, dead_letters, parked
+from inference_store.index.books import Outcome, Place
+from inference_store.index.dead_letters import DeadLetter
+from inference_store.index.parked import Parked
+from inference_store.index.records import Record, Trouble
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.writing import Indexable
+from inference_store.platform import traces
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import PARKED_TRIES
+from inference_store.platform.settings import IngesterSettings
 
 from .batch import MissingBlob, Read
 from .patience import Patience, Stopped

@@ -9,15 +9,16 @@ from functools import partial
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import metrics, parked, partitions
-from inference_store.store.admin import AdminApp, Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import engine_of
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.events import DEAD_LETTER_REASONS
-from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.schema import require_schema
-from inference_store.store.settings import IngesterSettings
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index import parked, partitions
+from inference_store.index.database import engine_of
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.schema import require_schema
+from inference_store.inference.events import DEAD_LETTER_REASONS
+from inference_store.objects import Blobs
+from inference_store.platform import metrics
+from inference_store.platform.admin import AdminApp, Heartbeat
+from inference_store.platform.settings import IngesterSettings
 
 from .consumer import Topic
 from .limit import DeadLetterLimit

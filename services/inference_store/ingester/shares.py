@@ -5,9 +5,9 @@ from hashlib import blake2b
 
 from opentelemetry.trace import INVALID_SPAN, Span
 
-from inference_store.store.books import Place
-from inference_store.store.indexing import Indexable
-from inference_store.store.records import Record
+from inference_store.index.books import Place
+from inference_store.index.records import Record
+from inference_store.index.writing import Indexable
 
 from .batch import Assigned, Batch, Read, Share
 from .headers import sequence_of

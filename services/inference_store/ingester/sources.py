@@ -10,8 +10,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from inference_store.store.books import Outcome
-from inference_store.store.indexing import Indexable
+from inference_store.index.books import Outcome
+from inference_store.index.writing import Indexable
 
 from .batch import Read
 

@@ -14,9 +14,10 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import figures, metrics
-from inference_store.store.figures import age
-from inference_store.store.stalled_sessions import end_stalled_sessions
+from inference_store.index.stalled_sessions import end_stalled_sessions
+from inference_store.operations import figures
+from inference_store.operations.figures import age
+from inference_store.platform import metrics
 
 from .batch import Assigned
 from .consumer import Topic

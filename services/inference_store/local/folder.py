@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_store.store.certificates.keys import new_key
+from inference_store.erasure.certificates.keys import new_key
 
 from .errors import LocalStackError
 

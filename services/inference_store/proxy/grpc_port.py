@@ -5,8 +5,8 @@ import asyncio
 import grpc
 import structlog
 
-from inference_store.store.serving import Connections, PortTaken
-from inference_store.store.settings import ProxySettings
+from inference_store.platform.serving import Connections, PortTaken
+from inference_store.platform.settings import ProxySettings
 
 from .capture import Captures
 from .configuration import Configuration, UpstreamEntry

@@ -6,7 +6,7 @@ of what is beyond ASCII, clients send UTF-8: the bytes decide. JSON's own escape
 
 from typing import Final
 
-from inference_store.store.json_text import UnreadableJson, read_json, write_json
+from inference_store.inference.json_text import UnreadableJson, read_json, write_json
 
 from .base64_text import from_base64
 from .exchange import Headers

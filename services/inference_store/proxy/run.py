@@ -13,9 +13,9 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from inference_store.store.admin import AdminApp, Heartbeat
-from inference_store.store.serving import Connections, connections_of, limits_of
-from inference_store.store.settings import ProxySettings, UpstreamSettings
+from inference_store.platform.admin import AdminApp, Heartbeat
+from inference_store.platform.serving import Connections, connections_of, limits_of
+from inference_store.platform.settings import ProxySettings, UpstreamSettings
 
 from .capture import Captures
 from .configuration import Configuration, configuration_of, configuration_of_one

@@ -12,8 +12,8 @@ from typing import Final, Literal, TypeAlias
 
 from opentelemetry.trace import INVALID_SPAN, Span, SpanKind
 
-from inference_store.store import traces
-from inference_store.store.metrics import CALL_SECONDS, CALLS_IN_PROGRESS
+from inference_store.platform import traces
+from inference_store.platform.metrics import CALL_SECONDS, CALLS_IN_PROGRESS
 
 from .exchange import Transport
 from .protocols import Call

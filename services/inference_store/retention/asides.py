@@ -14,22 +14,17 @@ import structlog
 from sqlalchemy import Table
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import audit_chain, books, holds, registrations
-from inference_store.store.blobs import Blobs
-from inference_store.store.failpoints import failpoint
-from inference_store.store.holds import kept
-from inference_store.store.ledger import Ledger
-from inference_store.store.retention import erasures, marks
-from inference_store.store.retention.erasures import (
-    Erasure,
-    aside_holds,
-    chosen,
-    marking,
-    unstored,
-)
-from inference_store.store.retention.erasures.aside_metadata import metadata_of
-from inference_store.store.retention.erasures.chosen import Subject
-from inference_store.store.retention.erasures.unstored import Aside, Metadatas
+from inference_store.erasure import audit_chain, erasures, holds
+from inference_store.erasure.erasures import Erasure, aside_holds, chosen, marking, unstored
+from inference_store.erasure.erasures.aside_metadata import metadata_of
+from inference_store.erasure.erasures.chosen import Subject
+from inference_store.erasure.erasures.unstored import Aside, Metadatas
+from inference_store.erasure.holds import kept
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark import marks
+from inference_store.index import books, registrations
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
 
 from .certifier import Certifier
 from .held_values import HeldValues

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from inference_store.store.retention.identities import Identity
-from inference_store.store.retention.marks import Mark, Place
-from inference_store.store.retention.own_metadata import Moves
+from inference_store.erasure.delete.own_metadata import Moves
+from inference_store.erasure.mark.marks import Mark, Place
+from inference_store.index.identities import Identity
 
 
 @dataclass(frozen=True, slots=True)

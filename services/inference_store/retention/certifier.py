@@ -19,24 +19,24 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates import anew, chain, documents, erased, told_again
-from inference_store.store.certificates.archive import PIECE_BYTES, Archive
-from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
-from inference_store.store.certificates.documents import Asked, Remaining
-from inference_store.store.certificates.entries import entries_of
-from inference_store.store.certificates.erased import Erased
-from inference_store.store.certificates.following import ChainApart, checked
-from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import SigningKey
-from inference_store.store.certificates.merkle import Tree
-from inference_store.store.certificates.signed import Signed, read_signed, signed
-from inference_store.store.failpoints import failpoint
-from inference_store.store.holds import kept
-from inference_store.store.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, State
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates import anew, chain, documents, erased, told_again
+from inference_store.erasure.certificates.archive import PIECE_BYTES, Archive
+from inference_store.erasure.certificates.chain import CERTIFICATE, KEY, Link
+from inference_store.erasure.certificates.documents import Asked, Remaining
+from inference_store.erasure.certificates.entries import entries_of
+from inference_store.erasure.certificates.erased import Erased
+from inference_store.erasure.certificates.following import ChainApart, checked
+from inference_store.erasure.certificates.head import Head
+from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.erasure.certificates.merkle import Tree
+from inference_store.erasure.certificates.signed import Signed, read_signed, signed
+from inference_store.erasure.erasures import Erasure, State
+from inference_store.erasure.holds import kept
+from inference_store.index import registrations
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
 
 from .uncertified import uncertified
 

@@ -11,14 +11,15 @@ from sqlalchemy import Table
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import partitions
-from inference_store.store.database import is_trouble
-from inference_store.store.metrics import PARTITIONS_DROPPED
-from inference_store.store.partitions import Span
-from inference_store.store.retention import erasures, runs, spans
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.failures import failed
-from inference_store.store.tables import PARTITIONED, inference, prediction
+from inference_store.erasure import erasures, runs
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.failures import failed
+from inference_store.erasure.select import spans
+from inference_store.index import partitions
+from inference_store.index.database import is_trouble
+from inference_store.index.partitions import Span
+from inference_store.index.tables import PARTITIONED, inference, prediction
+from inference_store.platform.metrics import PARTITIONS_DROPPED
 
 from .labels import remove_unused_labels
 from .pace import Pace

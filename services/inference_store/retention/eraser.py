@@ -29,19 +29,21 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import traces
-from inference_store.store.blobs import Blobs, Deleted, DeleteFault, Listed
-from inference_store.store.certificates.batches import tell_batch
-from inference_store.store.errors import HoldUnreadable
-from inference_store.store.failpoints import failpoint, failpoint_of_task
-from inference_store.store.holds import kept
-from inference_store.store.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
-from inference_store.store.retention import claims, erasures, marks, own_metadata, rows
-from inference_store.store.retention.erasures import Erasure, State
-from inference_store.store.retention.failures import failed
-from inference_store.store.retention.identities import Identity
-from inference_store.store.retention.marks import Mark, Place
-from inference_store.store.stages import stage
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates.batches import tell_batch
+from inference_store.erasure.delete import own_metadata, rows
+from inference_store.erasure.erasures import Erasure, State
+from inference_store.erasure.failures import failed
+from inference_store.erasure.holds import kept
+from inference_store.erasure.mark import claims, marks
+from inference_store.erasure.mark.marks import Mark, Place
+from inference_store.index.identities import Identity
+from inference_store.inference.errors import HoldUnreadable
+from inference_store.objects import Blobs, Deleted, DeleteFault, Listed
+from inference_store.platform import traces
+from inference_store.platform.failpoints import failpoint, failpoint_of_task
+from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
+from inference_store.platform.stages import stage
 
 from .asides import Asides
 from .batch import NOTHING, Batch

@@ -7,9 +7,9 @@ certificate. A crash in between leaves less to give up.
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.ledger import Ledger
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, giving_up
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure, giving_up
+from inference_store.erasure.ledger import Ledger
 
 from .pace import Pace
 

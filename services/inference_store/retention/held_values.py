@@ -9,11 +9,11 @@ from functools import partial
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.certificates.keys import SigningKey
-from inference_store.store.holds import forgetting
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.erasures.chosen import Subject
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.erasures.chosen import Subject
+from inference_store.erasure.holds import forgetting
 
 from .certifier import Certifier
 from .pace import Pace

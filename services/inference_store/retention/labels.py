@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import unused_labels
+from inference_store.erasure.housekeeping import unused_labels
 
 from .pace import Pace
 

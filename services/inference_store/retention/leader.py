@@ -7,26 +7,23 @@ from datetime import UTC, datetime, timedelta
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import (
-    books,
-    counting,
-    key_registry,
-    partitions,
-    registrations,
-    removed_models,
-    traces,
-)
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.head import AUDIT_KEY, Head
-from inference_store.store.certificates.keys import signing_keys
-from inference_store.store.failpoints import failpoint
-from inference_store.store.holds import kept
-from inference_store.store.ledger import Ledger
-from inference_store.store.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
-from inference_store.store.retention import erasures, previews, runs, tombstones
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.runs import Run
-from inference_store.store.settings import KafkaSettings, RetentionSettings
+from inference_store.erasure import erasures, runs
+from inference_store.erasure.certificates.head import AUDIT_KEY, Head
+from inference_store.erasure.certificates.keys import signing_keys
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.holds import kept
+from inference_store.erasure.housekeeping import removed_models
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark import tombstones
+from inference_store.erasure.preview import previews
+from inference_store.erasure.runs import Run
+from inference_store.index import books, key_registry, partitions, registrations
+from inference_store.objects import Blobs
+from inference_store.platform import traces
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECONDS
+from inference_store.platform.settings import KafkaSettings, RetentionSettings
+from inference_store.query import counting
 
 from .asides import Asides
 from .certifier import Certifier

@@ -6,12 +6,12 @@ from datetime import datetime
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs, DeleteFault
-from inference_store.store.events import StorageKey, parse_stored
-from inference_store.store.failpoints import failpoint
-from inference_store.store.retention.erasures import Erasure, obstacles
-from inference_store.store.retention.failures import failed, reason_of
-from inference_store.store.retention.marks import Mark
+from inference_store.erasure.erasures import Erasure, obstacles
+from inference_store.erasure.failures import failed, reason_of
+from inference_store.erasure.mark.marks import Mark
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.objects import Blobs, DeleteFault
+from inference_store.platform.failpoints import failpoint
 
 # Of how many objects of a batch it is asked when their locks end.
 _ASKED = 100

@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import audit_chain
+from inference_store.erasure import audit_chain
 
 _EVERY_SECONDS = 1.0
 _BATCH = 2_000

@@ -8,15 +8,15 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.errors import StoreError, Unavailable
-from inference_store.store.failpoints import failpoint
-from inference_store.store.ledger import Ledger
-from inference_store.store.metrics import RETENTION_TROUBLE, STEP_SECONDS
-from inference_store.store.queries.bounded import OutOfTime
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, marking
-from inference_store.store.retention.erasures.marking import Part
-from inference_store.store.stages import stage
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure, marking
+from inference_store.erasure.erasures.marking import Part
+from inference_store.erasure.ledger import Ledger
+from inference_store.inference.errors import StoreError, Unavailable
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import RETENTION_TROUBLE, STEP_SECONDS
+from inference_store.platform.stages import stage
+from inference_store.query.bounded import OutOfTime
 
 from .asides import Asides
 from .giving_up import give_up

@@ -4,13 +4,13 @@ import asyncio
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs, Deleted, DeleteFault, Listed
-from inference_store.store.events import StorageKey, parse_stored
-from inference_store.store.failpoints import failpoint, failpoint_of_task
-from inference_store.store.metrics import STEP_SECONDS
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.stages import stage
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.objects import Blobs, Deleted, DeleteFault, Listed
+from inference_store.platform.failpoints import failpoint, failpoint_of_task
+from inference_store.platform.metrics import STEP_SECONDS
+from inference_store.platform.stages import stage
 
 from .batch import Batch
 from .left_over import proved

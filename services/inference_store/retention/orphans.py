@@ -20,17 +20,18 @@ from uuid import UUID
 import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.blobs import Blobs, Deleted, DeleteFault
-from inference_store.store.certificates import erased
-from inference_store.store.events import StorageKey, parse_stored
-from inference_store.store.failpoints import failpoint
-from inference_store.store.ledger import Ledger
-from inference_store.store.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
-from inference_store.store.reconciling import awaited, judging, named, orphans
-from inference_store.store.retention import erasures, marks
-from inference_store.store.retention.erasures import Erasure, objects, obstacles
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.stages import stage
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates import erased
+from inference_store.erasure.erasures import Erasure, objects, obstacles
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark import marks
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.objects import Blobs, Deleted, DeleteFault
+from inference_store.operations.reconcile import awaited, judging, named, orphans
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
+from inference_store.platform.settings import RetentionSettings
+from inference_store.platform.stages import stage
 
 from .certifier import Certifier
 from .left_over import proved, sentence

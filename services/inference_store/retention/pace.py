@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from inference_store.store.admin import Heartbeat
-from inference_store.store.retention.leadership import Leadership
+from inference_store.erasure.leadership import Leadership
+from inference_store.platform.admin import Heartbeat
 
 T = TypeVar("T")
 

@@ -7,17 +7,17 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import audit_chain
-from inference_store.store.audit_chain import Sign
-from inference_store.store.certificates.audit_checkpoints import signing
-from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import signing_keys
-from inference_store.store.certificates.signed import canonical
-from inference_store.store.errors import Unavailable
-from inference_store.store.ledger import Ledger
-from inference_store.store.metrics import PRUNED
-from inference_store.store.retention.own_records import RECORDS, Records
-from inference_store.store.settings import RetentionSettings
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Sign
+from inference_store.erasure.certificates.audit_checkpoints import signing
+from inference_store.erasure.certificates.head import Head
+from inference_store.erasure.certificates.keys import signing_keys
+from inference_store.erasure.certificates.signed import canonical
+from inference_store.erasure.housekeeping.own_records import RECORDS, Records
+from inference_store.erasure.ledger import Ledger
+from inference_store.inference.errors import Unavailable
+from inference_store.platform.metrics import PRUNED
+from inference_store.platform.settings import RetentionSettings
 
 from .linking import all_linked
 from .pace import Pace

@@ -5,14 +5,14 @@ import time
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.errors import BlobsAway
-from inference_store.store.metrics import RECONCILIATIONS
-from inference_store.store.reconciling.reconciler import Reconciler
-from inference_store.store.reconciling.reconciliations import FINAL, Reconciliation
-from inference_store.store.retention import failures
-from inference_store.store.retention.leadership import RECONCILING, candidacy
-from inference_store.store.settings import KafkaSettings, RetentionSettings
+from inference_store.erasure import failures
+from inference_store.erasure.leadership import RECONCILING, candidacy
+from inference_store.inference.errors import BlobsAway
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile.reconciler import Reconciler
+from inference_store.operations.reconcile.reconciliations import FINAL, Reconciliation
+from inference_store.platform.metrics import RECONCILIATIONS
+from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
 from .pace import Pace
 

@@ -4,8 +4,9 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.retention import erasures, mentioned
-from inference_store.store.retention.erasures import Erasure, chosen
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure, chosen
+from inference_store.erasure.housekeeping import mentioned
 
 from .asides import Asides
 from .dropping import delete_orphans_of

@@ -3,20 +3,20 @@ sidecars.
 
 Such a metadata blob is a JSON object with a member `request`; it is written again without. Only
 keys that name the inference's own capture are touched: other blobs may be shared, and hold no
-request. Where others point to it too, it is written beside (see store/retention/own_metadata.py).
+request. Where others point to it too, it is written beside (see erasure/delete/own_metadata.py).
 A sidecar holds the event as it came, with whatever its producer put into it.
 """
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from inference_store.store import sidecars
-from inference_store.store.blobs import NOT_ALLOWED, Blobs, DeleteFault
-from inference_store.store.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
-from inference_store.store.events import FIELDS, StorageKey, parse_stored
-from inference_store.store.retention.marks import Mark
-from inference_store.store.retention.own_metadata import Moves
-from inference_store.store.sidecars import CONTENT_TYPE, without_request
+from inference_store.erasure.delete.own_metadata import Moves
+from inference_store.erasure.mark.marks import Mark
+from inference_store.index import sidecars
+from inference_store.index.sidecars import CONTENT_TYPE, without_request
+from inference_store.inference.errors import AccessDenied, BlobMissing, BlobTooLarge, BlobUnreadable
+from inference_store.inference.events import FIELDS, StorageKey, parse_stored
+from inference_store.objects import NOT_ALLOWED, Blobs, DeleteFault
 
 _LIMIT_BYTES = 64 * 1024 * 1024
 _THREADS = 8

@@ -9,16 +9,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.admin import AdminApp, Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import engine_of, is_trouble
-from inference_store.store.errors import BlobsAway, Unavailable
-from inference_store.store.ledger import Ledger, LedgerWatch
-from inference_store.store.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
-from inference_store.store.retention.failures import failed
-from inference_store.store.retention.leadership import Leadership, candidacy
-from inference_store.store.schema import require_schema
-from inference_store.store.settings import KafkaSettings, RetentionSettings
+from inference_store.erasure.failures import failed
+from inference_store.erasure.leadership import Leadership, candidacy
+from inference_store.erasure.ledger import Ledger, LedgerWatch
+from inference_store.index.database import engine_of, is_trouble
+from inference_store.index.schema import require_schema
+from inference_store.inference.errors import BlobsAway, Unavailable
+from inference_store.objects import Blobs
+from inference_store.platform.admin import AdminApp, Heartbeat
+from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
+from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
 from .leader import Leader
 from .linking import linking

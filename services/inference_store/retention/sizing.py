@@ -12,11 +12,12 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.errors import AccessDenied, BlobMissing
-from inference_store.store.events import parse_stored
-from inference_store.store.retention import policies, sizes
-from inference_store.store.retention.sizes import Unsized
+from inference_store.erasure import policies
+from inference_store.erasure.select import sizes
+from inference_store.erasure.select.sizes import Unsized
+from inference_store.inference.errors import AccessDenied, BlobMissing
+from inference_store.inference.events import parse_stored
+from inference_store.objects import Blobs
 
 from .pace import Pace
 

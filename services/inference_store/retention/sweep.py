@@ -12,28 +12,21 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.errors import HoldUnreadable
-from inference_store.store.events import received_at_of
-from inference_store.store.failpoints import failpoint
-from inference_store.store.ledger import Ledger, Saying
-from inference_store.store.metrics import STEP_SECONDS
-from inference_store.store.partitions import Span
-from inference_store.store.queries.bounded import Deadline, OutOfTime
-from inference_store.store.retention import (
-    erasures,
-    failures,
-    frontiers,
-    limits,
-    runs,
-    selection,
-    spans,
-)
-from inference_store.store.retention.erasures import Erasure, marking
-from inference_store.store.retention.frontiers import Frontier
-from inference_store.store.retention.marks import Place
-from inference_store.store.retention.policies import Chain, Scope
-from inference_store.store.retention.runs import Run
-from inference_store.store.stages import stage
+from inference_store.erasure import erasures, failures, runs
+from inference_store.erasure.erasures import Erasure, marking
+from inference_store.erasure.ledger import Ledger, Saying
+from inference_store.erasure.mark.marks import Place
+from inference_store.erasure.policies import Chain, Scope, frontiers
+from inference_store.erasure.policies.frontiers import Frontier
+from inference_store.erasure.runs import Run
+from inference_store.erasure.select import limits, selection, spans
+from inference_store.index.partitions import Span
+from inference_store.inference.errors import HoldUnreadable
+from inference_store.inference.events import received_at_of
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import STEP_SECONDS
+from inference_store.platform.stages import stage
+from inference_store.query.bounded import Deadline, OutOfTime
 
 from .dropping import drop, reopen
 from .eraser import Eraser

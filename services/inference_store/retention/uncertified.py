@@ -5,10 +5,10 @@ from typing import Final
 import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.certificates import chain
-from inference_store.store.metrics import UNCERTIFIED
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, State
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates import chain
+from inference_store.erasure.erasures import Erasure, State
+from inference_store.platform.metrics import UNCERTIFIED
 
 _log = structlog.get_logger()
 # Why an erasure ended without a certificate.

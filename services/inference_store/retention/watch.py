@@ -9,11 +9,12 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import figures, metrics
-from inference_store.store.errors import StoreError
-from inference_store.store.retention.overdue import Overdue
-from inference_store.store.retention.own_records import RECORDS
-from inference_store.store.settings import RetentionSettings
+from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.select.overdue import Overdue
+from inference_store.inference.errors import StoreError
+from inference_store.operations import figures
+from inference_store.platform import metrics
+from inference_store.platform.settings import RetentionSettings
 
 _EVERY_SECONDS = 5.0
 # Every minute: it looks for the oldest of everything.

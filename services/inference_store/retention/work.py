@@ -8,10 +8,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store.retention import policies, selection
-from inference_store.store.retention.frontiers import Frontier
-from inference_store.store.retention.policies import Chain, Scope
-from inference_store.store.retention.selection import Decided
+from inference_store.erasure import policies
+from inference_store.erasure.policies import Chain, Scope
+from inference_store.erasure.policies.frontiers import Frontier
+from inference_store.erasure.select import selection
+from inference_store.erasure.select.selection import Decided
 
 WHOLE_SPAN, LIMITS = -1, -2
 _SCOPES: tuple[Scope, ...] = ("inference", "response", "input")

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_store.store import settings
+from inference_store.platform import settings
 from tests.e2e.upgrade.version import ROOT, Version, before_this_schema
 from tests.servers.missing import NOTES
 

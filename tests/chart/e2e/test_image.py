@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from inference_store.cli.main import COMMANDS
-from inference_store.store.schema import newest
+from inference_store.index.schema import newest
 
 from .cluster import TEST_CLUSTER
 from .images import ROOT, built_image
@@ -80,7 +80,7 @@ def test_every_command_but_the_demo_starts(container: str) -> None:
 
 
 def test_its_migrations_are_the_repositorys(container: str) -> None:
-    code = "from inference_store.store import schema; print(schema.newest())"
+    code = "from inference_store.index import schema; print(schema.newest())"
     found = run(container, "python", "-c", code)
     assert found == newest(ROOT / "migrations")
 

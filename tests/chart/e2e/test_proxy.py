@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.store.settings import PREFIX
+from inference_store.platform.settings import PREFIX
 from tests.servers.waiting import wait_until
 from tests.upstreams.pictures import photograph
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from inference_store.store.schema import newest
+from inference_store.index.schema import newest
 from tests.servers.waiting import wait_until
 
 from .cluster import values

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.books import Outcome
-from inference_store.store.database import create_engine
-from inference_store.store.retention import erasures
-from inference_store.store.tables import metadata_key, registration
+from inference_store.erasure import erasures
+from inference_store.index.books import Outcome
+from inference_store.index.database import create_engine
+from inference_store.index.tables import metadata_key, registration
 from tests.e2e.backup.copies import METHODS, mirror
 from tests.e2e.faults.books_close import (
     check_nothing_waits,

@@ -8,10 +8,9 @@ from uuid import UUID
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import books
-from inference_store.store.books import Outcome
-from inference_store.store.events import Buckets, decode
-from inference_store.store.tables import (
+from inference_store.index import books
+from inference_store.index.books import Outcome
+from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
     dead_letter,
@@ -22,6 +21,7 @@ from inference_store.store.tables import (
     parked_event,
     partition_span,
 )
+from inference_store.inference.events import Buckets, decode
 from tests.polling import until
 from tests.producer import Capture
 

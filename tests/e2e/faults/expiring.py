@@ -7,12 +7,12 @@ from datetime import timedelta
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.books import Outcome
-from inference_store.store.registrations import Details
-from inference_store.store.retention import policies
-from inference_store.store.retention.policies import RetentionPolicy
-from inference_store.store.tables import erasing, erasure, inference
+from inference_store.erasure import policies
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.index import registrations
+from inference_store.index.books import Outcome
+from inference_store.index.registrations import Details
+from inference_store.index.tables import erasing, erasure, inference
 from tests.e2e.faults.books_close import (
     check_nothing_waits,
     check_partitions,

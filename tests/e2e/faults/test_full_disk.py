@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import create_engine
+from inference_store.index.database import create_engine
 from tests.e2e.faults.away import AWAY_SECONDS, check_it_did_not_spin, said_to_be_away
 from tests.e2e.faults.books_close import check_ingested, drained
 from tests.e2e.faults.traffic import Published, captures

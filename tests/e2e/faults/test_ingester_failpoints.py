@@ -7,11 +7,11 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import dead_letters, parked, registrations
-from inference_store.store.books import Outcome
-from inference_store.store.failpoints import FAILPOINTS
-from inference_store.store.registrations import Details
-from inference_store.store.tables import inference
+from inference_store.index import dead_letters, parked, registrations
+from inference_store.index.books import Outcome
+from inference_store.index.registrations import Details
+from inference_store.index.tables import inference
+from inference_store.platform.failpoints import FAILPOINTS
 from tests.e2e.faults.books_close import check_ingested, counted
 from tests.e2e.faults.traffic import Published, captures
 from tests.polling import until

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import create_engine
-from inference_store.store.tables import erasing, erasure, retention_run
+from inference_store.index.database import create_engine
+from inference_store.index.tables import erasing, erasure, retention_run
 from tests.e2e.faults.books_close import counted, drained
 from tests.e2e.faults.expiring import check_in_the_end, quick_retention, received, set_policies
 from tests.e2e.faults.traffic import Published

@@ -9,7 +9,7 @@ from pathlib import Path
 import asyncpg
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.migration import upgrade
+from inference_store.index.migration import upgrade
 from tests.e2e.faults.books_close import check_ingested
 from tests.e2e.faults.traffic import Published, captures
 from tests.producer import Producer

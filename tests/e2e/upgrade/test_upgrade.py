@@ -13,9 +13,9 @@ import aiohttp
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import create_engine
-from inference_store.store.migration import upgrade
-from inference_store.store.schema import MIGRATIONS
+from inference_store.index.database import create_engine
+from inference_store.index.migration import upgrade
+from inference_store.index.schema import MIGRATIONS
 from tests.e2e.faults.books_close import check_ingested
 from tests.e2e.faults.traffic import Published, captures
 from tests.e2e.upgrade.version import ROOT, Version, before_this_schema

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from inference_store.store.schema import MIGRATIONS, newest
+from inference_store.index.schema import MIGRATIONS, newest
 
 ROOT = MIGRATIONS.parent
 _PREFIX = "INFERENCE_STORE_"
@@ -25,8 +25,11 @@ class Version:
         """The names of its settings: it refuses any other."""
         path = {**os.environ, "PYTHONPATH": str(self.source / "services")}
         print_names = (
-            "import json; from inference_store.store import settings, database;"
-            "print(json.dumps([database.__file__, *settings.names()]))"
+            "import importlib.util, json, inference_store as own;"
+            "rooms = importlib.util.find_spec('inference_store.platform');"
+            "room = 'platform' if rooms else 'store';"
+            "settings = importlib.import_module(f'inference_store.{room}.settings');"
+            "print(json.dumps([own.__file__, *settings.names()]))"
         )
         printed = subprocess.run(
             [sys.executable, "-c", print_names],

@@ -11,8 +11,8 @@ from fastapi.dependencies import models as dependants
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.store.blobs import Blobs
-from inference_store.store.settings import ApiSettings
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from tests.servers.minio import S3
 from tests.settings import make_settings
 

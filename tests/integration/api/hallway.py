@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from inference_store.store.events.event import Extras
-from inference_store.store.task_types import Prediction
+from inference_store.inference.events.event import Extras
+from inference_store.inference.task_types import Prediction
 from tests.integration.stored import Made, at
 
 MODEL = "hallway-detector"

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.registrations import Details
+from inference_store.index import registrations
+from inference_store.index.registrations import Details
 from tests.integration.stored import Made, at, store
 
 _QUERY, _COUNT = "/v1/inferences/query", "/v1/inferences/count"

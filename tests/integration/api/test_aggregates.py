@@ -12,13 +12,13 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import chosen_models
-from inference_store.store import registrations
-from inference_store.store.aggregates import budget, run, spans
-from inference_store.store.counting import count_ended
-from inference_store.store.events.event import Extras
-from inference_store.store.registrations import Details
-from inference_store.store.tables import inference
-from tests.integration.store.queries.held_partition import held
+from inference_store.index import registrations
+from inference_store.index.registrations import Details
+from inference_store.index.tables import inference
+from inference_store.inference.events.event import Extras
+from inference_store.query.aggregates import budget, run, spans
+from inference_store.query.counting import count_ended
+from tests.integration.query.held_partition import held
 from tests.integration.stored import START, Made, at, store
 from tests.servers.marks import stored_counts
 

@@ -9,9 +9,9 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.schemas.books import Accounting, ProducerAccount
-from inference_store.store import books
-from inference_store.store.books import Place, ReadReport
-from inference_store.store.producer_reports import ProducerReport
+from inference_store.index import books
+from inference_store.index.books import Place, ReadReport
+from inference_store.inference.producer_reports import ProducerReport
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 MOST = 2**63 - 1

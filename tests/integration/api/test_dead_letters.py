@@ -5,9 +5,9 @@ import base64
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books, dead_letters
-from inference_store.store.books import Outcome, Place
-from inference_store.store.records import Record, Trouble
+from inference_store.index import books, dead_letters
+from inference_store.index.books import Outcome, Place
+from inference_store.index.records import Record, Trouble
 from tests.integration.stored import at
 
 _PLACE = Place("default", "inference-events", 1, 0)

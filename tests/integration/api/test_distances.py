@@ -7,9 +7,9 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import metadata_number
+from inference_store.index.tables import metadata_number
 from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.store.queries.held_partition import held
+from tests.integration.query.held_partition import held
 from tests.integration.stored import Made, at, store
 
 _PATH = "/v1/models/model/inferences"

@@ -7,9 +7,9 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import decode
-from inference_store.store.tables import dead_letter, inference, registration
+from inference_store.index.tables import dead_letter, inference, registration
+from inference_store.inference.events import decode
+from inference_store.objects import Blobs
 from tests.builders import NOW
 from tests.integration.retention.holding import place
 from tests.integration.stored import at

@@ -15,19 +15,19 @@ from obstore.exceptions import PermissionDeniedError
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.policies import Scope
+from inference_store.index.tables import blob_reference, inference
+from inference_store.inference.events import StorageKey
+from inference_store.inference.events.event import Extras
+from inference_store.inference.layout import key_of
+from inference_store.objects import Blobs
+from inference_store.objects.reading import translated
+from inference_store.platform.failpoints import FAILPOINTS
+from inference_store.platform.settings import ApiSettings
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.pace import Pace
-from inference_store.store.blobs import Blobs
-from inference_store.store.blobs.reading import translated
-from inference_store.store.events import StorageKey
-from inference_store.store.events.event import Extras
-from inference_store.store.failpoints import FAILPOINTS
-from inference_store.store.layout import key_of
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.policies import Scope
-from inference_store.store.settings import ApiSettings
-from inference_store.store.tables import blob_reference, inference
 from tests.integration import by_uids
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, at, store

@@ -9,24 +9,24 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.retention.asides import Asides
-from inference_store.retention.pace import Stopped
-from inference_store.store import dead_letters, parked
-from inference_store.store.access import Action, Who
-from inference_store.store.audit import note
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Place, begin
-from inference_store.store.events import StorageKey
-from inference_store.store.ledger import Ledger
-from inference_store.store.records import Record, Trouble
-from inference_store.store.retention import erasures
-from inference_store.store.tables import (
+from inference_store.access import Action, Who
+from inference_store.erasure import erasures
+from inference_store.erasure.ledger import Ledger
+from inference_store.index import dead_letters, parked
+from inference_store.index.audit import note
+from inference_store.index.books import Place, begin
+from inference_store.index.records import Record, Trouble
+from inference_store.index.tables import (
     audit,
     dead_letter,
     kafka_partition,
     parked_event,
     registration,
 )
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.retention.asides import Asides
+from inference_store.retention.pace import Stopped
 from tests.builders import NOW, make_payload
 from tests.integration.retention.holding import place, release
 

@@ -7,14 +7,14 @@ import pytest
 from sqlalchemy import Text, cast, func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.policies import Scope
+from inference_store.index import key_registry
+from inference_store.index.tables import metadata_key_delta, metadata_key_seen
+from inference_store.objects import Blobs
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.pace import Pace
-from inference_store.store import key_registry
-from inference_store.store.blobs import Blobs
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.policies import Scope
-from inference_store.store.tables import metadata_key_delta, metadata_key_seen
 from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
 from tests.integration.waiting import lock_waiters

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.leader import Leader
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.settings import ApiSettings, RetentionSettings
 
 from .test_erasures import NoPace, asked, followed, stored
 

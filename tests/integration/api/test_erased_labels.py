@@ -8,13 +8,14 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.housekeeping import unused_labels
+from inference_store.index import registrations
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.tables import label, model_label
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.labels import remove_unused_labels
 from inference_store.retention.leader import Leader
-from inference_store.store import registrations, unused_labels
-from inference_store.store.blobs import Blobs
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.settings import ApiSettings, RetentionSettings
-from inference_store.store.tables import label, model_label
 from tests.integration.stored import Made, at, store
 from tests.integration.waiting import lock_waiters
 from tests.polling import until

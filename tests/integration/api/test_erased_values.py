@@ -14,17 +14,17 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import dead_letters, parked
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Place, begin
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.events import StorageKey
-from inference_store.store.events.event import Extras
-from inference_store.store.ledger import Ledger
-from inference_store.store.records import Record, Trouble
-from inference_store.store.settings import ApiSettings
-from inference_store.store.tables import METADATA, kafka_partition
-from inference_store.store.task_types import Prediction
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.ledger import Ledger
+from inference_store.index import dead_letters, parked
+from inference_store.index.books import Place, begin
+from inference_store.index.records import Record, Trouble
+from inference_store.index.tables import METADATA, kafka_partition
+from inference_store.inference.events import StorageKey
+from inference_store.inference.events.event import Extras
+from inference_store.inference.task_types import Prediction
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from tests.builders import NOW, make_payload
 from tests.integration.stored import Made, at, store
 from tests.servers.minio import S3

@@ -9,12 +9,12 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index.tables import inference, metadata_number
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
-from inference_store.store.settings import ApiSettings, RetentionSettings
-from inference_store.store.tables import inference, metadata_number
 from tests.integration.stored import Made, at, store
 
 ERASURES = "/v1/models/model/erasures"

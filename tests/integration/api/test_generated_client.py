@@ -13,10 +13,10 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import begin
-from inference_store.store.events import StorageKey
-from inference_store.store.registrations import Details, put
+from inference_store.index.books import begin
+from inference_store.index.registrations import Details, put
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from tests.integration.stored import Made, store
 
 from .access.named import PLACE, ids_of

@@ -6,8 +6,8 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from tests.integration.stored import Made, at, store
 
 _ONE = "/v1/models/model/inferences/one"

@@ -9,8 +9,8 @@ import httpx
 from sqlalchemy import insert, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import model_numbers, registrations
-from inference_store.store.tables import erasing, hold
+from inference_store.index import model_numbers, registrations
+from inference_store.index.tables import erasing, hold
 from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
 from tests.integration.waiting import lock_waiters

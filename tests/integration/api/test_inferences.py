@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
-from inference_store.store.events.event import Extras
-from inference_store.store.tables import inference
+from inference_store.index.tables import inference
+from inference_store.inference.events import StorageKey
+from inference_store.inference.events.event import Extras
+from inference_store.objects import Blobs
 from tests.integration.stored import Made, at, store
 
 _QUERY = "/v1/models/model/inferences/query"

@@ -6,8 +6,8 @@ import httpx
 from jsonschema import Draft202012Validator
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.cql2 import CONFORMANCE
-from inference_store.store.properties import PREDICTION_COLUMNS, PROPERTIES
+from inference_store.query.cql2 import CONFORMANCE
+from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 from tests.integration.stored import Made, at, store
 
 _PATH = "/v1/models/model/queryables"

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from inference_store.store.metrics import SHOWN
+from inference_store.platform.metrics import SHOWN
 from tests.polling import until
 
 from .conftest import MakeApp

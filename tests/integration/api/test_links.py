@@ -5,8 +5,8 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from tests.integration.stored import Made, store
 from tests.polling import until
 from tests.settings import TOKEN

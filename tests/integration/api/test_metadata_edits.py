@@ -8,11 +8,11 @@ import httpx
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.events import StorageKey
-from inference_store.store.tables import audit, blob_reference, metadata_key
+from inference_store.index.database import create_engine
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.tables import audit, blob_reference, metadata_key
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, at, store
 

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import registration
+from inference_store.index.tables import registration
 from tests.integration.stored import Made, at, store
 
 ODD_IDS = ["a/b", "a%2Fb", "ü", "query", "uid:x", " ", "a b?c#d", "..a", "%", "a//b", "\U0001f600"]

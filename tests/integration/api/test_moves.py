@@ -7,9 +7,9 @@ import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.store.blobs import Blobs
-from inference_store.store.ledger import Ledger
-from inference_store.store.retention import policies
+from inference_store.erasure import policies
+from inference_store.erasure.ledger import Ledger
+from inference_store.objects import Blobs
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.backups import Backup, Restore, backup, restore
 from tests.integration.stored import Made, store

@@ -18,11 +18,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as openapi_checks
 
 from inference_store.api.app import create_app
-from inference_store.store import registrations
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import begin
-from inference_store.store.database import create_engine
-from inference_store.store.settings import ApiSettings
+from inference_store.index import registrations
+from inference_store.index.books import begin
+from inference_store.index.database import create_engine
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from tests.integration.api.access.named import PLACE, Ids, ids_of
 from tests.integration.api.access.table import TABLE, filled
 from tests.integration.stored import Made, at, store

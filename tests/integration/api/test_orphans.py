@@ -7,8 +7,8 @@ from uuid import UUID, uuid4
 import httpx
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store.reconciling import reconciliations
-from inference_store.store.reconciling.reconciliations import Finding
+from inference_store.operations.reconcile import reconciliations
+from inference_store.operations.reconcile.reconciliations import Finding
 
 
 async def _report(connection: AsyncConnection, bucket: str, **values: Any) -> UUID:

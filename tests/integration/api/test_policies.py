@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.events.event import Extras
-from inference_store.store.retention import policies
-from inference_store.store.tables import inference
+from inference_store.erasure import policies
+from inference_store.index.tables import inference
+from inference_store.inference.events.event import Extras
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, store
 from tests.settings import TOKEN

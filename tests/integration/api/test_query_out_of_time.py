@@ -9,10 +9,10 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.metrics import QUERY_TIMEOUTS
-from inference_store.store.tables import inference, metadata_number
+from inference_store.index.tables import inference, metadata_number
+from inference_store.platform.metrics import QUERY_TIMEOUTS
 from tests.integration.api.conftest import MakeApp, client_of
-from tests.integration.store.queries.held_partition import held
+from tests.integration.query.held_partition import held
 from tests.integration.stored import Made, at, store
 
 _QUERY = "/v1/models/model/inferences/query"

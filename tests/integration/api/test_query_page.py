@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.answer import encoded
-from inference_store.store.cql2 import parse_text, to_json
+from inference_store.query.cql2 import parse_text, to_json
 from tests.integration.stored import store
 
 from .hallway import MODEL, frames

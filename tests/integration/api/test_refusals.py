@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from inference_store.api.app import create_app
-from inference_store.store.blobs import Blobs
-from inference_store.store.metrics import SHOWN
+from inference_store.objects import Blobs
+from inference_store.platform.metrics import SHOWN
 from tests.integration.stored import Made, store
 from tests.settings import TOKEN
 

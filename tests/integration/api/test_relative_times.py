@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import erasure
+from inference_store.index.tables import erasure
 from tests.integration.stored import Made, store
 
 _MODEL = "/v1/models/model/inferences"

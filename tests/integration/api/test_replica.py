@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
 from inference_store.api.replica import Replica
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
-from inference_store.store.settings import ApiSettings
+from inference_store.index.database import create_engine
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from tests.integration.stored import Made, store
 from tests.polling import until
 from tests.servers.environment import service_environment

@@ -6,9 +6,9 @@ import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
-from inference_store.store.blobs import Blobs
-from inference_store.store.ledger import Ledger
-from inference_store.store.settings import ApiSettings
+from inference_store.erasure.ledger import Ledger
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from tests.integration.backups import Backup, Restore, backup, restore
 
 from .conftest import client_of

@@ -11,10 +11,10 @@ from sqlalchemy import QueuePool
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api import streams
-from inference_store.store.metrics import SHOWN
-from inference_store.store.tables import metadata_number
+from inference_store.index.tables import metadata_number
+from inference_store.platform.metrics import SHOWN
+from tests.integration.query.held_partition import held
 from tests.integration.sent import statements_of
-from tests.integration.store.queries.held_partition import held
 from tests.integration.stored import Made, at, store
 from tests.polling import until
 from tests.settings import TOKEN

@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import metadata_number
-from tests.integration.store.queries.held_partition import held
+from inference_store.index.tables import metadata_number
+from tests.integration.query.held_partition import held
 from tests.integration.stored import Made, at, store
 from tests.polling import until
 from tests.settings import TOKEN

@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import partitions
-from inference_store.store.counting import count_ended
-from inference_store.store.database import create_engine
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.distributing import spread
-from inference_store.store.distribution import CannotDistribute, is_distributed, steps
-from inference_store.store.tables import metadata_key, partition_count, registration
+from inference_store.index import partitions
+from inference_store.index.database import create_engine
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.distributing import spread
+from inference_store.index.distribution import CannotDistribute, is_distributed, steps
+from inference_store.index.tables import metadata_key, partition_count, registration
+from inference_store.query.counting import count_ended
 from tests.integration.citus.stand_in import stand_in
 from tests.integration.stored import START, Made, store
 from tests.servers.marks import plain_postgres

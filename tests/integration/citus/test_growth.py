@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import create_engine
-from inference_store.store.distributing import distribute
-from inference_store.store.tables import inference
+from inference_store.index.database import create_engine
+from inference_store.index.distributing import distribute
+from inference_store.index.tables import inference
 from tests.integration.stored import Made, store
 from tests.servers.citus import Citus
 from tests.servers.fixtures import migrate, unique

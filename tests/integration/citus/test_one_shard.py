@@ -12,8 +12,8 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.database import driver_of
-from inference_store.store.distribution import DISTRIBUTED, is_distributed
+from inference_store.index.database import driver_of
+from inference_store.index.distribution import DISTRIBUTED, is_distributed
 from tests.integration.api.conftest import *  # noqa: F403  (the api's fixtures)
 from tests.integration.sent import Sent, statements_of
 from tests.integration.stored import Made, at, store

@@ -3,8 +3,8 @@
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.queries.bounded import Deadline, fetch
-from inference_store.store.tables import inference
+from inference_store.index.tables import inference
+from inference_store.query.bounded import Deadline, fetch
 from tests.integration.stored import Made, at, store
 from tests.servers.marks import on_citus
 

@@ -7,12 +7,12 @@ from uuid import UUID
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who
-from inference_store.store.audit import note
-from inference_store.store.blobs import Blobs
-from inference_store.store.ledger import Ledger
-from inference_store.store.settings import BlobSettings, PostgresSettings
+from inference_store.access import Action, Who
+from inference_store.erasure import audit_chain
+from inference_store.erasure.ledger import Ledger
+from inference_store.index.audit import note
+from inference_store.objects import Blobs
+from inference_store.platform.settings import BlobSettings, PostgresSettings
 from tests.servers.fixtures import MakeEnvironment
 from tests.warm.process import run_command
 

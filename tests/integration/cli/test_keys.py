@@ -10,7 +10,7 @@ from pathlib import Path
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import audit
+from inference_store.index.tables import audit
 from tests.servers.fixtures import MakeEnvironment
 from tests.servers.waiting import wait_until
 from tests.service_process import Service

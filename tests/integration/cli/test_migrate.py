@@ -11,8 +11,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from inference_store.store.migration import MigrationBusy, upgrade
-from inference_store.store.schema import newest
+from inference_store.index.migration import MigrationBusy, upgrade
+from inference_store.index.schema import newest
 from tests.servers.fixtures import MakeEnvironment, unique
 from tests.servers.ports import free_port
 from tests.servers.postgres import Postgres

@@ -6,15 +6,15 @@ from uuid import uuid4
 from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index import registrations
+from inference_store.index.books import Place
+from inference_store.index.records import Record
+from inference_store.index.tables import erasing_object
+from inference_store.inference.events import StorageKey
+from inference_store.inference.events.event import Extras
+from inference_store.inference.layout import key_of
 from inference_store.ingester.arrivals import sort_out
 from inference_store.ingester.batch import Read
-from inference_store.store import registrations
-from inference_store.store.books import Place
-from inference_store.store.events import StorageKey
-from inference_store.store.events.event import Extras
-from inference_store.store.layout import key_of
-from inference_store.store.records import Record
-from inference_store.store.tables import erasing_object
 from tests.integration.stored import Made, indexable, store
 
 NOW = datetime.now(UTC)

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.books import Outcome
-from inference_store.store.tables import audit
+from inference_store.index.books import Outcome
+from inference_store.index.tables import audit
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import StartLine
 from tests.integration.ingester.test_odd_traffic import MANY, part

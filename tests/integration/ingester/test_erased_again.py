@@ -5,10 +5,12 @@ from collections import Counter
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import key_registry
-from inference_store.store.books import Outcome
-from inference_store.store.retention import erasures, marks, rows
-from inference_store.store.tables import inference
+from inference_store.erasure import erasures
+from inference_store.erasure.delete import rows
+from inference_store.erasure.mark import marks
+from inference_store.index import key_registry
+from inference_store.index.books import Outcome
+from inference_store.index.tables import inference
 from tests.e2e.faults.books_close import counted
 from tests.integration import by_uids
 from tests.integration.ingester.conftest import Line

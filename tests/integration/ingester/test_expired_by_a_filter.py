@@ -6,15 +6,15 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.books import Outcome
-from inference_store.store.cql2 import parse_text
-from inference_store.store.filters.known import Known
-from inference_store.store.filters.saved import save
-from inference_store.store.registrations import Details
-from inference_store.store.retention import policies
-from inference_store.store.retention.policies import DEFAULT, RetentionPolicy
-from inference_store.store.tables import erasing, inference
+from inference_store.erasure import policies
+from inference_store.erasure.policies import DEFAULT, RetentionPolicy
+from inference_store.index import registrations
+from inference_store.index.books import Outcome
+from inference_store.index.registrations import Details
+from inference_store.index.tables import erasing, inference
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.known import Known
+from inference_store.query.filters.saved import save
 from tests.builders import NOW
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import Line

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import dead_letters
-from inference_store.store.books import Outcome
-from inference_store.store.dead_letters import Selection
-from inference_store.store.tables import dead_letter, parked_event
+from inference_store.index import dead_letters
+from inference_store.index.books import Outcome
+from inference_store.index.dead_letters import Selection
+from inference_store.index.tables import dead_letter, parked_event
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import Line, StartLine
 from tests.integration.ingester.test_odd_traffic import part

@@ -8,15 +8,15 @@ import pytest
 from sqlalchemy import insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.erasure import policies
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.index import registrations
+from inference_store.index.books import Outcome, Place
+from inference_store.index.records import Record
+from inference_store.index.tables import erasing, tombstone
+from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals, sort_out
 from inference_store.ingester.batch import MissingBlob, Read
-from inference_store.store import registrations
-from inference_store.store.books import Outcome, Place
-from inference_store.store.indexing import Indexable
-from inference_store.store.records import Record
-from inference_store.store.retention import policies
-from inference_store.store.retention.policies import RetentionPolicy
-from inference_store.store.tables import erasing, tombstone
 from tests.integration.retention.holding import place
 from tests.integration.stored import Made, indexable, store
 

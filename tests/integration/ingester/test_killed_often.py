@@ -2,8 +2,8 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index.books import Outcome
 from inference_store.ingester.shares import FIRST_EVENTS
-from inference_store.store.books import Outcome
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import StartLine
 from tests.polling import until

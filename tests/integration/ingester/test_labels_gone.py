@@ -6,12 +6,12 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.index.books import Outcome
+from inference_store.index.tables import inference, label, prediction
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Outcome
-from inference_store.store.retention import erasures
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import inference, label, prediction
 from tests.e2e.faults.books_close import counted
 from tests.integration import by_uids
 from tests.integration.ingester.conftest import Line

@@ -8,9 +8,9 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books
-from inference_store.store.books import Outcome
-from inference_store.store.tables import inference, metadata_number, prediction
+from inference_store.index import books
+from inference_store.index.books import Outcome
+from inference_store.index.tables import inference, metadata_number, prediction
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment

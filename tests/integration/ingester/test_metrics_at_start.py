@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from inference_store.store.events import DEAD_LETTER_REASONS
+from inference_store.inference.events import DEAD_LETTER_REASONS
 from tests.servers.fixtures import MakeEnvironment
 from tests.service_process import Service
 

@@ -10,15 +10,15 @@ import orjson
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.books import Outcome
-from inference_store.store.layout import Kind
-from inference_store.store.tables import (
+from inference_store.index.books import Outcome
+from inference_store.index.tables import (
     inference,
     metadata_key,
     metadata_number,
     metadata_string,
     prediction,
 )
+from inference_store.inference.layout import Kind
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import Line
 from tests.polling import until

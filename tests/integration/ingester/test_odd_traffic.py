@@ -10,11 +10,11 @@ from aiokafka import AIOKafkaProducer
 from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books, dead_letters, parked, registrations
-from inference_store.store.books import Outcome
-from inference_store.store.dead_letters import Selection
-from inference_store.store.registrations import Details
-from inference_store.store.tables import inference, tombstone
+from inference_store.index import books, dead_letters, parked, registrations
+from inference_store.index.books import Outcome
+from inference_store.index.dead_letters import Selection
+from inference_store.index.registrations import Details
+from inference_store.index.tables import inference, tombstone
 from tests.e2e.faults.books_close import counted, uid_of
 from tests.integration.ingester.conftest import Line, StartLine
 from tests.polling import until

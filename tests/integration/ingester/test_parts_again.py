@@ -8,14 +8,14 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.index.books import Outcome
+from inference_store.index.tables import erasing, erasure, inference
+from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import Kind, key_of
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Outcome
-from inference_store.store.events import StorageKey
-from inference_store.store.layout import Kind, key_of
-from inference_store.store.retention import erasures
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import erasing, erasure, inference
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import Line
 from tests.integration.retention.conftest import NoPace

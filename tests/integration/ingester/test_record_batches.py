@@ -8,10 +8,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index import dead_letters
+from inference_store.index.books import Outcome
+from inference_store.index.dead_letters import Selection
 from inference_store.ingester.decompression import MOST_BYTES
-from inference_store.store import dead_letters
-from inference_store.store.books import Outcome
-from inference_store.store.dead_letters import Selection
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import StartLine
 from tests.odd_batch import CODECS, OddBatch, odd_name

@@ -10,9 +10,9 @@ import pytest
 from aiokafka import TopicPartition
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import Reports
-from inference_store.store.producer_reports import ProducerReport, encode
-from inference_store.store.settings import IngesterSettings
+from inference_store.platform.settings import IngesterSettings
 from tests.integration.api.conftest import blobs, client, make_app, settings  # noqa: F401
 from tests.integration.ingester.conftest import StartLine
 from tests.polling import until

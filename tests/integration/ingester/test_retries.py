@@ -11,27 +11,27 @@ import pytest
 from sqlalchemy import event, func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.mark import marks
+from inference_store.index import books, dead_letters, parked, registrations
+from inference_store.index.books import Outcome, Place
+from inference_store.index.dead_letters import DeadLetter, Selection
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.parked import Parked, Schedule
+from inference_store.index.records import Record, Trouble
+from inference_store.index.registrations import Details
+from inference_store.index.tables import parked_event
+from inference_store.index.writing import Indexable
+from inference_store.inference.events import InferenceEvent, StorageKey
+from inference_store.inference.events.uid import uid_of
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import Predictions
 from inference_store.ingester.batch import MissingBlob, Read
 from inference_store.ingester.patience import Patience
 from inference_store.ingester.reading import Reader
 from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
-from inference_store.store import books, dead_letters, parked, registrations
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Outcome, Place
-from inference_store.store.dead_letters import DeadLetter, Selection
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.events import InferenceEvent, StorageKey
-from inference_store.store.events.uid import uid_of
-from inference_store.store.indexing import Indexable
-from inference_store.store.metadata import read_metadata
-from inference_store.store.parked import Parked, Schedule
-from inference_store.store.records import Record, Trouble
-from inference_store.store.registrations import Details
-from inference_store.store.retention import marks
-from inference_store.store.settings import IngesterSettings
-from inference_store.store.tables import parked_event
-from inference_store.store.task_types import Predictions
+from inference_store.objects import Blobs
+from inference_store.platform.settings import IngesterSettings
 
 NOW = datetime.now(UTC)
 PLACE = Place("default", "events", 0, 0)

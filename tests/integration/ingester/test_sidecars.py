@@ -15,16 +15,16 @@ from minio.versioningconfig import VersioningConfig
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import registrations, sidecars
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Outcome
-from inference_store.store.events import Buckets, StorageKey, decode, encode
-from inference_store.store.layout import key_of
-from inference_store.store.registrations import Details
-from inference_store.store.retention import policies, runs
-from inference_store.store.retention.policies import RetentionPolicy, Scope
-from inference_store.store.settings import BlobSettings
-from inference_store.store.tables import PARTITIONED, blob_reference, erasure, inference
+from inference_store.erasure import policies, runs
+from inference_store.erasure.policies import RetentionPolicy, Scope
+from inference_store.index import registrations, sidecars
+from inference_store.index.books import Outcome
+from inference_store.index.registrations import Details
+from inference_store.index.tables import PARTITIONED, blob_reference, erasure, inference
+from inference_store.inference.events import Buckets, StorageKey, decode, encode
+from inference_store.inference.layout import key_of
+from inference_store.objects import Blobs
+from inference_store.platform.settings import BlobSettings
 from tests.e2e.faults.books_close import counted
 from tests.integration import by_uids
 from tests.integration.ingester.conftest import StartLine

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import books
-from inference_store.store.books import Outcome
+from inference_store.index import books
+from inference_store.index.books import Outcome
 from tests.e2e.faults.books_close import counted
 from tests.integration.ingester.conftest import StartLine
 from tests.polling import until

@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from inference_store.platform.serving import Connections, Limits
 from inference_store.proxy.configuration import Configuration, ModelEntry, UpstreamEntry
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.paths import PathPrefixes
@@ -16,7 +17,6 @@ from inference_store.proxy.protocols import Call
 from inference_store.proxy.rest import Forwarding, Stripping, Upstreams, server_of
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.rules import Rules
-from inference_store.store.serving import Connections, Limits
 from tests.servers.certificates import Pair
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

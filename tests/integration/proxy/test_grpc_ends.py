@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import pytest
 
+from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.grpc import Calls
-from inference_store.store.metrics import SHOWN
 from tests.integration.proxy.grpc_upstream import (
     INFER,
     STREAM,

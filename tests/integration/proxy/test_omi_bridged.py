@@ -8,11 +8,11 @@ import grpc
 from aiohttp import ClientSession
 
 from inference_store.grpc_messages import message
+from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.omi_bridge import bridged
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model, Reading
-from inference_store.store.task_types import read_predictions, task_type_of
 from tests.unit.proxy.omi_bridge.omi import Omi, served
 
 from .rest_server import Kept, proxy

@@ -6,8 +6,8 @@ import json
 
 from aiohttp import web
 
+from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.configuration import ModelEntry
-from inference_store.store.metrics import SHOWN
 
 from .rest_server import DEADLINE, Kept, proxy, raw, upstream
 

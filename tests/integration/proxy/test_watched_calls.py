@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession, web
 
 from inference_store.grpc_messages import message
-from inference_store.store.metrics import SHOWN
+from inference_store.platform.metrics import SHOWN
 from tests.collector import Collector, Seen
 from tests.proxy_process import Proxy
 from tests.proxy_process import upstream as entry

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import runs
+from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.runs import Run
+from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
-from inference_store.store.admin import Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.retention import runs
-from inference_store.store.retention.leadership import candidacy
-from inference_store.store.retention.runs import Run
-from inference_store.store.settings import RetentionSettings
 from tests.servers.minio import S3
 
 from .stored import Storing, environment_of

@@ -7,10 +7,10 @@ from uuid import UUID, uuid4
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import holds
-from inference_store.store.cql2 import parse
-from inference_store.store.holds.placing import Placed
-from inference_store.store.tables import registration
+from inference_store.erasure import holds
+from inference_store.erasure.holds.placing import Placed
+from inference_store.index.tables import registration
+from inference_store.query.cql2 import parse
 
 
 async def place(

@@ -9,16 +9,12 @@ from uuid import UUID, uuid4
 from sqlalchemy import func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import partitions, sidecars
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey, uid_of
-from inference_store.store.layout import Kind, key_of
-from inference_store.store.retention import erasures, policies, runs
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.policies import RetentionPolicy
-from inference_store.store.retention.runs import Run
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import (
+from inference_store.erasure import erasures, policies, runs
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.erasure.runs import Run
+from inference_store.index import partitions, sidecars
+from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
     erasing,
@@ -30,6 +26,10 @@ from inference_store.store.tables import (
     prediction,
     registration,
 )
+from inference_store.inference.events import StorageKey, uid_of
+from inference_store.inference.layout import Kind, key_of
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from tests.polling import until
 
 PREFIX = "INFERENCE_STORE_"

@@ -8,15 +8,15 @@ from examples import verify_certificates, verify_entry
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.blobs.inventory import inventory
-from inference_store.store.blobs.locking import LockedObject
-from inference_store.store.certificates.head import KEY as HEAD
-from inference_store.store.certificates.keys import SigningKey
-from inference_store.store.certificates.signed import NotSigned, read_signed
-from inference_store.store.events import StorageKey
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import certificate, erased_leaves, inference
+from inference_store.erasure.certificates.head import KEY as HEAD
+from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.erasure.certificates.signed import NotSigned, read_signed
+from inference_store.index.tables import certificate, erased_leaves, inference
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.objects.inventory import inventory
+from inference_store.objects.locking import LockedObject
+from inference_store.platform.settings import RetentionSettings
 
 _PREFIX = "certificates/"
 

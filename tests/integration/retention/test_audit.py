@@ -8,22 +8,22 @@ from pydantic import SecretStr
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access import Action, Who
+from inference_store.erasure import audit_chain
+from inference_store.erasure.certificates import chain, documents
+from inference_store.erasure.certificates.audit_checkpoints import Checking
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.certificates.signed import signed
+from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.ledger import Ledger
+from inference_store.index.audit import note
+from inference_store.index.tables import audit, audit_checkpoint
+from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
 from inference_store.retention.pruning import prune
-from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who
-from inference_store.store.admin import Heartbeat
-from inference_store.store.audit import note
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates import chain, documents
-from inference_store.store.certificates.audit_checkpoints import Checking
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.signed import signed
-from inference_store.store.ledger import Ledger
-from inference_store.store.retention.leadership import candidacy
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import audit, audit_checkpoint
 
 from .conftest import NoPace
 

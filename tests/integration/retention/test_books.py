@@ -5,13 +5,13 @@ from uuid import UUID, uuid4
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.audit_chain import unsigned
+from inference_store.erasure.erasures import marking
+from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.index.books import Place, begin
+from inference_store.operations.reconcile.counts import against_books
 from inference_store.retention.eraser import Eraser
-from inference_store.store.audit_chain import unsigned
-from inference_store.store.books import Place, begin
-from inference_store.store.reconciling.counts import against_books
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import marking
-from inference_store.store.retention.own_records import RECORDS
 
 from .stored import Storing, ago
 

@@ -8,21 +8,21 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import policies
+from inference_store.erasure.certificates import chain
+from inference_store.erasure.certificates.anew import CannotBeginAnew, begin_anew
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.head import Head
+from inference_store.erasure.certificates.keys import SigningKey, new_key
+from inference_store.erasure.certificates.proving import proofs
+from inference_store.erasure.certificates.signed import Signed, read_signed
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates import chain
-from inference_store.store.certificates.anew import CannotBeginAnew, begin_anew
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import SigningKey, new_key
-from inference_store.store.certificates.proving import proofs
-from inference_store.store.certificates.signed import Signed, read_signed
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.events import StorageKey
-from inference_store.store.retention import policies
-from inference_store.store.retention.policies import RetentionPolicy
-from inference_store.store.settings import RetentionSettings
 from tests.servers.minio import S3
 
 from .conftest import NoPace

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.index.tables import inference
+from inference_store.objects import Blobs
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.tables import inference
 from tests.warm.process import run_command
 
 from .conftest import NoPace

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import policy_sweep
+from inference_store.index.tables import policy_sweep
+from inference_store.platform.settings import RetentionSettings
 
 from .conftest import Retain
 from .holding import place, release

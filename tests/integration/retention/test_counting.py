@@ -7,17 +7,17 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.leadership import candidacy
+from inference_store.index.tables import outdated_count, partition_count
+from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import RetentionSettings
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline
+from inference_store.query.count import count
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
-from inference_store.store.admin import Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.queries.ask import Question, prepare
-from inference_store.store.queries.bounded import Deadline
-from inference_store.store.queries.count import count
-from inference_store.store.retention.leadership import candidacy
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import outdated_count, partition_count
-from tests.integration.store.counting.asked import holding
+from tests.integration.query.counting.asked import holding
 from tests.servers.marks import stored_counts
 
 from .conftest import Retain

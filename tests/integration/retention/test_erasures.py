@@ -5,10 +5,11 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.mark import marks, tombstones
+from inference_store.erasure.policies import Scope
 from inference_store.retention.eraser import Eraser
-from inference_store.store.retention import erasures, marks, tombstones
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.policies import Scope
 from tests.integration import by_uids
 
 from .stored import NOW, Stored, Storing, ago

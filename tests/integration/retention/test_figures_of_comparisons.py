@@ -5,11 +5,11 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.index.tables import reconciliation
+from inference_store.operations import figures
+from inference_store.platform.metrics import LAST_RECONCILIATION, RECONCILED
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.watch import watching
-from inference_store.store import figures
-from inference_store.store.metrics import LAST_RECONCILIATION, RECONCILED
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import reconciliation
 from tests.integration.retention.stored import ago
 from tests.polling import until
 

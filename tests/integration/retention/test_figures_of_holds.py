@@ -3,9 +3,9 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import figures
-from inference_store.store.retention.overdue import Overdue
-from inference_store.store.retention.own_records import RECORDS
+from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.select.overdue import Overdue
+from inference_store.operations import figures
 
 _HOLDS = (
     ("NULL", "NULL"),

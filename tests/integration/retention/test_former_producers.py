@@ -5,14 +5,14 @@ import asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.leadership import candidacy
+from inference_store.index import books
+from inference_store.index.books import Place
+from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
-from inference_store.store import books
-from inference_store.store.admin import Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Place
-from inference_store.store.retention.leadership import candidacy
-from inference_store.store.settings import RetentionSettings
 
 _PLACE = Place("default", "events", 0, 0)
 

@@ -4,17 +4,17 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.signed import read_signed
-from inference_store.store.errors import Conflict
-from inference_store.store.holds import kept
-from inference_store.store.holds.placing import Placed
-from inference_store.store.ledger import Ledger
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import erasing, erasure_held
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.certificates.signed import read_signed
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.holds import kept
+from inference_store.erasure.holds.placing import Placed
+from inference_store.erasure.ledger import Ledger
+from inference_store.index.tables import erasing, erasure_held
+from inference_store.inference.errors import Conflict
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from tests.integration.backups import Backup, Restore, backup, restore
 
 from .holding import place, release

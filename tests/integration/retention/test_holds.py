@@ -9,16 +9,17 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.holds import kept
+from inference_store.erasure.holds.claimed import claimed as claimed_before
+from inference_store.erasure.holds.placing import Placed
+from inference_store.erasure.mark import claims, marks, tombstones
+from inference_store.index.tables import erased_span, erasing, erasure_held, hold, partition_span
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs, Deleted, Listed
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs, Deleted, Listed
-from inference_store.store.events import StorageKey
-from inference_store.store.holds import kept
-from inference_store.store.holds.claimed import claimed as claimed_before
-from inference_store.store.holds.placing import Placed
-from inference_store.store.retention import claims, erasures, marks, tombstones
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import erased_span, erasing, erasure_held, hold, partition_span
 
 from .conftest import NoPace, Retain
 from .holding import change, place, release

@@ -3,13 +3,13 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.certificates.anew import begin_anew
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.keys import SigningKey, new_key
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.objects import Blobs
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.anew import begin_anew
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.keys import SigningKey, new_key
-from inference_store.store.certificates.verifying import Verification
 
 from .conftest import NoPace
 from .stored import NOW, Storing

@@ -6,15 +6,15 @@ from signal import SIGKILL
 
 import pytest
 
-from inference_store.store import sidecars
-from inference_store.store.certificates import chain
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.signed import read_signed
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.events import StorageKey
-from inference_store.store.failpoints import FAILPOINTS
-from inference_store.store.retention import erasures
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates import chain
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.certificates.signed import read_signed
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.index import sidecars
+from inference_store.inference.events import StorageKey
+from inference_store.platform.failpoints import FAILPOINTS
 from tests.service_process import Service
 
 from .stored import Stored, Storing, ago

@@ -3,13 +3,13 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.access import Action, Who
+from inference_store.erasure import audit_chain
+from inference_store.index.audit import note
+from inference_store.platform.metrics import AUDIT_UNLINKED
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.linking import linking
 from inference_store.retention.watch import watching
-from inference_store.store import audit_chain
-from inference_store.store.access import Action, Who
-from inference_store.store.audit import note
-from inference_store.store.metrics import AUDIT_UNLINKED
-from inference_store.store.settings import RetentionSettings
 from tests.polling import until
 
 

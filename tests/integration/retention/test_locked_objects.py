@@ -9,12 +9,12 @@ from minio.retention import Retention
 from minio.versioningconfig import VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure, obstacles
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Erasure, obstacles
-from inference_store.store.settings import RetentionSettings
 from tests.integration import by_uids
 from tests.polling import until
 from tests.servers.fixtures import unique

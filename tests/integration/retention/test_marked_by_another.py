@@ -6,23 +6,18 @@ import pytest
 from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Erasure, chosen
+from inference_store.erasure.ledger import Ledger
+from inference_store.erasure.mark import marks
+from inference_store.index.partitions import Span
+from inference_store.index.tables import erased_span, erasing, inference, partition_span, prediction
+from inference_store.objects import Blobs
+from inference_store.operations.reconcile.counts import against_books
 from inference_store.retention.asides import Asides
 from inference_store.retention.dropping import reopen
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
-from inference_store.store.blobs import Blobs
-from inference_store.store.ledger import Ledger
-from inference_store.store.partitions import Span
-from inference_store.store.reconciling.counts import against_books
-from inference_store.store.retention import erasures, marks
-from inference_store.store.retention.erasures import Erasure, chosen
-from inference_store.store.tables import (
-    erased_span,
-    erasing,
-    inference,
-    partition_span,
-    prediction,
-)
 from tests.polling import until
 
 from .conftest import NoPace

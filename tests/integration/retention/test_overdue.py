@@ -3,11 +3,11 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import holds
-from inference_store.store.cql2 import parse_text
-from inference_store.store.retention.overdue import Overdue
-from inference_store.store.retention.own_records import RECORDS
-from inference_store.store.settings import RetentionSettings
+from inference_store.erasure import holds
+from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.select.overdue import Overdue
+from inference_store.platform.settings import RetentionSettings
+from inference_store.query.cql2 import parse_text
 
 from .conftest import Retain
 from .stored import Storing, ago

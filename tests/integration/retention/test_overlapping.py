@@ -9,11 +9,11 @@ from minio.commonconfig import ENABLED
 from minio.versioningconfig import VersioningConfig
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.holds.placing import Placed
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs, Deleted, Listed
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs, Deleted, Listed
-from inference_store.store.events import StorageKey
-from inference_store.store.holds.placing import Placed
-from inference_store.store.settings import RetentionSettings
 from tests.polling import until
 from tests.servers.minio import S3
 

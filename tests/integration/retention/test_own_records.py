@@ -6,24 +6,24 @@ from typing import Any
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
-from inference_store.store.admin import Heartbeat
-from inference_store.store.audit_chain import unsigned
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import accounts
-from inference_store.store.metrics import PRUNED
-from inference_store.store.retention.leadership import candidacy
-from inference_store.store.retention.overdue import Overdue
-from inference_store.store.retention.own_records import RECORDS
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import (
+from inference_store.erasure.audit_chain import unsigned
+from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.select.overdue import Overdue
+from inference_store.index.books import accounts
+from inference_store.index.tables import (
     dead_letter,
     erasure,
     reconciliation,
     reconciliation_finding,
     retention_run,
 )
+from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.metrics import PRUNED
+from inference_store.platform.settings import RetentionSettings
+from inference_store.retention.leader import Leader
+from inference_store.retention.pace import Pace
 
 _DAY = 86400.0
 _KEEP = {

@@ -6,12 +6,12 @@ from uuid import UUID
 
 from sqlalchemy import func, select
 
-from inference_store.store.cql2 import parse_text
-from inference_store.store.filters.known import Known
-from inference_store.store.filters.saved import save
-from inference_store.store.retention import policies
-from inference_store.store.retention.policies import RetentionPolicy
-from inference_store.store.tables import inference, policy_sweep, prediction
+from inference_store.erasure import policies
+from inference_store.erasure.policies import RetentionPolicy
+from inference_store.index.tables import inference, policy_sweep, prediction
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.known import Known
+from inference_store.query.filters.saved import save
 from tests.integration.retention.stored import Stored, Storing, ago
 from tests.polling import until
 

@@ -4,10 +4,10 @@ import asyncio
 
 from sqlalchemy.ext.asyncio import create_async_engine
 
+from inference_store.objects import Blobs
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.run import _Retention
-from inference_store.store.admin import Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.settings import RetentionSettings
 
 
 async def test_a_pool_that_is_busy_is_waited_for(

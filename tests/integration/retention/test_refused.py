@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.objects import Blobs
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.settings import RetentionSettings
 from tests.servers.fixtures import unique
 from tests.servers.minio import S3
 from tests.servers.minio_user import MinioUser, statement

@@ -4,12 +4,12 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.certificates import chain
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.certificates.signed import read_signed
+from inference_store.objects import Blobs
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates import chain
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.signed import read_signed
 
 from .conftest import NoPace
 from .stored import Storing, ago

@@ -6,15 +6,15 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.keys import SigningKey, new_key
+from inference_store.erasure.certificates.signed import read_signed, signed
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.index.tables import certificate
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.keys import SigningKey, new_key
-from inference_store.store.certificates.signed import read_signed, signed
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.events import StorageKey
-from inference_store.store.tables import certificate
 
 from .conftest import NoPace
 from .stored import Storing, ago

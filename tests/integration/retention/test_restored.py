@@ -10,22 +10,22 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.app import create_app
+from inference_store.erasure import audit_chain
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.audit_checkpoints import Checking
+from inference_store.erasure.certificates.head import AUDIT_KEY, Head
+from inference_store.erasure.certificates.keys import SigningKey, new_key
+from inference_store.erasure.certificates.looking_again import LookingAgain
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.ledger import Ledger
+from inference_store.index.tables import certificate, tombstone
+from inference_store.objects import Blobs
+from inference_store.objects.inventory import inventory
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.leader import Leader
 from inference_store.retention.pace import Pace
-from inference_store.store import audit_chain
-from inference_store.store.admin import Heartbeat
-from inference_store.store.blobs import Blobs
-from inference_store.store.blobs.inventory import inventory
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.audit_checkpoints import Checking
-from inference_store.store.certificates.head import AUDIT_KEY, Head
-from inference_store.store.certificates.keys import SigningKey, new_key
-from inference_store.store.certificates.looking_again import LookingAgain
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.ledger import Ledger
-from inference_store.store.retention.leadership import candidacy
-from inference_store.store.settings import ApiSettings, RetentionSettings
-from inference_store.store.tables import certificate, tombstone
 from tests.integration.api.conftest import client_of
 from tests.integration.backups import Backup, Restore, backup, restore
 

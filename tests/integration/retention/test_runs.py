@@ -5,9 +5,10 @@ from datetime import timedelta
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.events import received_at_of
-from inference_store.store.retention import erasures, tombstones
-from inference_store.store.tables import inference, partition_span, prediction, registration
+from inference_store.erasure import erasures
+from inference_store.erasure.mark import tombstones
+from inference_store.index.tables import inference, partition_span, prediction, registration
+from inference_store.inference.events import received_at_of
 
 from .conftest import Retain
 from .stored import NOW, Storing, ago

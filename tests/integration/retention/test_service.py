@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from inference_store.store.retention import runs
+from inference_store.erasure import runs
 from tests.polling import until
 from tests.servers.minio import MinioServer
 from tests.service_process import Service

@@ -3,10 +3,11 @@
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.delete import own_metadata
+from inference_store.erasure.mark import claims, marks
+from inference_store.index.tables import inference
+from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.retention.eraser import Eraser
-from inference_store.store.events import StorageKey, parse_stored
-from inference_store.store.retention import claims, marks, own_metadata
-from inference_store.store.tables import inference
 
 from .holding import place
 from .stored import METADATA_BLOB, Stored, Storing, ago

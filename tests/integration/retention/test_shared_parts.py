@@ -3,13 +3,13 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.erasures import Erasure
+from inference_store.erasure.holds import kept
+from inference_store.erasure.mark import claims, marks
+from inference_store.erasure.policies import Scope
+from inference_store.index.tables import inference
+from inference_store.inference.events import StorageKey
 from inference_store.retention.eraser import Eraser
-from inference_store.store.events import StorageKey
-from inference_store.store.holds import kept
-from inference_store.store.retention import claims, marks
-from inference_store.store.retention.erasures import Erasure
-from inference_store.store.retention.policies import Scope
-from inference_store.store.tables import inference
 
 from .holding import place, release
 from .stored import Stored, Storing, ago

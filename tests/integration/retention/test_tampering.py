@@ -9,19 +9,19 @@ import pytest
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.head import Head
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.certificates.looking_again import LookingAgain
+from inference_store.erasure.certificates.signed import canonical, read_signed, signed
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.index.tables import inference
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
+from inference_store.objects.inventory import inventory
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.certifier import Certifier
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs
-from inference_store.store.blobs.inventory import inventory
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.looking_again import LookingAgain
-from inference_store.store.certificates.signed import canonical, read_signed, signed
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.events import StorageKey
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import inference
 
 from .conftest import NoPace
 from .stored import NOW, Stored, Storing, ago

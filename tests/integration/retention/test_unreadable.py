@@ -9,11 +9,11 @@ from minio.versioningconfig import VersioningConfig
 from obstore.exceptions import PermissionDeniedError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs, Deleted, Listed
+from inference_store.objects.reading import translated
+from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.store.blobs import Blobs, Deleted, Listed
-from inference_store.store.blobs.reading import translated
-from inference_store.store.events import StorageKey
-from inference_store.store.settings import RetentionSettings
 from tests.servers.minio import S3
 
 from .conftest import NoPace

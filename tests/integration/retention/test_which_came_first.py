@@ -5,10 +5,10 @@ from uuid import uuid4
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import Begun, Erasure, marking
+from inference_store.inference.events import StorageKey
 from inference_store.retention.eraser import Eraser
-from inference_store.store.events import StorageKey
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import Begun, Erasure, marking
 
 from .holding import place
 from .stored import Storing, ago

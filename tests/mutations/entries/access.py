@@ -6,16 +6,16 @@ ACCESS = (
     Mutant(
         name="rights-across-projects",
         promise="a right over one project is none over another",
-        file="store/access/caller.py",
+        file="access/caller.py",
         old="frozenset(grant.project_id for grant in giving if grant.project_id is not None)",
         new="self.projects if giving else frozenset()",
         command="unit",
-        tests=("tests/unit/store/access/test_caller.py",),
+        tests=("tests/unit/access/test_caller.py",),
     ),
     Mutant(
         name="lists-across-projects",
         promise="a list shows only what its reader may see",
-        file="store/within_reach.py",
+        file="index/within_reach.py",
         old="true() if reach.is_everything else column.in_(",
         new="true() if not reach.is_nothing else column.in_(",
         command="integration",
@@ -27,7 +27,7 @@ ACCESS = (
     Mutant(
         name="revoked-key-works",
         promise="a revoked key works no more",
-        file="store/access/keys.py",
+        file="access/keys.py",
         old="        return right and not expired and key.revoked_at is None\n",
         new="        return right and not expired\n",
         command="integration",
@@ -36,7 +36,7 @@ ACCESS = (
     Mutant(
         name="old-key-works-on",
         promise="a rotated key's old text works until the time that was given",
-        file="store/access/keys.py",
+        file="access/keys.py",
         old="secrets.is_same(text, self.old_hash) and now < key.old_works_until",
         new="secrets.is_same(text, self.old_hash)",
         command="integration",
@@ -45,7 +45,7 @@ ACCESS = (
     Mutant(
         name="token-for-anybody",
         promise="a token that was made for somebody else is refused",
-        file="api/access/tokens.py",
+        file="access/tokens.py",
         old='options={"require": _REQUIRED}',
         new='options={"require": _REQUIRED, "verify_aud": False}',
         command="integration",
@@ -78,11 +78,11 @@ ACCESS = (
     Mutant(
         name="unknown-settings-pass",
         promise="an unknown setting is refused by name",
-        file="store/settings/names.py",
+        file="platform/settings/names.py",
         old='        raise UnknownSetting("\\n".join(told))\n',
         new="        pass\n",
         command="unit",
-        tests=("tests/unit/store/settings/test_names.py",),
+        tests=("tests/unit/platform/settings/test_names.py",),
     ),
     Mutant(
         name="hold-changed-by-the-slower",
@@ -96,7 +96,7 @@ ACCESS = (
     Mutant(
         name="edit-by-the-slower",
         promise="who edits metadata that have changed since they read them is told so",
-        file="store/metadata_edits/place.py",
+        file="api/metadata_edits/place.py",
         old="    if revision is not None and revision != row.revision:\n",
         new="    if revision is not None and revision > row.revision:\n",
         command="integration",

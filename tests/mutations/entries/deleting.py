@@ -6,7 +6,7 @@ DELETING = (
     Mutant(
         name="older-versions-stay",
         promise="every version of an object goes",
-        file="store/blobs/deletion.py",
+        file="objects/deletion.py",
         old="""\
             versions = listed.get(bucket)
 """,
@@ -15,7 +15,7 @@ DELETING = (
             versions = versions and [version for version in versions if version.latest]
 """,
         command="integration",
-        tests=("tests/integration/store/blobs/test_versions.py",),
+        tests=("tests/integration/objects/test_versions.py",),
     ),
     Mutant(
         name="not-listed-again",
@@ -48,7 +48,7 @@ DELETING = (
     Mutant(
         name="hold-ignored",
         promise="nothing deletes what a hold keeps",
-        file="store/holds/kept.py",
+        file="erasure/holds/kept.py",
         old="""\
     if not found:
         return list(page)
@@ -70,22 +70,22 @@ DELETING = (
         tests=(
             "tests/integration/retention/test_holds.py",
             "tests/integration/retention/test_holds_and_kills.py",
-            "tests/integration/store/retention/test_gate.py",
+            "tests/integration/erasure/mark/test_gate.py",
         ),
     ),
     Mutant(
         name="null-does-not-protect",
         promise="a hold keeps what its filter cannot decide about",
-        file="store/filters/saved.py",
+        file="query/filters/saved.py",
         old="    return truth is not False\n",
         new="    return truth is True\n",
         command="unit",
-        tests=("tests/unit/store/filters/test_saved.py",),
+        tests=("tests/unit/query/filters/test_saved.py",),
     ),
     Mutant(
         name="shared-object-goes",
         promise="an object that others point to stays",
-        file="store/retention/claims.py",
+        file="erasure/mark/claims.py",
         old="frozenset(key for key in wanted if key not in shared and key not in owned)",
         new="frozenset(key for key in wanted if key not in owned)",
         command="integration",
@@ -94,7 +94,7 @@ DELETING = (
     Mutant(
         name="no-tombstone",
         promise="what was erased does not come back with a late event",
-        file="store/retention/rows.py",
+        file="erasure/delete/rows.py",
         old='    elif one.cause != "expired_arrival":\n',
         new='    elif one.cause == "expired_arrival":\n',
         command="integration",
@@ -103,7 +103,7 @@ DELETING = (
     Mutant(
         name="dropped-span-forgotten",
         promise="what went with a whole partition does not come back either",
-        file="store/retention/tombstones.py",
+        file="erasure/mark/tombstones.py",
         old="            gone |= await _listed(connection, model, row.lo, left)\n",
         new="            gone |= set() if left else gone\n",
         command="integration",
@@ -121,7 +121,7 @@ DELETING = (
     Mutant(
         name="prompts-survive-their-input",
         promise="prompts go with the input",
-        file="store/retention/rows.py",
+        file="erasure/delete/rows.py",
         old="    await connection.execute(asked.values(prompt=None))\n",
         new="",
         command="integration",
@@ -130,34 +130,34 @@ DELETING = (
     Mutant(
         name="months-of-30-days",
         promise="months go by the calendar",
-        file="store/retention/durations.py",
+        file="erasure/policies/durations.py",
         old="    return Duration(years * 12 + months, exact)\n",
         new="    return Duration(0, exact + timedelta(days=30 * (years * 12 + months)))\n",
         command="unit",
-        tests=("tests/unit/store/retention/test_durations.py",),
+        tests=("tests/unit/erasure/policies/test_durations.py",),
     ),
     Mutant(
         name="null-deletes",
         promise="a rule does not delete what its filter cannot decide about",
-        file="store/filters/saved.py",
+        file="query/filters/saved.py",
         old="    return truth is True\n",
         new="    return truth is not False\n",
         command="unit",
-        tests=("tests/unit/store/filters/test_saved.py", "tests/unit/store/retention"),
+        tests=("tests/unit/query/filters/test_saved.py", "tests/unit/erasure"),
     ),
     Mutant(
         name="minimum-age-undercut",
         promise="no rule takes what is younger than the minimum age",
-        file="store/retention/policies/chain.py",
+        file="erasure/policies/chain.py",
         old="    return None if duration is None else min([duration.before(now), *least])\n",
         new="    return None if duration is None else max([duration.before(now), *least])\n",
         command="unit",
-        tests=("tests/unit/store/retention/test_chain.py",),
+        tests=("tests/unit/erasure/policies/test_chain.py",),
     ),
     Mutant(
         name="cancelled-too-late",
         promise="an erasure that has begun to delete is not cancelled",
-        file="store/retention/erasures/cancelling.py",
+        file="erasure/erasures/cancelling.py",
         old="here.deleting_since.is_(None), here.state.in_(_NOT_YET))",
         new='here.state.in_((*_NOT_YET, "deleting_objects")))',
         command="integration",
@@ -166,7 +166,7 @@ DELETING = (
     Mutant(
         name="edit-ends-a-hold",
         promise="an edit does not end a hold's match",
-        file="store/metadata_edits/held.py",
+        file="api/metadata_edits/held.py",
         old="    if ended:\n",
         new="    if ended and not keeping:\n",
         command="integration",
@@ -175,13 +175,13 @@ DELETING = (
     Mutant(
         name="young-orphan-judged",
         promise="an object whose event may still come is no orphan",
-        file="store/reconciling/judging.py",
+        file="operations/reconcile/judging.py",
         old="return before is not None and modified_at.astimezone(UTC) < before",
         new="return before is not None",
         command="integration",
         tests=(
-            "tests/integration/reconciling/test_awaited.py",
-            "tests/integration/reconciling/test_comparing.py",
+            "tests/integration/operations/reconcile/test_awaited.py",
+            "tests/integration/operations/reconcile/test_comparing.py",
         ),
     ),
 )

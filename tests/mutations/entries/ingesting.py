@@ -24,7 +24,7 @@ INGESTING = (
     Mutant(
         name="repeat-writes-children",
         promise="a redelivery does not touch the inference that is there",
-        file="store/indexing/write.py",
+        file="index/writing/write.py",
         old="fresh = batch if whole else [rows for rows in batch if (rows.model, rows.uid) in new]",
         new="fresh = batch",
         command="integration",
@@ -43,7 +43,7 @@ INGESTING = (
     Mutant(
         name="books-skip-duplicates",
         promise="each offset is counted as what became of it",
-        file="store/books/offsets.py",
+        file="index/books/offsets.py",
         old="        if count\n    }",
         new="        if count and outcome is not Outcome.DUPLICATE\n    }",
         command="integration",
@@ -52,29 +52,29 @@ INGESTING = (
     Mutant(
         name="books-not-fenced",
         promise="of two consumers of a partition one writes",
-        file="store/books/offsets.py",
+        file="index/books/offsets.py",
         old="    if await connection.scalar(query) != lo:\n",
         new="    if await connection.scalar(query) is None:\n",
         command="integration",
-        tests=("tests/integration/store/test_books.py",),
+        tests=("tests/integration/index/books/test_books.py",),
     ),
     Mutant(
         name="books-move-back",
         promise="the next offset moves only from where it is",
-        file="store/books/offsets.py",
+        file="index/books/offsets.py",
         old="update(kafka_partition).where(_at(place), kafka_partition.c.next == lo)",
         new="update(kafka_partition).where(_at(place))",
         command="integration",
-        tests=("tests/integration/store/test_moving_offsets.py",),
+        tests=("tests/integration/index/books/test_moving_offsets.py",),
     ),
     Mutant(
         name="books-need-not-close",
         promise="an offset that nothing became of is refused by the books",
-        file="store/books/offsets.py",
+        file="index/books/offsets.py",
         old="    if sum(outcomes.values()) != hi - lo:\n",
         new="    if sum(outcomes.values()) > hi - lo:\n",
         command="integration",
-        tests=("tests/integration/store/test_moving_offsets.py",),
+        tests=("tests/integration/index/books/test_moving_offsets.py",),
     ),
     Mutant(
         name="lost-offsets-unnamed",
@@ -109,7 +109,7 @@ INGESTING = (
     Mutant(
         name="dead-letter-without-payload",
         promise="a dead letter keeps its bytes",
-        file="store/dead_letters.py",
+        file="index/dead_letters.py",
         old="        rows = [{**record.values, **trouble.values} for record, trouble in letters]\n",
         new="""\
         rows = [

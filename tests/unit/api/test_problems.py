@@ -7,9 +7,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from inference_store.api.problems import problem, refusal_of
-from inference_store.store.errors import QueryTimeout
-from inference_store.store.metrics import REFUSED
-from inference_store.store.queries.bounded import OutOfTime, Overloaded
+from inference_store.inference.errors import QueryTimeout
+from inference_store.platform.metrics import REFUSED
+from inference_store.query.bounded import OutOfTime, Overloaded
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from inference_store.api.paths import decoded, escaped
 from inference_store.api.reading import read_aside
 from inference_store.api.requests import MOST_ITEMS, ExactRequest, exact_json
-from inference_store.store.errors import TooLarge
+from inference_store.inference.errors import TooLarge
 
 
 def test_numbers_are_exact() -> None:

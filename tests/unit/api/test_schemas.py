@@ -10,8 +10,8 @@ from inference_store.api.schemas.chosen_fields import FIELD_PATTERN, FIELDS, PAR
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import InferenceQuery, MetadataCondition
 from inference_store.api.schemas.ranges import ScoreRange, Window
-from inference_store.store.errors import Invalid
-from inference_store.store.operators import OPERATORS
+from inference_store.inference.errors import Invalid
+from inference_store.query.operators import OPERATORS
 
 _NAMES = [*FIELDS, *(f"{field}.{part}" for field, parts in PARTS.items() for part in parts)]
 

@@ -3,9 +3,9 @@
 from inference_store.api.access import GuardedRoute
 from inference_store.api.app import create_app
 from inference_store.api.templates import OTHER, Templates
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
-from inference_store.store.settings import ApiSettings
+from inference_store.index.database import create_engine
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 
 _SETTINGS = {
     "postgres_dsn": "postgresql://nobody@127.0.0.1:1/nothing",

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from inference_store.api.turns import Turns
-from inference_store.store.errors import TooManyQueries
-from inference_store.store.metrics import SHOWN
+from inference_store.inference.errors import TooManyQueries
+from inference_store.platform.metrics import SHOWN
 
 
 def _taken() -> float:

@@ -7,7 +7,7 @@ import pytest
 
 from inference_store.api.answer import encoded
 from inference_store.api.typed_metadata import typed_metadata
-from inference_store.store.metadata import Entry
+from inference_store.inference.metadata import Entry
 
 
 @pytest.mark.parametrize(

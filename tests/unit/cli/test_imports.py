@@ -35,7 +35,7 @@ NOT_SCHEDULED = {"apscheduler": "the retention service alone has a schedule"}
 NOT_STORED = {
     "asyncpg": "the proxy knows no database",
     "cryptography": "the proxy signs nothing",
-    "inference_store.store.tables": "the proxy knows no database",
+    "inference_store.index": "the proxy knows no database",
     "minio": "the proxy writes to Kafka, not to the object store",
     "obstore": "the proxy writes to Kafka, not to the object store",
     "sqlalchemy": "the proxy knows no database",
@@ -43,7 +43,8 @@ NOT_STORED = {
 NOTHING = {
     "importlib.metadata": "nobody has asked for the version yet",
     "aiohttp": "no port is open yet",
-    "inference_store.store": "no command is chosen yet",
+    "inference_store.inference": "no command is chosen yet",
+    "inference_store.platform": "no command is chosen yet",
     "pydantic": "no setting is read yet",
     "structlog": "nothing is logged yet",
 }

@@ -8,7 +8,7 @@ from inference_store.cli.api import CHECKS as API_CHECKS
 from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
 from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
 from inference_store.cli.start import started
-from inference_store.store.settings import (
+from inference_store.platform.settings import (
     ApiSettings,
     Checks,
     IngesterSettings,

@@ -8,8 +8,8 @@ import pytest
 
 from inference_store.cli.main import COMMANDS
 from inference_store.cli.told_settings import told_settings
-from inference_store.store.documented import field_docs
-from inference_store.store.settings import GROUPS, PREFIX, Group, ProxySettings
+from inference_store.inference.documented import field_docs
+from inference_store.platform.settings import GROUPS, PREFIX, Group, ProxySettings
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
+from inference_store.inference import producer_reports
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import prepared as spool_file
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared import Prepared
@@ -15,8 +17,6 @@ from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import Redaction, Rules
-from inference_store.store import producer_reports
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
 from tests.settings import make_settings
 from tests.unit.proxy.protocols.v2_grpc import calls

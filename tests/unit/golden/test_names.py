@@ -6,23 +6,23 @@ from importlib import import_module
 
 from pydantic_core import PydanticUndefined
 
+from inference_store.access.audit import Action
+from inference_store.access.rights import ROLES, Right
 from inference_store.cli.main import COMMANDS, root_parser
+from inference_store.erasure.ledger import KINDS
+from inference_store.inference import errors
+from inference_store.inference.errors import StoreError
+from inference_store.inference.events import DEAD_LETTER_REASONS, FIELDS
+from inference_store.inference.metadata import TYPE_NAMES
+from inference_store.inference.producer_reports import DROP_REASONS
+from inference_store.inference.task_types import TASK_TYPES
+from inference_store.operations.doctor import CHECKS
+from inference_store.platform.metrics import METRICS
+from inference_store.platform.settings import GROUPS, PREFIX, secrets_of
+from inference_store.platform.settings.group import Group
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.store import errors
-from inference_store.store.access.audit import Action
-from inference_store.store.aggregates import AGGREGATES
-from inference_store.store.doctor import CHECKS
-from inference_store.store.errors import StoreError
-from inference_store.store.events import DEAD_LETTER_REASONS, FIELDS
-from inference_store.store.ledger import KINDS
-from inference_store.store.metadata import TYPE_NAMES
-from inference_store.store.metrics import METRICS
-from inference_store.store.operators import OPERATORS
-from inference_store.store.producer_reports import DROP_REASONS
-from inference_store.store.rights import ROLES, Right
-from inference_store.store.settings import GROUPS, PREFIX, secrets_of
-from inference_store.store.settings.group import Group
-from inference_store.store.task_types import TASK_TYPES
+from inference_store.query.aggregates import AGGREGATES
+from inference_store.query.operators import OPERATORS
 
 from .golden import check
 

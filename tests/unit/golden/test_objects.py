@@ -3,12 +3,12 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from inference_store.store import sidecars
-from inference_store.store.books import Place
-from inference_store.store.layout import edited_key, key_of, sidecar_key
-from inference_store.store.metadata import MetadataCaps, read_metadata
-from inference_store.store.metadata_edits.change import Item, change_of
-from inference_store.store.records import Record
+from inference_store.api.metadata_edits.change import Item, change_of
+from inference_store.index import sidecars
+from inference_store.index.books import Place
+from inference_store.index.records import Record
+from inference_store.inference.layout import edited_key, key_of, sidecar_key
+from inference_store.inference.metadata import MetadataCaps, read_metadata
 
 from .golden import check, written_bytes
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.store.blobs import Blobs
-from inference_store.store.database import create_engine
-from inference_store.store.settings import ApiSettings
+from inference_store.index.database import create_engine
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
 from tests.settings import make_settings
 
 from .golden import check, written_json

@@ -7,15 +7,15 @@ from uuid import UUID
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from inference_store.store.audit_chain import hashes
-from inference_store.store.certificates import anew, audit_checkpoints, documents, entries, head
-from inference_store.store.certificates.chain import CERTIFICATE, KEY, Link
-from inference_store.store.certificates.erased import Erased
-from inference_store.store.certificates.keys import SigningKey
-from inference_store.store.certificates.merkle import Tree, root_of
-from inference_store.store.certificates.signed import Signed, canonical, signed
-from inference_store.store.events import StorageKey
-from inference_store.store.ledger.entry import Entry, Note, Said
+from inference_store.erasure.audit_chain import hashes
+from inference_store.erasure.certificates import anew, audit_checkpoints, documents, entries, head
+from inference_store.erasure.certificates.chain import CERTIFICATE, KEY, Link
+from inference_store.erasure.certificates.erased import Erased
+from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.erasure.certificates.merkle import Tree, root_of
+from inference_store.erasure.certificates.signed import Signed, canonical, signed
+from inference_store.erasure.ledger.entry import Entry, Note, Said
+from inference_store.inference.events import StorageKey
 
 from .golden import check, written_bytes
 

@@ -7,12 +7,12 @@ from uuid import UUID
 
 import orjson
 
+from inference_store.index import sidecars
+from inference_store.inference.events import StorageKey
+from inference_store.inference.layout import Kind, key_of
 from inference_store.ingester.bucket import listed
-from inference_store.store import sidecars
-from inference_store.store.blobs import Found
-from inference_store.store.events import StorageKey
-from inference_store.store.layout import Kind, key_of
-from inference_store.store.reconciling.places import Place
+from inference_store.objects import Found
+from inference_store.operations.reconcile.places import Place
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 PLACE = Place("b", "captures")

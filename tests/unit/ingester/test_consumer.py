@@ -12,13 +12,13 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NodeNotReadyError
 
+from inference_store.index.books import Place
 from inference_store.ingester import positions, topic_ids
 from inference_store.ingester.batch import Assigned
 from inference_store.ingester.consumer import Topic, instance_of
 from inference_store.ingester.leaving import leave
 from inference_store.ingester.positions import Positions
-from inference_store.store.books import Place
-from inference_store.store.settings import IngesterSettings
+from inference_store.platform.settings import IngesterSettings
 from tests.settings import make_settings
 
 ID, ANOTHER = UUID(int=7), UUID(int=8)

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
+from inference_store.index.books import Place
+from inference_store.index.records import Record
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.writing import Indexable
+from inference_store.inference.events import StorageKey
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import Predictions
 from inference_store.ingester.batch import Assigned, Read
 from inference_store.ingester.line import Line
 from inference_store.ingester.patience import Patience
 from inference_store.ingester.shares import MOST_SIDECARS, share_of
-from inference_store.store.admin import Heartbeat
-from inference_store.store.books import Place
-from inference_store.store.events import StorageKey
-from inference_store.store.indexing import Indexable
-from inference_store.store.metadata import read_metadata
-from inference_store.store.records import Record
-from inference_store.store.settings import IngesterSettings
-from inference_store.store.sidecars import Sidecar
-from inference_store.store.task_types import Predictions
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
 from tests.settings import make_settings
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from inference_store.inference.errors import BlobsAway
 from inference_store.ingester.patience import Patience, Stopped
-from inference_store.store.errors import BlobsAway
 from tests.polling import until
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.index.books import Place, ReadReport
+from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import _read, _time_of
-from inference_store.store.books import Place, ReadReport
-from inference_store.store.producer_reports import ProducerReport, encode
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 SOUND = ProducerReport(producer="p", reporter="p", number=1, booted_at=AT, reported_at=AT)

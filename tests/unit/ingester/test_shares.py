@@ -5,11 +5,11 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.index.books import Place
+from inference_store.index.records import Record, Trouble
 from inference_store.ingester.batch import Assigned, Read
 from inference_store.ingester.headers import headers_of, sequence_of
 from inference_store.ingester.shares import Gathering, passed_share, share_of
-from inference_store.store.books import Place
-from inference_store.store.records import Record, Trouble
 
 PLACE = Place("default", "events", 0, 0)
 

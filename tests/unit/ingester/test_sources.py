@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from inference_store.index.books import Outcome, Place
+from inference_store.index.records import Record, Trouble
 from inference_store.ingester.batch import MissingBlob, Read
 from inference_store.ingester.sources import FAILS_AFTER, Sources, source_of
-from inference_store.store.books import Outcome, Place
-from inference_store.store.records import Record, Trouble
 
 PLACE = Place("default", "events", 0, 0)
 

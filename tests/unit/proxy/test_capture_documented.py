@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from inference_store.inference.documented import field_docs
 from inference_store.proxy.configuration import configuration_of
 from inference_store.proxy.configuration.entries import (
     ModelEntry,
@@ -14,7 +15,6 @@ from inference_store.proxy.configuration.entries import (
     UpstreamEntry,
 )
 from inference_store.proxy.protocols import PROTOCOLS
-from inference_store.store.documented import field_docs
 
 CAPTURE = (Path(__file__).parents[3] / "docs" / "capture.md").read_text()
 FILES = re.findall(r"```yaml\n(.*?)```", CAPTURE, re.DOTALL)

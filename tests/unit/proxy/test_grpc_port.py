@@ -5,13 +5,13 @@ from typing import Any, cast
 
 import pytest
 
+from inference_store.platform.serving import Connections, PortTaken
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
 from inference_store.proxy.configuration import Configuration, UpstreamEntry
 from inference_store.proxy.grpc import Calls
 from inference_store.proxy.grpc_port import GrpcPort
 from inference_store.proxy.routing import Routing
-from inference_store.store.serving import Connections, PortTaken
-from inference_store.store.settings import ProxySettings
 from tests.settings import make_settings
 
 

@@ -9,13 +9,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import INVALID_SPAN
 
+from inference_store.platform import traces
+from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rest.passing import CALLER_GONE
 from inference_store.proxy.rest.watching import outcome_of, said
 from inference_store.proxy.watched import Outcome, Said, Watched
-from inference_store.store import traces
-from inference_store.store.metrics import SHOWN
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from inference_store.platform.admin import Heartbeat
 from inference_store.retention.pace import Pace, Stopped
-from inference_store.store.admin import Heartbeat
 
 
 class Leader:

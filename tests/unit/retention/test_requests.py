@@ -1,6 +1,6 @@
 import pytest
 
-from inference_store.store.sidecars import without_request
+from inference_store.index.sidecars import without_request
 
 
 def test_only_the_request_goes() -> None:

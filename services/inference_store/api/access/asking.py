@@ -8,15 +8,15 @@ from uuid import UUID
 from fastapi import Depends, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.store import registrations
-from inference_store.store.access import Action, Caller, Reach, Who
-from inference_store.store.access.caller import ANYONE
-from inference_store.store.audit import note
-from inference_store.store.errors import Forbidden, NotFound
-from inference_store.store.queries.extent import Extent, model_with_extent
-from inference_store.store.registrations import Registration
-from inference_store.store.rights import Right
-from inference_store.store.within_reach import models_of
+from inference_store.access import Action, Caller, Reach, Who
+from inference_store.access.caller import ANYONE
+from inference_store.access.rights import Right
+from inference_store.index import registrations
+from inference_store.index.audit import note
+from inference_store.index.registrations import Registration
+from inference_store.index.within_reach import models_of
+from inference_store.inference.errors import Forbidden, NotFound
+from inference_store.query.extent import Extent, model_with_extent
 
 from .needs import Needs, Over
 from .rate import network_of

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.access import Caller
-from inference_store.store.access.caller import ANYONE, TOKEN
-from inference_store.store.errors import Unauthorized
-from inference_store.store.settings import AccessSettings
+from inference_store.access import Caller
+from inference_store.access.caller import ANYONE, TOKEN
+from inference_store.inference.errors import Unauthorized
+from inference_store.platform.settings import AccessSettings
 
 from .asking import Access
 from .keys import KeyRing
@@ -17,7 +17,7 @@ from .needs import Needs
 from .rate import Buckets, FailedTokens, refuse
 
 if TYPE_CHECKING:
-    from .tokens import Tokens
+    from inference_store.access.tokens import Tokens
 
 BYTES_OF_A_REQUEST: Final = 4096
 """A larger body counts as so many more requests as it has more of these."""
@@ -110,8 +110,8 @@ def _tokens(settings: AccessSettings) -> "Tokens | None":
     if settings.oidc_issuer is None:
         return None
     # With an issuer alone: they import PyJWT, cryptography and an HTTP client.
-    from .issuer import Issuer  # noqa: PLC0415
-    from .tokens import Tokens  # noqa: PLC0415
+    from inference_store.access.issuer import Issuer  # noqa: PLC0415
+    from inference_store.access.tokens import Tokens  # noqa: PLC0415
 
     return Tokens(settings, Issuer(settings.oidc_issuer, settings.oidc_jwks_url))
 

@@ -11,11 +11,11 @@ import structlog
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import api_keys
-from inference_store.store.access import Caller
-from inference_store.store.access.keys import Held
-from inference_store.store.access.secrets import id_of
-from inference_store.store.api_keys import TOUCH_SECONDS
+from inference_store.access import Caller
+from inference_store.access.keys import Held
+from inference_store.access.secrets import id_of
+from inference_store.index import api_keys
+from inference_store.index.api_keys import TOUCH_SECONDS
 
 FRESH_SECONDS = 2.0
 _MOST = 10_000

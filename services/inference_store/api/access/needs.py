@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from inference_store.store.rights import Right
+from inference_store.access.rights import Right
 
 EXTENSION: Final = "x-needs"
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv6Address, ip_address, ip_network
 
-from inference_store.store.errors import TooManyRequests, Unauthorized
+from inference_store.inference.errors import TooManyRequests, Unauthorized
 
 _TOO_MANY_FAILED = (
     "More keys and tokens from this address failed than"

@@ -4,6 +4,7 @@ from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
@@ -27,9 +28,8 @@ from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryA
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
 from inference_store.api.streams import STREAMING, answered
-from inference_store.store.queries.across import count_across, spread
-from inference_store.store.queries.ask import prepare
-from inference_store.store.rights import Right
+from inference_store.query.across import count_across, spread
+from inference_store.query.ask import prepare
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, ask fewer models, or add a condition."

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
@@ -20,10 +21,9 @@ from inference_store.api.schemas.aggregates import (
     InferenceAggregate,
     ShownAggregate,
 )
-from inference_store.store.aggregates import aggregate, targets
-from inference_store.store.registrations import Registration
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.index.registrations import Registration
+from inference_store.platform.settings import ApiSettings
+from inference_store.query.aggregates import aggregate, targets
 
 router = make_router("inferences")
 _NARROW = (

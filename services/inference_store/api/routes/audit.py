@@ -4,6 +4,7 @@ from typing import Annotated
 
 from fastapi import Query
 
+from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
@@ -11,8 +12,7 @@ from inference_store.api.dependencies import Reading
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.audit import AuditPage, AuditParameters
-from inference_store.store import audit
-from inference_store.store.rights import Right
+from inference_store.index import audit
 
 router = make_router("keys and audit")
 

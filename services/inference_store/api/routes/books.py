@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.books import Accounting
-from inference_store.store import books
-from inference_store.store.rights import Right
+from inference_store.index import books
 
 router = make_router("dead letters and books")
 # Sums of what anyone may have reported: JSON's integers end here.

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query, Request
 from fastapi.responses import Response, StreamingResponse
 
+from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
@@ -20,11 +21,10 @@ from inference_store.api.schemas.certificates import (
     CertificateParameters,
     SignedDocument,
 )
-from inference_store.store.certificates import chain, erased
-from inference_store.store.certificates.chain import Row
-from inference_store.store.certificates.signed import Signed, read_signed
-from inference_store.store.errors import NotFound
-from inference_store.store.rights import Right
+from inference_store.erasure.certificates import chain, erased
+from inference_store.erasure.certificates.chain import Row
+from inference_store.erasure.certificates.signed import Signed, read_signed
+from inference_store.inference.errors import NotFound
 
 router = make_router("retention")
 Number = Annotated[int, Path(ge=1, lt=2**63)]

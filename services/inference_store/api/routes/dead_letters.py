@@ -7,6 +7,8 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, named, text
@@ -21,11 +23,9 @@ from inference_store.api.schemas.dead_letters import (
     OneDeadLetter,
     Redriven,
 )
-from inference_store.store import dead_letters, registrations
-from inference_store.store.access import Action
-from inference_store.store.dead_letters import DeadLetter
-from inference_store.store.registrations import Registration
-from inference_store.store.rights import Right
+from inference_store.index import dead_letters, registrations
+from inference_store.index.dead_letters import DeadLetter
+from inference_store.index.registrations import Registration
 
 router = make_router("dead letters and books")
 LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]

@@ -7,6 +7,8 @@ from uuid import UUID, uuid4
 from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import moments
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
@@ -28,15 +30,13 @@ from inference_store.api.schemas.erasures import (
 )
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.shown_erasures import shown, shown_page
-from inference_store.store.access import Action
-from inference_store.store.errors import NotFound
-from inference_store.store.ledger import Ledger, Note
-from inference_store.store.queries import cursor as cursors
-from inference_store.store.queries import lookup
-from inference_store.store.registrations import Registration
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import chosen, entries
-from inference_store.store.rights import Right
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import chosen, entries
+from inference_store.erasure.ledger import Ledger, Note
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import NotFound
+from inference_store.query import cursor as cursors
+from inference_store.query import lookup
 
 _Models: TypeAlias = Callable[[AsyncConnection], Awaitable[Sequence[Registration]]]
 router = make_router("retention")

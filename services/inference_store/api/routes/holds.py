@@ -8,6 +8,8 @@ from uuid import UUID, uuid4
 from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import cursors, moments
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, named
@@ -27,14 +29,13 @@ from inference_store.api.schemas.holds import (
     ShownHold,
 )
 from inference_store.api.schemas.links import PageParameters
-from inference_store.store import holds, model_numbers
-from inference_store.store.access import Action
-from inference_store.store.errors import Conflict, NotFound, PreconditionFailed
-from inference_store.store.holds import Hold
-from inference_store.store.holds.counting import count
-from inference_store.store.holds.placing import Placed
-from inference_store.store.ledger import Body, Note
-from inference_store.store.rights import Right
+from inference_store.erasure import holds
+from inference_store.erasure.holds import Hold
+from inference_store.erasure.holds.counting import count
+from inference_store.erasure.holds.placing import Placed
+from inference_store.erasure.ledger import Body, Note
+from inference_store.index import model_numbers
+from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
 
 router = make_router("legal holds")
 _NEEDED = needs(Right.HOLD, Over.SOME)

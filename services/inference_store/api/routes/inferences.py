@@ -8,6 +8,8 @@ from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import StreamingResponse
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, LedgerOf, LookingUp, Settings
@@ -23,17 +25,15 @@ from inference_store.api.schemas.questions import Include, IncludeOfLink
 from inference_store.api.shown import is_erased, links, shown, storage_key
 from inference_store.api.shown_erasures import shown as shown_erasure
 from inference_store.api.typed_metadata import MetadataAs
-from inference_store.store.access import Action
-from inference_store.store.blobs import Blobs
-from inference_store.store.errors import BlobMissing, Conflict, Gone, NotFound
-from inference_store.store.events.storage_key import parse_stored
-from inference_store.store.ledger import Body
-from inference_store.store.queries import lookup
-from inference_store.store.queries.read import Inference, read
-from inference_store.store.registrations import Registration
-from inference_store.store.retention import erasures
-from inference_store.store.retention.erasures import marking
-from inference_store.store.rights import Right
+from inference_store.erasure import erasures
+from inference_store.erasure.erasures import marking
+from inference_store.erasure.ledger import Body
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import BlobMissing, Conflict, Gone, NotFound
+from inference_store.inference.events.storage_key import parse_stored
+from inference_store.objects import Blobs
+from inference_store.query import lookup
+from inference_store.query.read import Inference, read
 
 router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"

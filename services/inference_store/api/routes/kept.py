@@ -1,5 +1,6 @@
 """Why an inference is kept, and until when."""
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading
@@ -8,9 +9,8 @@ from inference_store.api.policy_changes import decider
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.kept import ShownKept
-from inference_store.store.queries import lookup
-from inference_store.store.retention import explained
-from inference_store.store.rights import Right
+from inference_store.erasure.preview import explained
+from inference_store.query import lookup
 
 router = make_router("retention")
 

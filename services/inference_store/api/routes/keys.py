@@ -5,6 +5,9 @@ from typing import Annotated, Any
 
 from fastapi import Path, Query, Request
 
+from inference_store.access import Action
+from inference_store.access.keys import Key
+from inference_store.access.rights import Grant, Right
 from inference_store.api import cursors, moments
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, instant, named
@@ -13,11 +16,8 @@ from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownApiKey
 from inference_store.api.schemas.links import PageParameters
-from inference_store.store import api_keys
-from inference_store.store.access import Action
-from inference_store.store.access.keys import Key
-from inference_store.store.errors import Forbidden
-from inference_store.store.rights import Grant, Right
+from inference_store.index import api_keys
+from inference_store.inference.errors import Forbidden
 
 router = make_router("keys and audit")
 KeyId = Annotated[str, Path(pattern="^[a-z0-9]{1,32}$", examples=["k7mwx2ab9cde"])]

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi import Request
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading
@@ -12,9 +13,8 @@ from inference_store.api.problems import refusals
 from inference_store.api.queryables import queryables
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.language import ShownConformance
-from inference_store.store import key_registry
-from inference_store.store.cql2 import CONFORMANCE
-from inference_store.store.rights import Right
+from inference_store.index import key_registry
+from inference_store.query.cql2 import CONFORMANCE
 
 router = make_router("filters")
 SCHEMA = "application/schema+json"

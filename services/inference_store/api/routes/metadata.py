@@ -6,24 +6,24 @@ from uuid import UUID
 from fastapi import Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api.access import Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, Settings
+from inference_store.api.metadata_edits import Change, Editor, Item, change_of, edit, reserve
 from inference_store.api.paths import InferenceId, ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.inferences import ShownInference
 from inference_store.api.schemas.metadata import MetadataChange, MetadataItem
 from inference_store.api.shown import shown
-from inference_store.store.access import Action
-from inference_store.store.errors import Conflict, Fault, Invalid
-from inference_store.store.json_text import Number, write_json
-from inference_store.store.metadata import MetadataCaps
-from inference_store.store.metadata_edits import Change, Editor, Item, change_of, edit, reserve
-from inference_store.store.queries import lookup
-from inference_store.store.queries.read import read
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.inference.errors import Conflict, Fault, Invalid
+from inference_store.inference.json_text import Number, write_json
+from inference_store.inference.metadata import MetadataCaps
+from inference_store.platform.settings import ApiSettings
+from inference_store.query import lookup
+from inference_store.query.read import read
 
 router = make_router("inferences")
 

@@ -9,6 +9,8 @@ from fastapi import Depends, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import cursors, moves
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer, named
@@ -26,14 +28,13 @@ from inference_store.api.schemas.registrations import (
     RegistrationPage,
     ShownRegistration,
 )
-from inference_store.store import key_registry, registrations, removed_models
-from inference_store.store.access import Action
-from inference_store.store.errors import Conflict, Invalid
-from inference_store.store.key_registry import KeySeen
-from inference_store.store.ledger import Body, Ledger, Note
-from inference_store.store.registrations import Registration
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.erasure.housekeeping import removed_models
+from inference_store.erasure.ledger import Body, Ledger, Note
+from inference_store.index import key_registry, registrations
+from inference_store.index.key_registry import KeySeen
+from inference_store.index.registrations import Registration
+from inference_store.inference.errors import Conflict, Invalid
+from inference_store.platform.settings import ApiSettings
 
 router = make_router("models")
 _NEW = {"model": PutRegistration, "description": "It is new."}

@@ -9,6 +9,8 @@ from fastapi import Depends, Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from starlette.responses import Response
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
@@ -27,13 +29,12 @@ from inference_store.api.schemas.policies import (
     Reason,
     ShownPolicy,
 )
-from inference_store.store.access import Action
-from inference_store.store.ledger import Body, Ledger, Note
-from inference_store.store.retention import policies, previews
-from inference_store.store.retention.policies import Of, Resolved, Version
-from inference_store.store.retention.preview import WouldDelete
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.erasure import policies
+from inference_store.erasure.ledger import Body, Ledger, Note
+from inference_store.erasure.policies import Of, Resolved, Version
+from inference_store.erasure.preview import previews
+from inference_store.erasure.preview.preview import WouldDelete
+from inference_store.platform.settings import ApiSettings
 
 Route = TypeVar("Route", bound=Callable[..., Any])
 router = make_router("retention")

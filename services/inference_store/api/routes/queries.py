@@ -6,6 +6,7 @@ from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.responses import Response
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.asking import in_time
@@ -29,11 +30,10 @@ from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import Conditions, InferenceQuery
 from inference_store.api.streams import STREAMING, Ask, answered
-from inference_store.store.blobs import Blobs
-from inference_store.store.queries.ask import prepare
-from inference_store.store.queries.count import count as count_matches
-from inference_store.store.rights import Right
-from inference_store.store.settings import ApiSettings
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings
+from inference_store.query.ask import prepare
+from inference_store.query.count import count as count_matches
 
 router = make_router("inferences")
 _NARROW = "The query took too long: narrow received_at, or add a condition that fewer match."

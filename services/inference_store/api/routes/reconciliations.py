@@ -7,6 +7,8 @@ from uuid import UUID
 from fastapi import Query, Request
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import cursors, moments
 from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named, text
@@ -25,11 +27,9 @@ from inference_store.api.schemas.reconciliations import (
     ShownReconciliation,
 )
 from inference_store.api.shown_erasures import shown
-from inference_store.store.access import Action
-from inference_store.store.errors import NotFound
-from inference_store.store.reconciling import orphans, reconciliations
-from inference_store.store.reconciling.reconciliations import Finding, Reconciliation
-from inference_store.store.rights import Right
+from inference_store.inference.errors import NotFound
+from inference_store.operations.reconcile import orphans, reconciliations
+from inference_store.operations.reconcile.reconciliations import Finding, Reconciliation
 
 router = make_router("reconciliation")
 _PATH = "/reconciliations"

@@ -5,6 +5,8 @@ from uuid import UUID
 
 from fastapi import Depends, Query
 
+from inference_store.access import Action
+from inference_store.access.rights import Right
 from inference_store.api import moments
 from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
@@ -15,11 +17,9 @@ from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.runs import RunPage, ShownRun
-from inference_store.store.access import Action
-from inference_store.store.errors import NotFound
-from inference_store.store.retention import runs
-from inference_store.store.retention.policies import Of
-from inference_store.store.rights import Right
+from inference_store.erasure import runs
+from inference_store.erasure.policies import Of
+from inference_store.inference.errors import NotFound
 
 router = make_router("retention")
 

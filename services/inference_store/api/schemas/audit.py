@@ -6,9 +6,9 @@ from uuid import UUID
 
 from pydantic import Field
 
-from inference_store.store.access.audit import Action
-from inference_store.store.access.reach import Reach
-from inference_store.store.audit import Filter
+from inference_store.access.audit import Action
+from inference_store.access.reach import Reach
+from inference_store.index.audit import Filter
 
 from .fields import Instant, ShortText, Shown
 from .links import PageParameters

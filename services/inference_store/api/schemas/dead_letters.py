@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from inference_store.store.dead_letters import Selection
+from inference_store.index.dead_letters import Selection
 
 from .fields import Body, Instant, ShortText, Shown, Text
 from .links import PageParameters

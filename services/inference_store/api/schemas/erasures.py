@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import AliasChoices, Field, model_validator
 
 from inference_store.api.filters import FilterLang
-from inference_store.store.retention.erasures.chosen import Subject
+from inference_store.erasure.erasures.chosen import Subject
 
 from .across import Models
 from .fields import Body, Flag, ShortText, Shown, Text

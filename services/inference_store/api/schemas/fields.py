@@ -14,10 +14,10 @@ from pydantic import (
     model_validator,
 )
 
-from inference_store.store.documented import Documented
-from inference_store.store.json_text import storable
-from inference_store.store.metadata import MetadataCaps
-from inference_store.store.metadata.values import read_timestamp
+from inference_store.inference.documented import Documented
+from inference_store.inference.json_text import storable
+from inference_store.inference.metadata import MetadataCaps
+from inference_store.inference.metadata.values import read_timestamp
 
 _MOST_FIELDS = 100
 

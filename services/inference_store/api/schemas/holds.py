@@ -7,7 +7,7 @@ from uuid import UUID
 from pydantic import ConfigDict, Field, model_validator
 
 from inference_store.api.filters import FilterLang
-from inference_store.store.holds.hold import State
+from inference_store.erasure.holds.hold import State
 
 from .fields import Body, Instant, ShortText, Shown, Text
 from .links import PageParameters, Parameters

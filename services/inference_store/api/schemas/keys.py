@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field
 
-from inference_store.store.rights import Grant, Right
+from inference_store.access.rights import Grant, Right
 
 from .fields import Body, Instant, ShortText, Shown
 

@@ -14,8 +14,8 @@ from pydantic import (
 
 from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
-from inference_store.store.documented import field_docs
-from inference_store.store.queries.sort import NEWEST_FIRST
+from inference_store.inference.documented import field_docs
+from inference_store.query.sort import NEWEST_FIRST
 
 from .chosen_fields import split_fields
 from .fields import ShortText

@@ -7,9 +7,9 @@ from uuid import UUID
 
 from pydantic import Field, model_validator
 
-from inference_store.store.cql2.tree import Node
-from inference_store.store.retention.policies import MOST_RULES, Ages, AskedRule, Bounds
-from inference_store.store.retention.policies.rules import check_rules, check_says_something
+from inference_store.erasure.policies import MOST_RULES, Ages, AskedRule, Bounds
+from inference_store.erasure.policies.rules import check_rules, check_says_something
+from inference_store.query.cql2.tree import Node
 
 from .fields import ShortText, Shown
 from .links import Parameters

@@ -13,13 +13,13 @@ from pydantic import (
 
 from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
-from inference_store.store.cql2.tree import Node
-from inference_store.store.filters.distances import EXAMPLE
-from inference_store.store.filters.from_conditions import Asked
-from inference_store.store.nearest import NotThere, nearest
-from inference_store.store.operators import OPERATORS, operator_named
-from inference_store.store.queries import place, sort
-from inference_store.store.queries.ask import Question, UnknownKeys
+from inference_store.inference.nearest import NotThere, nearest
+from inference_store.query import place, sort
+from inference_store.query.ask import Question, UnknownKeys
+from inference_store.query.cql2.tree import Node
+from inference_store.query.filters.distances import EXAMPLE
+from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.operators import OPERATORS, operator_named
 
 from .chosen_fields import FIELD_PATTERN
 from .fields import Body, Flag, Number, ShortText, Text, Whole, storable_text

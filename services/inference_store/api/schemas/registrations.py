@@ -6,8 +6,8 @@ from uuid import UUID
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from inference_store.store.registrations import Details
-from inference_store.store.task_types import TASK_TYPES, OutputMapping, task_type_of
+from inference_store.index.registrations import Details
+from inference_store.inference.task_types import TASK_TYPES, OutputMapping, task_type_of
 
 from .fields import Body, ShortText, Shown, Text
 from .policies import WouldDelete

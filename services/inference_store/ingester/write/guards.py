@@ -5,14 +5,15 @@ from typing import Any
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from inference_store.erasure import erasures
+from inference_store.erasure.mark import tombstones
+from inference_store.index import inferences, registrations
+from inference_store.index.books import Outcome
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.inferences import Part
+from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals
 from inference_store.ingester.batch import MissingBlob, Read
-from inference_store.store import inferences, registrations
-from inference_store.store.books import Outcome
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.indexing import Indexable
-from inference_store.store.inferences import Part
-from inference_store.store.retention import erasures, tombstones
 
 from .results import item_of, labels_of
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
+from inference_store.index.books import Outcome
+from inference_store.index.database import cause_of
+from inference_store.index.records import Trouble
+from inference_store.index.sidecars import Sidecar
+from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals
 from inference_store.ingester.batch import MissingBlob, Read
-from inference_store.store.books import Outcome
-from inference_store.store.database import cause_of
-from inference_store.store.indexing import Indexable
-from inference_store.store.records import Trouble
-from inference_store.store.sidecars import Sidecar
 
 
 def sidecars_of(stored: Sequence[tuple[Read, Outcome]]) -> list[Sidecar]:

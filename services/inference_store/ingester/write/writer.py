@@ -28,18 +28,19 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from inference_store.index import books, dead_letters, parked, partitions
+from inference_store.index import writing as indexing
+from inference_store.index.books import Outcome, Place
+from inference_store.index.database import is_partition_missing, is_rows_fault
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.sidecars import CONTENT_TYPE, Sidecar
+from inference_store.index.writing import Indexable, Rows, rows_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
 from inference_store.ingester.batch import Batch, Read, Share
-from inference_store.store import books, dead_letters, indexing, parked, partitions
-from inference_store.store.blobs import Blobs
-from inference_store.store.books import Outcome, Place
-from inference_store.store.database import is_partition_missing, is_rows_fault
-from inference_store.store.dictionary import Dictionary
-from inference_store.store.failpoints import failpoint
-from inference_store.store.indexing import Indexable, Rows, rows_of
-from inference_store.store.metrics import STAGE_SECONDS
-from inference_store.store.sidecars import CONTENT_TYPE, Sidecar
-from inference_store.store.stages import stage
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+from inference_store.platform.metrics import STAGE_SECONDS
+from inference_store.platform.stages import stage
 
 from .guards import (
     ErasedMeanwhile,

@@ -15,7 +15,7 @@ from io import BufferedReader
 
 import uvloop
 
-from inference_store.store import logs
+from inference_store.platform import logs
 
 from .frames import Reader
 from .hello import Hello, hello_from

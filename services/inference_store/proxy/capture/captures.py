@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import orjson
 
-from inference_store.store.metrics import (
+from inference_store.inference.producer_reports import DROP_REASONS
+from inference_store.platform.metrics import (
     CAPTURE_BUDGET,
     CAPTURE_BYTES,
     CAPTURE_QUEUE,
@@ -24,9 +25,8 @@ from inference_store.store.metrics import (
     CAPTURES_DROPPED,
     from_zero,
 )
-from inference_store.store.metrics_of_two import MetricsOfTwo
-from inference_store.store.producer_reports import DROP_REASONS
-from inference_store.store.settings import ProxySettings
+from inference_store.platform.metrics_of_two import MetricsOfTwo
+from inference_store.platform.settings import ProxySettings
 
 from .budget import Budget
 from .counts import Counts

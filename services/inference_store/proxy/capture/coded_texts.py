@@ -5,7 +5,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Iterator
 
-from inference_store.store.json_text import Json, UnreadableJson, read_exactly
+from inference_store.inference.json_text import Json, UnreadableJson, read_exactly
 
 _CODINGS = ("utf-8", "latin-1", "cp1252", "utf-16-le", "utf-16-be")
 # What is beside base64 wherever we write it: `b64`, `base64`, `data_base64`.

@@ -1,14 +1,14 @@
 """Metrics of the capture process that are shown from the start."""
 
-from inference_store.store.events import CAPTURE_PROBLEMS
-from inference_store.store.metrics import (
+from inference_store.inference.events import CAPTURE_PROBLEMS
+from inference_store.inference.producer_reports import DROP_REASONS
+from inference_store.platform.metrics import (
     CAPTURE_TROUBLE,
     CAPTURES,
     CAPTURES_DROPPED,
     INCOMPLETE_CAPTURES,
     from_zero,
 )
-from inference_store.store.producer_reports import DROP_REASONS
 
 from .patience import SERVERS
 

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from threading import Lock
 
-from inference_store.store.metrics import CAPTURED_EVENTS, CAPTURES, CAPTURES_DROPPED
-from inference_store.store.producer_reports import ProducerReport
+from inference_store.inference.producer_reports import ProducerReport
+from inference_store.platform.metrics import CAPTURED_EVENTS, CAPTURES, CAPTURES_DROPPED
 
 from .page import CELLS, REASONS, Cell, Cells
 

@@ -5,7 +5,7 @@ from io import BytesIO
 
 import imagesize
 
-from inference_store.store.json_text import UnreadableJson, read_json
+from inference_store.inference.json_text import UnreadableJson, read_json
 
 OCTETS = "application/octet-stream"
 # The MIME Sniffing standard's images, and those of newer containers.

@@ -16,11 +16,11 @@ from typing import Protocol
 
 import structlog
 
-from inference_store.store.errors import BlobsAway
-from inference_store.store.events import StorageKey
-from inference_store.store.events.encode import rfc3339
-from inference_store.store.metrics import CAPTURE_SECONDS
-from inference_store.store.stages import stage
+from inference_store.inference.errors import BlobsAway
+from inference_store.inference.events import StorageKey
+from inference_store.inference.events.encode import rfc3339
+from inference_store.platform.metrics import CAPTURE_SECONDS
+from inference_store.platform.stages import stage
 
 from .budget import Budget
 from .counts import Counts

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 import orjson
 
-from inference_store.store.events import encode
-from inference_store.store.json_text import MAX_DEPTH, write_json
+from inference_store.inference.events import encode
+from inference_store.inference.json_text import MAX_DEPTH, write_json
 
 _PUBLISHED_AT: Final = b'"event_published_at":"'
 _WRAPPINGS: Final = 3

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 from pydantic import SecretStr
 
-from inference_store.store.settings import ProxySettings
+from inference_store.platform.settings import ProxySettings
 
 from .frames import HELLO, Reader, frame
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from inference_store.inference.json_text import storable
 from inference_store.proxy.exchange import Headers, header
-from inference_store.store.json_text import storable
 
 from .uuid7 import uuid7
 

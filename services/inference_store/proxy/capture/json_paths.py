@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from inference_store.store.json_text import Json
+from inference_store.inference.json_text import Json
 
 Change: TypeAlias = Callable[[Json], Json]
 """A value's replacement; GONE: it is taken out."""

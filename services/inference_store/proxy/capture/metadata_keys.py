@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
 from inference_store.proxy.rules import Redaction
-from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
 
 from .coded_texts import bytes_in, in_codings
 from .json_paths import GONE, Change

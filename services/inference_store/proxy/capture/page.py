@@ -12,7 +12,7 @@ from collections.abc import MutableSequence
 from enum import IntEnum
 from typing import Final, Self
 
-from inference_store.store.producer_reports import DROP_REASONS
+from inference_store.inference.producer_reports import DROP_REASONS
 
 REASONS: Final = tuple(DROP_REASONS)
 

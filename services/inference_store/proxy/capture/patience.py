@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias, TypeVar
 
 import structlog
 
-from inference_store.store.metrics import CAPTURE_TROUBLE
+from inference_store.platform.metrics import CAPTURE_TROUBLE
 
 Server: TypeAlias = Literal["object store", "kafka"]
 SERVERS: Sequence[Server] = ("object store", "kafka")

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.protocols.protocol import Reading
-from inference_store.store.settings import CaptureSettings
 
 from .ids import storable_name
 from .prepared import Prepared

@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from inference_store.store.settings import PREFIX
+from inference_store.platform.settings import PREFIX
 
 from .frames import Buffers
 

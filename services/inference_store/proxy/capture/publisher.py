@@ -13,9 +13,9 @@ from aiokafka.errors import (
     RecordTooLargeError,
 )
 
-from inference_store.store.kafka import client_arguments
-from inference_store.store.repeats import say_less
-from inference_store.store.settings import KafkaSettings
+from inference_store.platform.kafka import client_arguments
+from inference_store.platform.repeats import say_less
+from inference_store.platform.settings import KafkaSettings
 
 from .prepared import Message
 

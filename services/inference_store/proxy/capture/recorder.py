@@ -14,11 +14,11 @@ from typing import Final
 import orjson
 import structlog
 
+from inference_store.objects import Blobs
+from inference_store.platform.metrics import CAPTURE_SECONDS, INCOMPLETE_CAPTURES
+from inference_store.platform.metrics_of_two import samples_of
+from inference_store.platform.stages import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
-from inference_store.store.blobs import Blobs
-from inference_store.store.metrics import CAPTURE_SECONDS, INCOMPLETE_CAPTURES
-from inference_store.store.metrics_of_two import samples_of
-from inference_store.store.stages import stage
 
 from .arrivals import Arrivals
 from .budget import Budget

@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
 from inference_store.proxy.base64_text import from_base64
 from inference_store.proxy.exchange import Body, Exchange, Headers, header
 from inference_store.proxy.metadata_header import BINARY_HEADER, utf8
@@ -20,7 +21,6 @@ from inference_store.proxy.protocols.content_encoding import decoded
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Inference, Reading
 from inference_store.proxy.rules import Redaction
-from inference_store.store.json_text import Json, UnreadableJson, read_exactly, write_json
 
 from .json_paths import ELEMENTS, GONE, change_at, steps_of
 from .metadata_keys import MetadataKeys

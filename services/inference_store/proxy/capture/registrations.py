@@ -13,7 +13,7 @@ import aiohttp
 import orjson
 import structlog
 
-from inference_store.store.settings import PREFIX, CaptureSettings
+from inference_store.platform.settings import PREFIX, CaptureSettings
 
 from .registered import Registered
 

@@ -5,7 +5,7 @@ from math import inf
 
 import structlog
 
-from inference_store.store.producer_reports import ProducerReport, encode
+from inference_store.inference.producer_reports import ProducerReport, encode
 
 from .counts import Counts
 from .deliveries import Topic

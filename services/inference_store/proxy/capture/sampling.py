@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
+from inference_store.inference.json_text import UnreadableJson, read_json, write_json
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.protocols.protocol import Inference
 from inference_store.proxy.rules import Sampling
-from inference_store.store.json_text import UnreadableJson, read_json, write_json
-from inference_store.store.metadata import read_metadata
-from inference_store.store.task_types import read_predictions, task_type_of
 
 _WHOLE = 1 << 64
 

@@ -21,8 +21,8 @@ from threading import Lock
 
 import structlog
 
-from inference_store.store.metrics import SPOOL_TROUBLE
-from inference_store.store.producer_reports import decode as decode_report
+from inference_store.inference.producer_reports import decode as decode_report
+from inference_store.platform.metrics import SPOOL_TROUBLE
 
 from .counts import Counts
 from .folder_locks import LOCK

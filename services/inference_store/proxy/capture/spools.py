@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
-from inference_store.store.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
-from inference_store.store.settings import CaptureSettings
+from inference_store.platform.metrics import SPOOL_BYTES, SPOOL_LIMIT, SPOOL_TROUBLE, SPOOLED
+from inference_store.platform.settings import CaptureSettings
 
 from .counts import Counts
 from .deliveries import Spooled

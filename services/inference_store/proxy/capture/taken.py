@@ -7,7 +7,7 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from inference_store.store.json_text import (
+from inference_store.inference.json_text import (
     Json,
     Number,
     UnreadableJson,

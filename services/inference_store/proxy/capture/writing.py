@@ -11,10 +11,10 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from inference_store.inference.events import gravest
+from inference_store.inference.layout import Kind, key_of
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.protocol import Inference, Reading
-from inference_store.store.events import gravest
-from inference_store.store.layout import Kind, key_of
 
 from .datum import content_type_of, size_of
 from .documents import event_bytes, metadata_blob, metadata_text, plain_text

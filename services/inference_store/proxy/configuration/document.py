@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from inference_store.store.settings import WrongSetting
+from inference_store.platform.settings import WrongSetting
 
 MOST_BYTES = 1 << 20
 Place = Sequence[int | str]

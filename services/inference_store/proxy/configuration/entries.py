@@ -5,9 +5,9 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field, FilePath, model_validator
 
+from inference_store.inference.documented import Documented
+from inference_store.inference.task_types import TASK_TYPES, task_type_of
 from inference_store.proxy.rules import Redaction, Rules, Sampling, matches
-from inference_store.store.documented import Documented
-from inference_store.store.task_types import TASK_TYPES, task_type_of
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
+from inference_store.inference.nearest import nearest
 from inference_store.proxy.rules import NamedRules, Redaction, Rules
-from inference_store.store.nearest import nearest
 
 from .document import Document, WrongConfiguration
 from .entries import ModelEntry, UpstreamEntry

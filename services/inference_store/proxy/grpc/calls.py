@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Final
 
-from inference_store.store.metrics import REFUSED_CALLS
+from inference_store.platform.metrics import REFUSED_CALLS
 
 MOST_CALLS: Final = 4096
 

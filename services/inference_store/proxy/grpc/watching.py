@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from grpc import StatusCode
 
+from inference_store.platform import traces
 from inference_store.proxy.watched import TRACE_HEADERS, Outcome, Watched
-from inference_store.store import traces
 
 from .ending import Context, number
 from .methods import METHODS

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.base64_text import from_base64
 from inference_store.proxy.protocols.v2.elements import bytes_values
 from inference_store.proxy.protocols.v2.items import ERROR
@@ -13,7 +14,6 @@ from inference_store.proxy.protocols.v2.tensors import (
     InferResponse,
     Tensor,
 )
-from inference_store.store.json_text import UnreadableJson, read_json
 
 from .about import About, File
 

@@ -2,8 +2,8 @@
 
 from typing import Any, Final
 
+from inference_store.inference.json_text import Json, Number, write_json
 from inference_store.proxy.exchange import Exchange
-from inference_store.store.json_text import Json, Number, write_json
 
 from .documents import Document, text_or_base64, written
 from .protocol import MOST_ERROR

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import orjson
 
-from inference_store.proxy.exchange import Body, Headers, header
-from inference_store.store import json_spans
-from inference_store.store.events import CaptureSide
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import (
+from inference_store.inference import json_spans
+from inference_store.inference.events import CaptureSide
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import (
     Json,
     UnreadableJson,
     read_exactly,
     read_json,
     write_json,
 )
+from inference_store.proxy.exchange import Body, Headers, header
 
 from .content_encoding import NotDecoded, decode
 from .problems import NAMES, Problem, missing

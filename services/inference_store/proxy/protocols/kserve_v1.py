@@ -9,10 +9,10 @@ import re
 from typing import Final
 from urllib.parse import unquote
 
+from inference_store.inference.json_text import Json
+from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.proxy.exchange import Exchange
-from inference_store.store.json_text import Json
-from inference_store.store.task_types import task_type_of
 
 from .answers import as_it_came, failure, in_v2, output
 from .documents import JSON, Document, data_at, elements, member, read_document

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
+from inference_store.inference.events import CaptureKind, CaptureSide
 from inference_store.proxy.exchange import Body
-from inference_store.store.events import CaptureKind, CaptureSide
 
 Reason: TypeAlias = tuple[CaptureSide, CaptureKind]
 """What is wrong with which side: an entry of `CAPTURE_PROBLEMS`."""

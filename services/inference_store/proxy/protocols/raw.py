@@ -7,8 +7,8 @@ message.
 
 from typing import Any, Final
 
+from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Body, Exchange, Headers, Transport, header
-from inference_store.store.events import CaptureSide
 
 from .answers import as_it_came, failure, in_v2, output
 from .documents import media_type, parsed, read_bytes, text_or_base64

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from inference_store.platform import traces
 from inference_store.proxy.capture import head_size
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.routing import Routing
 from inference_store.proxy.watched import Watched
-from inference_store.store import traces
 
 from .asgi import Receive, Scope, Send
 from .headers import as_text, end_to_end, length_of

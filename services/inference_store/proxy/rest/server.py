@@ -10,8 +10,8 @@ from typing import Final
 
 import uvicorn
 
-from inference_store.store.serving import Connections, Limits, Served, listen
-from inference_store.store.serving.server import GuardedServer
+from inference_store.platform.serving import Connections, Limits, Served, listen
+from inference_store.platform.serving.server import GuardedServer
 
 from .forwarding import Forwarding
 from .heads import ForwardedHeads

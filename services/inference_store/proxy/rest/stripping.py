@@ -7,9 +7,9 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from inference_store.platform.metrics import UNSTRIPPED, from_zero
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED, Strip
-from inference_store.store.metrics import UNSTRIPPED, from_zero
 
 # Parsing takes many times a body's bytes: so many are parsed at once.
 _AT_ONCE: Final = 2

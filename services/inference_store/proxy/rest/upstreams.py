@@ -6,8 +6,8 @@ from typing import Final
 
 from aiohttp import ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 
+from inference_store.platform.settings import trusting
 from inference_store.proxy.configuration import UpstreamEntry
-from inference_store.store.settings import trusting
 
 # Nothing is added to what the caller sent.
 _OURS: Final = frozenset({"Accept", "Accept-Encoding", "User-Agent", "Content-Type"})

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Final
 
+from inference_store.platform import traces
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.watched import TRACE_HEADERS, Outcome
-from inference_store.store import traces
 
 from .asgi import Scope
 from .headers import Raw

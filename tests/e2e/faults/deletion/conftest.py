@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from inference_store.api.app import create_app
-from inference_store.store.blobs import Blobs
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.database import create_engine
-from inference_store.store.settings import ApiSettings, RetentionSettings
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.index.database import create_engine
+from inference_store.objects import Blobs
+from inference_store.platform.settings import ApiSettings, RetentionSettings
 from tests.integration.api.conftest import client_of
 from tests.integration.retention.stored import Storing
 from tests.servers.fixtures import migrate, unique

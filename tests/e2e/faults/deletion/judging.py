@@ -7,19 +7,19 @@ from uuid import UUID
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.blobs.inventory import inventory
-from inference_store.store.certificates import chain
-from inference_store.store.certificates.archive import Archive
-from inference_store.store.certificates.head import Head
-from inference_store.store.certificates.keys import SigningKey
-from inference_store.store.certificates.looking_again import LookingAgain
-from inference_store.store.certificates.proving import proofs
-from inference_store.store.certificates.signed import read_signed
-from inference_store.store.certificates.verifying import Verification
-from inference_store.store.retention import erasures
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import PARTITIONED, erasing
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates import chain
+from inference_store.erasure.certificates.archive import Archive
+from inference_store.erasure.certificates.head import Head
+from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.erasure.certificates.looking_again import LookingAgain
+from inference_store.erasure.certificates.proving import proofs
+from inference_store.erasure.certificates.signed import read_signed
+from inference_store.erasure.certificates.verifying import Verification
+from inference_store.index.tables import PARTITIONED, erasing
+from inference_store.objects import Blobs
+from inference_store.objects.inventory import inventory
+from inference_store.platform.settings import RetentionSettings
 from tests.integration.retention.stored import Stored
 from tests.polling import until
 from tests.servers.minio import S3

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from inference_store.store import dead_letters
-from inference_store.store.books import Place, accounts, begin
-from inference_store.store.failpoints import FAILPOINTS
-from inference_store.store.records import Record, Trouble
-from inference_store.store.tables import dead_letter, kafka_partition
+from inference_store.index import dead_letters
+from inference_store.index.books import Place, accounts, begin
+from inference_store.index.records import Record, Trouble
+from inference_store.index.tables import dead_letter, kafka_partition
+from inference_store.platform.failpoints import FAILPOINTS
 from tests.integration.retention import test_kills
 from tests.integration.retention.stored import NOW
 from tests.polling import until

@@ -15,13 +15,13 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.books import Outcome
-from inference_store.store.certificates import chain
-from inference_store.store.certificates.keys import SigningKey, new_key
-from inference_store.store.certificates.proving import proofs
-from inference_store.store.certificates.signed import read_signed
-from inference_store.store.retention import erasures
-from inference_store.store.tables import inference
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates import chain
+from inference_store.erasure.certificates.keys import SigningKey, new_key
+from inference_store.erasure.certificates.proving import proofs
+from inference_store.erasure.certificates.signed import read_signed
+from inference_store.index.books import Outcome
+from inference_store.index.tables import inference
 from tests.e2e.faults.books_close import (
     check_nothing_waits,
     check_partitions,

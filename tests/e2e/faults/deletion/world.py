@@ -12,10 +12,10 @@ import psutil
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.certificates.keys import SigningKey
-from inference_store.store.retention import erasures
-from inference_store.store.settings import RetentionSettings
-from inference_store.store.tables import retention_run
+from inference_store.erasure import erasures
+from inference_store.erasure.certificates.keys import SigningKey
+from inference_store.index.tables import retention_run
+from inference_store.platform.settings import RetentionSettings
 from tests.integration.retention.stored import METADATA_BLOB, Stored, Storing, ago, environment_of
 from tests.polling import until
 from tests.service_process import Service

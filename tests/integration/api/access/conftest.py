@@ -7,11 +7,11 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import api_keys, registrations
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
-from inference_store.store.registrations import Details
-from inference_store.store.rights import Grant
+from inference_store.access.rights import Grant
+from inference_store.index import api_keys, registrations
+from inference_store.index.registrations import Details
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, store
 from tests.settings import TOKEN

@@ -5,20 +5,20 @@ from uuid import UUID, uuid4
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.store import api_keys, dead_letters, holds, registrations
-from inference_store.store.access import Action, Who
-from inference_store.store.audit import note
-from inference_store.store.books import Place
-from inference_store.store.certificates import chain, documents, erased
-from inference_store.store.certificates.keys import new_key
-from inference_store.store.certificates.signed import signed
-from inference_store.store.cql2 import parse
-from inference_store.store.events import uid_of
-from inference_store.store.reconciling import reconciliations
-from inference_store.store.records import Record, Trouble
-from inference_store.store.retention import policies, runs
-from inference_store.store.retention.policies import DEFAULT, Of
-from inference_store.store.rights import Grant, Right
+from inference_store.access import Action, Who
+from inference_store.access.rights import Grant, Right
+from inference_store.erasure import holds, policies, runs
+from inference_store.erasure.certificates import chain, documents, erased
+from inference_store.erasure.certificates.keys import new_key
+from inference_store.erasure.certificates.signed import signed
+from inference_store.erasure.policies import DEFAULT, Of
+from inference_store.index import api_keys, dead_letters, registrations
+from inference_store.index.audit import note
+from inference_store.index.books import Place
+from inference_store.index.records import Record, Trouble
+from inference_store.inference.events import uid_of
+from inference_store.operations.reconcile import reconciliations
+from inference_store.query.cql2 import parse
 from tests.builders import NOW
 from tests.integration import by_uids
 

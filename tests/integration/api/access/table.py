@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from inference_store.access.rights import Right
 from inference_store.api.access import Over
-from inference_store.store.rights import Right
 
 
 @dataclass(frozen=True, slots=True)

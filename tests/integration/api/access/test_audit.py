@@ -6,9 +6,9 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import audit_chain
-from inference_store.store.access.audit import ACTIONS, Action
-from inference_store.store.tables import audit
+from inference_store.access.audit import ACTIONS, Action
+from inference_store.erasure import audit_chain
+from inference_store.index.tables import audit
 from tests.integration.stored import Made, at, store
 from tests.settings import TOKEN
 

@@ -8,13 +8,13 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access.rights import Right
 from inference_store.api.access import GuardedRoute, Over
 from inference_store.api.access.needs import Needs, needs_of
-from inference_store.store import dead_letters
-from inference_store.store.books import begin
-from inference_store.store.records import Record, Trouble
-from inference_store.store.retention import runs
-from inference_store.store.rights import Right
+from inference_store.erasure import runs
+from inference_store.index import dead_letters
+from inference_store.index.books import begin
+from inference_store.index.records import Record, Trouble
 from tests.builders import NOW
 from tests.integration.api.conftest import MakeApp
 from tests.settings import TOKEN

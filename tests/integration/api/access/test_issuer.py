@@ -14,8 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ed25519
 from fastapi import FastAPI
 
-from inference_store.api.access.issuer import Issuer
-from inference_store.api.access.tokens import Tokens
+from inference_store.access.issuer import Issuer
+from inference_store.access.tokens import Tokens
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.polling import until
 

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.tables import api_key
+from inference_store.index.tables import api_key
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.polling import until
 from tests.settings import TOKEN

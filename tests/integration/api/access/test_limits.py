@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from inference_store.access.secrets import new_id
 from inference_store.api.access.gate import BYTES_OF_A_REQUEST
-from inference_store.store.access.secrets import new_id
-from inference_store.store.metrics import SHOWN
+from inference_store.platform.metrics import SHOWN
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.settings import TOKEN
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store import dead_letters, registrations
-from inference_store.store.books import Place, begin
-from inference_store.store.records import Record, Trouble
+from inference_store.index import dead_letters, registrations
+from inference_store.index.books import Place, begin
+from inference_store.index.records import Record, Trouble
 from tests.builders import NOW, make_event
 from tests.integration.waiting import lock_waiters
 from tests.polling import until

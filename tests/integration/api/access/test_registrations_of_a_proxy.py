@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 from pathlib import Path
 
+from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.capture.registered import Registered
 from inference_store.proxy.capture.registrations import Registrations
-from inference_store.store.settings import CaptureSettings
 from tests.integration.api.conftest import MakeApp
 from tests.integration.api.served import served
 from tests.polling import until

@@ -3,8 +3,8 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import StorageKey
+from inference_store.inference.events import StorageKey
+from inference_store.objects import Blobs
 from tests.integration.stored import Made, store
 from tests.settings import TOKEN
 

@@ -10,8 +10,8 @@ import asyncio
 import signal
 import sys
 
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture import Captures
-from inference_store.store.settings import ProxySettings
 
 from .servers import hand_over
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from inference_store.store.producer_reports import ProducerReport
+from inference_store.inference.producer_reports import ProducerReport
 from tests.polling import until
 from tests.servers.kafka import Kafka
 from tests.servers.plugin import faults

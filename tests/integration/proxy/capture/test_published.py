@@ -4,11 +4,11 @@ import hashlib
 from datetime import UTC, datetime
 from typing import Any
 
+from inference_store.inference.events import decode
+from inference_store.inference.json_text import read_json
+from inference_store.inference.metadata import read_metadata
+from inference_store.objects import Blobs
 from inference_store.proxy.capture.kept_request import rebuilt
-from inference_store.store.blobs import Blobs
-from inference_store.store.events import decode
-from inference_store.store.json_text import read_json
-from inference_store.store.metadata import read_metadata
 from tests.exchanges import png
 from tests.servers.kafka import Kafka
 from tests.servers.minio import S3

@@ -3,10 +3,10 @@
 import pytest
 from fastapi import APIRouter
 
+from inference_store.access.caller import ANYONE
+from inference_store.access.rights import Right
 from inference_store.api.access import Access, GuardedRoute, Needs, Over, needs
-from inference_store.store.access.caller import ANYONE
-from inference_store.store.database import create_engine
-from inference_store.store.rights import Right
+from inference_store.index.database import create_engine
 
 
 async def _route() -> None: ...

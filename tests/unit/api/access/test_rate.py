@@ -3,7 +3,7 @@
 import pytest
 
 from inference_store.api.access.rate import Buckets, FailedTokens, network_of
-from inference_store.store.errors import TooManyRequests, Unauthorized
+from inference_store.inference.errors import TooManyRequests, Unauthorized
 
 
 class Clock:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+from inference_store.index.parked import Schedule
+from inference_store.index.sidecars import Sidecar
+from inference_store.inference.events import StorageKey
 from inference_store.ingester.write import Writer
-from inference_store.store.events import StorageKey
-from inference_store.store.parked import Schedule
-from inference_store.store.sidecars import Sidecar
 
 HOUR = timedelta(hours=1)
 NOTHING: Any = None

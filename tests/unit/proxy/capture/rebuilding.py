@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 import orjson
 
 from inference_store.grpc_messages import message
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.kept_request import rebuilt
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rules import Rules
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
 from tests.settings import make_settings
 

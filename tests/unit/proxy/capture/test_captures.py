@@ -15,6 +15,10 @@ import orjson
 import pytest
 from aiokafka.errors import KafkaConnectionError
 
+from inference_store.inference.errors import BlobsAway
+from inference_store.inference.events import StorageKey
+from inference_store.inference.producer_reports import ProducerReport, decode
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.prepared import Message
 from inference_store.proxy.capture.publisher import Refused
@@ -22,10 +26,6 @@ from inference_store.proxy.capture.ticket import OVERHEAD
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.protocol import Call, Protocol
 from inference_store.proxy.rules import Rules, Sampling
-from inference_store.store.errors import BlobsAway
-from inference_store.store.events import StorageKey
-from inference_store.store.producer_reports import ProducerReport, decode
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.polling import until
 from tests.settings import make_settings

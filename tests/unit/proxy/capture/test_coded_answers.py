@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.json_paths import GONE
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared import Prepared
@@ -17,7 +18,6 @@ from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import recognised
 from inference_store.proxy.rules import Redaction, Rules
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
 from tests.settings import make_settings
 

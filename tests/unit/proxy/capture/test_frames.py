@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.frames import Reader, Writer
 from inference_store.proxy.capture.hello import Hello, hello_from
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rules import NamedRules, Redaction, Rules, Sampling
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
 from tests.settings import make_settings
 

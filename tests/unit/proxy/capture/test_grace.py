@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from inference_store.inference.events import StorageKey
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.grace import Grace
 from inference_store.proxy.rules import Rules
-from inference_store.store.events import StorageKey
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import CALL, PROTOCOL, exchange, request_body
 from tests.settings import make_settings
 

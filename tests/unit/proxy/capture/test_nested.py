@@ -6,11 +6,11 @@ from typing import Any
 import orjson
 import pytest
 
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import Redaction, Rules, Sampling
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import exchange
 from tests.settings import make_settings
 

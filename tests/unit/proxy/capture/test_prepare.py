@@ -10,6 +10,11 @@ from uuid import UUID
 import orjson
 import pytest
 
+from inference_store.index.sidecars import without_request
+from inference_store.inference.events import Buckets, InferenceEvent, decode
+from inference_store.inference.layout import belongs_to
+from inference_store.inference.metadata import read_metadata
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.ids import ID_HEADER, id_for_answer, ids_of
 from inference_store.proxy.capture.kept_request import rebuilt
 from inference_store.proxy.capture.prepare import Preparation
@@ -17,11 +22,6 @@ from inference_store.proxy.capture.prepared import Prepared
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.rules import Redaction, Rules, Sampling
-from inference_store.store.events import Buckets, InferenceEvent, decode
-from inference_store.store.layout import belongs_to
-from inference_store.store.metadata import read_metadata
-from inference_store.store.settings import ProxySettings
-from inference_store.store.sidecars import without_request
 from tests.exchanges import CALL, exchange, png, request_body, response_body
 from tests.settings import make_settings
 

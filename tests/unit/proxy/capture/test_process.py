@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.page import Cell
 from inference_store.proxy.capture.process import CaptureProcess, give_way
-from inference_store.store.settings import ProxySettings
 from tests.polling import until
 from tests.settings import make_settings
 

@@ -10,6 +10,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from inference_store.platform.settings import CaptureSettings, ProxySettings
 from inference_store.proxy.capture.captures import Captures
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.registered import NO_REGISTRY, Registered, Registry
@@ -17,7 +18,6 @@ from inference_store.proxy.capture.registrations import Registrations
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.protocols import PROTOCOLS, Call
 from inference_store.proxy.rules import Rules
-from inference_store.store.settings import CaptureSettings, ProxySettings
 from tests.exchanges import exchange
 from tests.polling import until
 from tests.settings import make_settings

@@ -8,11 +8,11 @@ from shutil import rmtree
 
 import pytest
 
+from inference_store.inference.producer_reports import encode as encode_report
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.folder_locks import bytes_of_others, dead_producers, made_folder
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, Torn, decode, encode
 from inference_store.proxy.capture.spool import Folder, Room
-from inference_store.store.producer_reports import encode as encode_report
 
 LIVING, DYING = "01a1ff47-0b17-7d6f-930b-cec9fa95422f", "01a1ff47-0b18-7f20-8f0b-cec9fa95422e"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from inference_store.platform.metrics import SPOOL_TROUBLE
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
 from inference_store.proxy.capture.folder_locks import made_folder
 from inference_store.proxy.capture.prepared import Blob, Message, Prepared, encode
 from inference_store.proxy.capture.spools import Spools
-from inference_store.store.metrics import SPOOL_TROUBLE
-from inference_store.store.settings import ProxySettings
 from tests.settings import make_settings
 
 PRODUCERS = [f"01a1ff47-0b17-7d6f-930b-cec9fa9542{number:02}" for number in range(10, 13)]

@@ -5,12 +5,12 @@ from typing import Any
 import orjson
 import pytest
 
+from inference_store.inference.metadata import read_metadata
+from inference_store.platform.settings import CaptureSettings
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.work import Work
 from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import Redaction, Rules
-from inference_store.store.metadata import read_metadata
-from inference_store.store.settings import CaptureSettings
 from tests.settings import make_settings
 from tests.unit.proxy.protocols.exchanged import exchange
 

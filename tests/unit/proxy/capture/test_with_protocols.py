@@ -9,6 +9,9 @@ from typing import Any
 import orjson
 import pytest
 
+from inference_store.inference.events import Buckets, decode
+from inference_store.inference.metadata import read_metadata
+from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.kept_request import rebuilt
 from inference_store.proxy.capture.prepare import Preparation
 from inference_store.proxy.capture.prepared import Prepared
@@ -16,9 +19,6 @@ from inference_store.proxy.capture.work import Work
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, recognised
 from inference_store.proxy.rules import NamedRules, Redaction, Rules
-from inference_store.store.events import Buckets, decode
-from inference_store.store.metadata import read_metadata
-from inference_store.store.settings import ProxySettings
 from tests.exchanges import detection, exchange, png
 from tests.settings import make_settings
 

@@ -12,8 +12,8 @@ from aiohttp import ClientSession
 from grpc import StatusCode
 
 from inference_store.grpc_messages import message
+from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.omi_bridge import Bridge, Container
-from inference_store.store.task_types import read_predictions, task_type_of
 
 from .omi import Omi, bridged
 

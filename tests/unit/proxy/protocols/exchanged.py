@@ -5,10 +5,10 @@ from typing import Any
 
 import orjson
 
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import Prediction, read_predictions, task_type_of
 from inference_store.proxy.exchange import Body, Exchange, Headers
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model, Reading, recognised
-from inference_store.store.metadata import read_metadata
-from inference_store.store.task_types import Prediction, read_predictions, task_type_of
 
 
 def body(raw: bytes, *, whole: bool = True, size: int | None = None) -> Body:

@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.grpc_messages import message
+from inference_store.inference.json_text import read_json
+from inference_store.inference.task_types import TASK_TYPES, read_predictions, task_type_of
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols import Reading, recognised
-from inference_store.store.json_text import read_json
-from inference_store.store.task_types import TASK_TYPES, read_predictions, task_type_of
 
 from .exchanged import predictions, read
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from inference_store.inference.events import CAPTURE_PROBLEMS
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols import PROTOCOLS, Call, Model
 from inference_store.proxy.protocols.problems import Problem, joined, lacks
-from inference_store.store.events import CAPTURE_PROBLEMS
 from tests.exchanges import exchange
 
 REST = ("v2", "chariot-v2", "kserve-v1", "openai")

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from inference_store.inference.json_text import read_json
+from inference_store.inference.task_types import TASK_TYPES, read_predictions, task_type_of
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols import PROTOCOLS, Reading
-from inference_store.store.json_text import read_json
-from inference_store.store.task_types import TASK_TYPES, read_predictions, task_type_of
 
 from .exchanged import exchange, read_by
 

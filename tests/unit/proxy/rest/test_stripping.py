@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from inference_store.platform.metrics import SHOWN
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import PROTOCOLS
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
 from inference_store.proxy.rest.stripping import Stripping
-from inference_store.store.metrics import SHOWN
 
 WITH = b'{"parameters": {"metadata": "[]"}, "inputs": []}'
 

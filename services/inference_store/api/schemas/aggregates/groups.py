@@ -7,9 +7,9 @@ from zoneinfo import available_timezones
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
 from inference_store.api.schemas.fields import Body, Flag
-from inference_store.store.aggregates import ByHistogram, ByLabel, ByName, ByTime, Grouping
-from inference_store.store.aggregates.buckets import PATTERN, width_of
-from inference_store.store.nearest import nearest
+from inference_store.inference.nearest import nearest
+from inference_store.query.aggregates import ByHistogram, ByLabel, ByName, ByTime, Grouping
+from inference_store.query.aggregates.buckets import PATTERN, width_of
 
 from .named import Bins, Bounds, Named, Of
 

@@ -6,9 +6,9 @@ from typing import Annotated, Self, TypeAlias
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from inference_store.api.schemas.fields import Body, Exact, Flag, ShortText, Whole
-from inference_store.store.aggregates import AGGREGATES, Measure
-from inference_store.store.aggregates.functions import nearest_of
-from inference_store.store.nearest import NotThere
+from inference_store.inference.nearest import NotThere
+from inference_store.query.aggregates import AGGREGATES, Measure
+from inference_store.query.aggregates.functions import nearest_of
 
 from .named import Bins, Bounds, Named, Of
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeAlias
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from inference_store.api.schemas.fields import Body, ShortText, Whole, exact, instant
-from inference_store.store.aggregates import Name
+from inference_store.query.aggregates import Name
 
 Named: TypeAlias = Annotated[ShortText, Field(min_length=1)]
 

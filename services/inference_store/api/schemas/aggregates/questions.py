@@ -7,9 +7,9 @@ from pydantic import ConfigDict, Field, JsonValue, model_validator
 from inference_store.api.schemas.across import Models
 from inference_store.api.schemas.fields import ShortText, Whole
 from inference_store.api.schemas.questions import Conditions
-from inference_store.store.aggregates import Aggregation
-from inference_store.store.aggregates.asked import MOST_GROUPINGS
-from inference_store.store.nearest import NotThere
+from inference_store.inference.nearest import NotThere
+from inference_store.query.aggregates import Aggregation
+from inference_store.query.aggregates.asked import MOST_GROUPINGS
 
 from .groups import Grouped
 from .measures import MeasureBody

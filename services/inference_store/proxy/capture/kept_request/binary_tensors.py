@@ -2,14 +2,14 @@
 
 from typing import Final
 
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import UnreadableJson
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols.protocol import Division
 from inference_store.proxy.protocols.v2 import tensors as v2
 from inference_store.proxy.protocols.v2.bodies import binary_spans, json_part, utf8
 from inference_store.proxy.protocols.v2.documents import Document, NotV2, request_of
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import UnreadableJson
 
 from .cuts import Undivided
 from .rows import TEXTS, Separate, Tensor, Values

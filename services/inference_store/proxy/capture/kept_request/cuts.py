@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from itertools import compress, islice
 from typing import Final, TypeAlias
 
-from inference_store.store.json_spans import Span
+from inference_store.inference.json_spans import Span
 
 Cut: TypeAlias = Callable[[bytes, Span, int], list[Span]]
 """A span in so many parts. Raises Undivided."""

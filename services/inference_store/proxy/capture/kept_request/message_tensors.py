@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import chain, islice
 from typing import Final, NamedTuple
 
+from inference_store.inference.json_spans import Span
 from inference_store.proxy.protocols.protocol import Division
-from inference_store.store.json_spans import Span
 
 from .cuts import Cut, Undivided, cut_bytes, cut_varints
 from .protobuf_fields import LENGTH_DELIMITED, Field, fields

@@ -17,9 +17,9 @@ from functools import cached_property
 from itertools import chain, islice
 from typing import Final
 
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import UnreadableJson, read_json
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import UnreadableJson, read_json
 
 from .lists import data_lists, is_empty, split_list
 from .search import Hole, OwnedSpan, Search

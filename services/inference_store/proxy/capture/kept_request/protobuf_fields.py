@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from inference_store.store.json_spans import Span
+from inference_store.inference.json_spans import Span
 
 _FIXED: Final = {1: 8, 5: 4}
 LENGTH_DELIMITED: Final = 2

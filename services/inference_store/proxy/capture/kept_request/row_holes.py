@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
 
 from .forms import FORMS, READINGS
 from .lists import data_lists

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
+from inference_store.inference.json_spans import Span
 from inference_store.proxy.protocols.v2.tensors import BYTES
-from inference_store.store.json_spans import Span
 
 from .cuts import Cut, size_of_row
 

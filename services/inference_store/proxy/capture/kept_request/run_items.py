@@ -1,6 +1,6 @@
 """The input items of OMI's `Run`: each belongs to one inference, with its file names."""
 
-from inference_store.store.json_spans import Span
+from inference_store.inference.json_spans import Span
 
 from .protobuf_fields import fields
 from .search import OwnedSpan

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from inference_store.inference.json_spans import Span
 from inference_store.proxy.protocols.protocol import Division
-from inference_store.store.json_spans import Span
 
 from .cuts import Undivided
 from .rows import Row, Tensor

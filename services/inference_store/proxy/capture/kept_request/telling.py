@@ -9,9 +9,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import UnreadableJson, read_json
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import UnreadableJson, read_json
 
 from .forms import OF_NUMBERS, READINGS
 from .lists import data_lists

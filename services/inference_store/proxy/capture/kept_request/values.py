@@ -4,10 +4,10 @@ import re
 from itertools import islice
 from typing import Final
 
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
 from inference_store.proxy.protocols.protocol import Division
 from inference_store.proxy.protocols.v2.tensors import BYTES, CODES, bytes_elements
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
 
 from .cuts import Undivided, cut_bytes, cut_list
 from .rows import LIST, TEXTS, Packed, Separate, Value, Values

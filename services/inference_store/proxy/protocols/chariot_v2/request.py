@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from inference_store.inference.json_text import Json
 from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.metadata_header import utf8
@@ -16,7 +17,6 @@ from inference_store.proxy.protocols.documents import (
     written,
 )
 from inference_store.proxy.protocols.problems import NAMES, Problem
-from inference_store.store.json_text import Json
 
 LINES: Final = "application/jsonl"
 PARAMETERS: Final = "chariot-inference-parameters"

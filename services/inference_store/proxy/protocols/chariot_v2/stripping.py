@@ -2,13 +2,13 @@
 
 from typing import Final
 
+from inference_store.inference.json_text import UnreadableJson
 from inference_store.proxy.exchange import Headers, header
 from inference_store.proxy.metadata_header import utf8
 from inference_store.proxy.protocols.content_encoding import NotDecoded, decode, encode
 from inference_store.proxy.protocols.documents import media_type
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
 from inference_store.proxy.protocols.v2.stripping import without_metadata
-from inference_store.store.json_text import UnreadableJson
 
 from .request import LINES, PARAMETERS
 

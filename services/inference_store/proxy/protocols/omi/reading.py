@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from inference_store.grpc_messages import parsed
+from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.answers import in_v2
 from inference_store.proxy.protocols.documents import text_or_base64, written
 from inference_store.proxy.protocols.problems import NAMES, Problem, joined, missing
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
-from inference_store.store.events import CaptureSide
 
 from .results import Result, result_of, task_type_of_classes
 

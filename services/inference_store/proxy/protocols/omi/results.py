@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from inference_store.inference.json_text import Json, UnreadableJson, read_json
+from inference_store.inference.task_types import predictions_in
 from inference_store.proxy.protocols.answers import in_v2, output
 from inference_store.proxy.protocols.documents import text_or_base64, written
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.store.json_text import Json, UnreadableJson, read_json
-from inference_store.store.task_types import predictions_in
 
 RESULTS: Final = "results.json"
 ERROR: Final = "error"

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from inference_store.inference.json_text import Json
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.documents import Document, parsed, read_bytes
 from inference_store.proxy.protocols.event_stream import is_event_stream
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.problems import joined as joined_problems
-from inference_store.store.json_text import Json
 
 from .chunks import joined
 from .messages import text_of_parts

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from inference_store.inference.json_text import Json
 from inference_store.proxy.protocols.documents import Document, parsed
 from inference_store.proxy.protocols.event_stream import events
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.store.json_text import Json
 
 _DONE: Final = b"[DONE]"
 _JOINED: Final = ("content", "refusal", "reasoning_content", "reasoning")

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from inference_store.inference.json_text import Json, write_json
 from inference_store.proxy.base64_text import from_base64, from_data_url
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.store.json_text import Json, write_json
 
 _URLS: Final = ("image_url", "audio_url", "video_url")
 

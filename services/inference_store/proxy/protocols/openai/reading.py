@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
+from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.exchange import Exchange
 from inference_store.proxy.protocols.answers import as_it_came, failure, in_v2, output
 from inference_store.proxy.protocols.documents import read_document
 from inference_store.proxy.protocols.problems import joined
 from inference_store.proxy.protocols.protocol import Call, Inference, Model, Reading
 from inference_store.proxy.protocols.v2.splitting import MOST_INFERENCES
-from inference_store.store.task_types import task_type_of
 
 from .answer import Answered, answered
 from .request import Asked, asked

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
+from inference_store.inference.json_text import Json
 from inference_store.proxy.protocols.documents import (
     JSON,
     Document,
@@ -14,7 +15,6 @@ from inference_store.proxy.protocols.documents import (
     written,
 )
 from inference_store.proxy.protocols.problems import Problem, joined
-from inference_store.store.json_text import Json
 
 from .messages import conversation_of
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from inference_store.inference.events import CaptureKind, CaptureSide
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import UnreadableJson, text_of
 from inference_store.proxy.exchange import Body, Headers, header
 from inference_store.proxy.protocols import content_encoding, event_stream
 from inference_store.proxy.protocols.problems import NAMES, Problem, joined, missing
 from inference_store.proxy.protocols.protocol import MOST_ERROR
-from inference_store.store.events import CaptureKind, CaptureSide
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import UnreadableJson, text_of
 
 from .documents import Document, NotV2, flat_request_of, request_of, response_of
 from .tensors import InferRequest, InferResponse, Tensor, merged

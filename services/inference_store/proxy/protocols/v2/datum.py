@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.protocols.problems import Problem
-from inference_store.store.json_text import UnreadableJson, read_json
 
 from .elements import bytes_values
 from .tensors import BYTES, CODES, Tensor, parameter_text

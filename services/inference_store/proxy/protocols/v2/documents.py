@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.protocols.protocol import MOST_ERROR
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import UnreadableJson, read_json
 
 from .tensors import BYTES, InferRequest, InferResponse, Tensor
 

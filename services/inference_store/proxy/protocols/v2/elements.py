@@ -10,7 +10,7 @@ from itertools import islice
 from math import prod
 from typing import Final, TypeVar
 
-from inference_store.store import json_spans
+from inference_store.inference import json_spans
 
 from .tensors import BYTES, MOST_ELEMENTS, Tensor, Value, bytes_elements, size_of
 

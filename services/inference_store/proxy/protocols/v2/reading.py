@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from inference_store.inference.json_text import UnreadableJson, read_json
+from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem, joined
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
-from inference_store.store.json_text import UnreadableJson, read_json
-from inference_store.store.task_types import task_type_of
 
 from .datum import Datum, arguments_of, datum_of
 from .items import Run, split_items

@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from inference_store.inference.task_types import task_type_of
 from inference_store.proxy.protocols.problems import Problem
 from inference_store.proxy.protocols.protocol import Division, Model
-from inference_store.store.task_types import task_type_of
 
 from .datum import image_in, single
 from .elements import bytes_values, divided, first_dimension

@@ -4,12 +4,12 @@ import json
 from collections.abc import Iterator
 from itertools import pairwise
 
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import UnreadableJson, read_json
 from inference_store.proxy.exchange import Headers
 from inference_store.proxy.protocols import content_encoding
 from inference_store.proxy.protocols.protocol import MOST_STRIPPED
-from inference_store.store import json_spans
-from inference_store.store.json_spans import Span
-from inference_store.store.json_text import UnreadableJson, read_json
 
 from .bodies import JSON_LENGTH, json_part
 from .documents import NotV2

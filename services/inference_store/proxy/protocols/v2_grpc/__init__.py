@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Final
 
+from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.problems import NAMES, Problem, missing
 from inference_store.proxy.protocols.protocol import Call, Kind, Model, Protocol, Reading
 from inference_store.proxy.protocols.v2.items import run_of
 from inference_store.proxy.protocols.v2.reading import reading_of
-from inference_store.store.events import CaptureSide
 
 from .decoding import Decoded, request_in, response_in
 from .streams import read_stream

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inference_store.grpc_messages import parsed
+from inference_store.inference.events import CaptureSide
 from inference_store.proxy.protocols.problems import NAMES, Problem
 from inference_store.proxy.protocols.v2.tensors import (
     InferRequest,
@@ -14,7 +15,6 @@ from inference_store.proxy.protocols.v2.tensors import (
     Value,
     parameter_text,
 )
-from inference_store.store.events import CaptureSide
 
 # Where a tensor's values stand, by its datatype; FP16 and what is unknown have raw bytes only.
 _CONTENTS: Final[Mapping[str, str]] = {

@@ -6,12 +6,12 @@ from dataclasses import replace
 from itertools import islice
 from typing import Final
 
+from inference_store.inference.events import CaptureSide
 from inference_store.proxy.exchange import Body, Exchange
 from inference_store.proxy.protocols.problems import Problem, joined, missing
 from inference_store.proxy.protocols.protocol import Inference, Model, Reading
 from inference_store.proxy.protocols.v2.reading import reading_of
 from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, merged
-from inference_store.store.events import CaptureSide
 
 from .decoding import Decoded, request_in
 from .dialects import DIALECTS, Decode, dialect_of

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from inference_store.inference.json_text import Number
 from inference_store.proxy.protocols.v2.datum import arguments_of, datum_of, image_in
 from inference_store.proxy.protocols.v2.tensors import Tensor
-from inference_store.store.json_text import Number
 
 from .calls import JPEG, PNG, asked, prefixed, texts
 

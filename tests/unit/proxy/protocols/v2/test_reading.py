@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from inference_store.inference.metadata import read_metadata
+from inference_store.inference.task_types import read_predictions, task_type_of
 from inference_store.proxy.exchange import Body
 from inference_store.proxy.protocols.content_encoding import MOST_BYTES
 from inference_store.proxy.protocols.protocol import MOST_ERROR, Model
 from inference_store.proxy.protocols.v2.documents import Document, request_of
 from inference_store.proxy.protocols.v2.reading import reading_of
 from inference_store.proxy.protocols.v2.tensors import InferRequest, InferResponse, Tensor
-from inference_store.store.metadata import read_metadata
-from inference_store.store.task_types import read_predictions, task_type_of
 
 from .calls import JPEG, PNG, VISION, body, exchange, prefixed, read, reading, texts
 

@@ -1,0 +1,94 @@
+"""What a caller may do, and with which models. `RIGHTS` is the one list."""
+
+from enum import StrEnum
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
+
+from inference_store.inference.documented import Documented
+
+
+class Right(StrEnum):
+    """One thing that a caller may do."""
+
+    READ = "read"
+    READ_INPUTS = "read_inputs"
+    ANNOTATE = "annotate"
+    EXPORT = "export"
+    DELETE = "delete"
+    HOLD = "hold"
+    ADMIN = "admin"
+    OVERRIDE = "override"
+
+
+RIGHTS: Final[dict[Right, str]] = {
+    Right.READ: "See the model, its inferences, metadata and predictions. Without it the model"
+    " does not exist for the caller, whatever else was given.",
+    Right.READ_INPUTS: "Read what was sent: the data and metadata blobs, presigned links, the"
+    " bytes of dead letters.",
+    Right.ANNOTATE: "Add to the metadata of an inference, or change it.",
+    Right.EXPORT: "Export inferences: stream all that match.",
+    Right.DELETE: "Erase inferences.",
+    Right.HOLD: "Place and lift legal holds.",
+    Right.ADMIN: "Register models, set retention policies, redrive and discard dead letters, see"
+    " the audit; over everything: make and revoke keys.",
+    Right.OVERRIDE: "Go against a safeguard, where a route offers it.",
+}
+Role = Literal["reader", "analyst", "owner"]
+ROLES: Final[dict[Role, frozenset[Right]]] = {
+    "reader": frozenset({Right.READ}),
+    "analyst": frozenset({Right.READ, Right.READ_INPUTS, Right.ANNOTATE, Right.EXPORT}),
+    "owner": frozenset(Right),
+}
+
+
+def _storable(name: str) -> str:
+    if not name or "\0" in name or any("\ud800" <= each <= "\udfff" for each in name):
+        raise ValueError("an id has a character at least, and holds neither NUL nor a surrogate")
+    return name
+
+
+_Id = Annotated[str, Field(max_length=256), AfterValidator(_storable)]
+
+
+class Grant(Documented):
+    """Rights over everything, over the models of a project, or over one model."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rights: Annotated[tuple[Right, ...], Field(max_length=len(Right))] = ()
+    """What may be done."""
+    role: Role | None = None
+    """A bundle of rights; those of `rights` are added to it."""
+    project_id: _Id | None = None
+    """Only with the models of this project."""
+    model_id: _Id | None = None
+    """Only with this model."""
+
+    @model_validator(mode="after")
+    def _gives_something(self) -> Self:
+        if not self.held:
+            raise ValueError("it gives nothing: name a role or rights")
+        if self.project_id is not None and self.model_id is not None:
+            raise ValueError("it is over a project or over a model, not both")
+        return self
+
+    @property
+    def held(self) -> frozenset[Right]:
+        """Every right it gives."""
+        return frozenset(self.rights) | (ROLES[self.role] if self.role else frozenset())
+
+    @property
+    def expanded(self) -> "Grant":
+        """The same by its rights alone: what is stored does not change when a role does."""
+        rights = tuple(right for right in Right if right in self.held)
+        return Grant(rights=rights, project_id=self.project_id, model_id=self.model_id)
+
+    def includes(self, other: "Grant") -> bool:
+        """Whether whoever has this may give the other's scope."""
+        everything = self.project_id is None and self.model_id is None
+        return everything or (self.project_id, self.model_id) == (other.project_id, other.model_id)
+
+
+Grants = Annotated[tuple[Grant, ...], Field(max_length=100)]
+OWNER: Final = (Grant(rights=tuple(Right)),)

@@ -1,0 +1,157 @@
+"""What a change of metadata does to the blob's document and to the entries. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.json_text import Json, UnreadableJson, read_exactly, write_json
+from inference_store.inference.metadata import (
+    KEY_ALIASES,
+    TYPE_NAMES,
+    Entry,
+    Metadata,
+    MetadataCaps,
+    read_metadata,
+    type_named,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One metadata item as it was asked for. `value`: text, or None for null."""
+
+    key: str
+    type: str
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Items to add, or to put in the place of those with their keys."""
+
+    items: tuple[Item, ...]
+    metadata: Metadata
+    """What the items alone become."""
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys that change."""
+        return frozenset(_name(item.key) for item in self.items)
+
+    def touches(self, key: Json) -> bool:
+        """Whether what the document calls `key` changes."""
+        return isinstance(key, str) and _name(key) in self.keys
+
+    def entries(self, old: Iterable[Entry]) -> tuple[Entry, ...]:
+        """The entries afterwards."""
+        kept = (entry for entry in old if not self.touches(entry.key))
+        return (*kept, *self.metadata.entries)
+
+    def removes(self, name: str, old: Sequence[Entry]) -> bool:
+        """Whether an indexed name belongs to a key that changes, and to no other."""
+        owners = [entry.key for entry in old if _is_of(name, entry.key)]
+        changed = [key for key in self.keys if _is_of(name, key)]
+        return bool(changed) and max(map(len, changed)) >= max(map(len, owners), default=0)
+
+    def document(self, old: bytes | None, entries: Sequence[Entry]) -> bytes:
+        """The blob afterwards; all that is not changed stays as it is.
+
+        `entries`: what is known of the metadata where there is no blob, or an unreadable one.
+        """
+        document: Json = _sections(entries)
+        if old is not None:
+            try:
+                document = read_exactly(old)
+            except UnreadableJson:
+                document = _sections(entries)
+        edited = self._edited(document)
+        return write_json(edited).encode("utf-8", "surrogatepass")
+
+    def _edited(self, document: Json) -> Json:
+        if isinstance(document, dict):
+            return self._edited_object(document)
+        if isinstance(document, list):
+            return [each for each in document if not self._is_touched(each)] + self._plain
+        if isinstance(document, str) and document:
+            try:
+                return self._edited(read_exactly(document))
+            except UnreadableJson:
+                return self._plain
+        return self._plain
+
+    def _edited_object(self, document: dict[str, Json]) -> Json:
+        if "key" in document:
+            return self._edited([document])
+        edited = dict(document)
+        if "standard_metadata" in edited:
+            edited["standard_metadata"] = self._without(edited["standard_metadata"])
+        part = "metadata" if "metadata" in edited or _is_proxys(edited) else "extended_metadata"
+        edited[part] = self._edited(edited.get(part))
+        return edited
+
+    def _without(self, section: Json) -> Json:
+        if isinstance(section, dict):
+            return {name: value for name, value in section.items() if not self.touches(name)}
+        if isinstance(section, list):
+            return [each for each in section if not self._is_touched(each)]
+        return section
+
+    def _is_touched(self, item: Json) -> bool:
+        return isinstance(item, dict) and self.touches(item.get("key"))
+
+    @property
+    def _plain(self) -> list[Json]:
+        return [{"key": i.key, "type": i.type, "value": i.value} for i in self.items]
+
+
+def change_of(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
+    """The change that these items ask for.
+
+    Raises Invalid for an unknown type, a value that is none of its type, a key given twice.
+    """
+    for place, item in enumerate(items):
+        _check(f"metadata[{place}]", item, caps)
+    if len({_name(item.key) for item in items}) < len(items):
+        raise Invalid("A key is given twice.", faults=[Fault("metadata", "a key is given twice")])
+    document = [{"key": i.key, "type": i.type, "value": i.value} for i in items]
+    metadata = read_metadata(write_json(document).encode(), caps=caps)
+    return Change(tuple(items), metadata)
+
+
+def _check(path: str, item: Item, caps: MetadataCaps) -> None:
+    entry = type_named(item.type)
+    if entry is None:
+        raise _wrong(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
+    if item.value is None:
+        return
+    value, flag = entry.parse(item.value, caps)
+    # JSON has no value of its own: it is taken apart
+    if flag is not None if entry.family is None else value is None:
+        raise _wrong(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
+
+
+def _wrong(path: str, message: str, known: Sequence[str] = ()) -> Invalid:
+    return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known)])
+
+
+def _name(key: str) -> str:
+    return KEY_ALIASES.get(key, key)
+
+
+def _is_of(name: str, key: str) -> bool:
+    """Whether an indexed name is the key, or a path into its value."""
+    rest = name[len(_name(key)) :] if name.startswith(_name(key)) else None
+    return rest is not None and rest[:1] in ("", ".", "[")
+
+
+def _is_proxys(document: Mapping[str, Json]) -> bool:
+    return "event" in document or "request" in document
+
+
+def _sections(entries: Sequence[Entry]) -> Json:
+    """An envelope of known entries."""
+    sections: dict[str, list[Json]] = {"standard_metadata": [], "extended_metadata": []}
+    for entry in entries:
+        item = {"key": entry.key, "type": entry.type, "value": entry.value}
+        sections[f"{entry.section}_metadata"].append(item)
+    return sections

@@ -1,0 +1,116 @@
+"""Carrying out a change of metadata.
+
+Order: keys in the dictionary · point to the blob, and commit (`reserve`) · lock the row · try the
+rows and take them back, where a legal hold keeps the inference (it must go on doing so) · write
+the blob · rows · commit. After a crash between blob and rows the inference is as before, and its
+blob, or the new one that it points to, has the change already: the same edit carries on from
+there, and an erasure takes both. While the row is locked nothing of it can be marked for erasure,
+so no blob is written that an eraser has deleted.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import holds
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.registrations import Registration
+from inference_store.index.tables import inference
+from inference_store.inference.errors import BlobMissing, BlobTooLarge, BlobUnreadable, Conflict
+from inference_store.inference.events import StorageKey, parse_stored
+from inference_store.inference.metadata import Entry, MetadataCaps, decode_entries, encode_entries
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import failpoint
+
+from . import rows
+from .change import Change
+from .held import still_held
+from .place import is_reserved, leave, locked, place
+
+
+@dataclass(frozen=True, slots=True)
+class Editor:
+    """What an edit needs beside the connection."""
+
+    blobs: Blobs
+    dictionary: Dictionary
+    caps: MetadataCaps
+
+
+async def edit(
+    connection: AsyncConnection,
+    editor: Editor,
+    registration: Registration,
+    uid: UUID,
+    change: Change,
+    *,
+    revision: int | None,
+) -> int:
+    """Change an inference's metadata, in its blob and in the index; the new revision.
+
+    After a `reserve` that is committed. Raises NotFound, PreconditionFailed where it has another
+    revision than `revision`, Conflict where the metadata would be over their caps or somebody was
+    faster, BlobsAway; HeldByHold where a legal hold would not keep it any more.
+    """
+    model = registration.model
+    # Before the row: no hold is placed between what is asked of holds here and the commit.
+    await holds.edits_wait(connection)
+    row = await locked(connection, model, uid, revision)
+    old = () if row.metadata is None else decode_entries(row.metadata)
+    entries = change.entries(old)
+    if len(entries) > editor.caps.keys:
+        raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")
+    key = await place(connection, editor.blobs.buckets.default, registration, row)
+    if not await is_reserved(connection, row, key):
+        raise Conflict("The metadata blob has just come to be shared: try again.")
+    values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
+    indexing = partial(_index, connection, editor, row, change, old, values)
+    await still_held(connection, model, uid, indexing)
+    await _write_blob(editor, row, key, change, old)
+    await indexing()
+    # Last, for it takes the gate: that is held for a moment only.
+    await leave(connection, row, key)
+    return int(row.revision) + 1
+
+
+async def _index(  # noqa: PLR0917
+    connection: AsyncConnection,
+    editor: Editor,
+    row: Any,
+    change: Change,
+    old: Sequence[Entry],
+    values: Mapping[str, Any],
+) -> None:
+    """The index as it is after the edit."""
+    model, uid = row.model, row.uid
+    await rows.remove(connection, model, uid, change, old)
+    await rows.add(connection, editor.dictionary, model, uid, change, old)
+    where = (inference.c.model == model, inference.c.uid == uid)
+    changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
+    await connection.execute(changed)
+
+
+async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change, old: Any) -> None:
+    blob = None
+    if row.metadata_storage_key is not None:
+        place = parse_stored(row.metadata_storage_key)
+        try:
+            blob = await asyncio.to_thread(editor.blobs.get, place, limit=editor.caps.blob_bytes)
+        except BlobUnreadable as exc:  # archived: a new one over it would lose what it holds
+            raise Conflict(f"The metadata blob cannot be read, so not be changed: {exc}.") from None
+        except BlobMissing:
+            blob = None
+        except BlobTooLarge as exc:
+            raise Conflict(f"The metadata blob is too large to be changed: {exc}.") from None
+    written = change.document(blob, old)
+    if len(written) > editor.caps.blob_bytes:
+        raise Conflict(f"The metadata blob would be over {editor.caps.blob_bytes} bytes.")
+    failpoint("metadata_edit.blob.before")
+    await asyncio.to_thread(editor.blobs.put, key, written, content_type="application/json")
+    failpoint("metadata_edit.blob.after")

@@ -1,0 +1,38 @@
+"""An edit must not end a legal hold's match: what is held would be free to go."""
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import holds
+from inference_store.erasure.holds import Hold
+from inference_store.inference.errors import HeldByHold
+
+
+async def still_held(
+    connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
+) -> None:
+    """Raise HeldByHold where a hold keeps the inference, and would not after the edit.
+
+    The edit is tried on the index, and taken back. After `holds.edits_wait`. Raises HoldUnreadable.
+    """
+    keeping = await _keeping(connection, await holds.in_force(connection, [model]), model, uid)
+    if not keeping:
+        return
+    trial = await connection.begin_nested()
+    await edit()
+    after = await _keeping(connection, keeping, model, uid)
+    await trial.rollback()
+    ended = [one for one in keeping if one not in after]
+    if ended:
+        raise HeldByHold(
+            f"The legal hold {ended[0].name!r} ({ended[0].id}) keeps the inference, and would not"
+            " any more: change or release the hold first."
+        )
+
+
+async def _keeping(
+    connection: AsyncConnection, found: list[Hold], model: int, uid: UUID
+) -> list[Hold]:
+    return [one for one in found if await holds.holding(connection, [one], model, [uid])]

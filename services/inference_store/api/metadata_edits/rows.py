@@ -1,0 +1,90 @@
+"""The side tables' rows of an edit: those that go, and those that come."""
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index import long_text
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.tables import (
+    SIDE_TABLES,
+    metadata_key,
+    metadata_key_delta,
+    metadata_presence,
+)
+from inference_store.inference.metadata import Entry
+
+from .change import Change
+
+_INDEXED = (*SIDE_TABLES.values(), metadata_presence)
+
+
+async def remove(
+    connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> None:
+    """Remove the side tables' rows of the keys that change."""
+    for table in _INDEXED:
+        names = select(metadata_key.c.key, metadata_key.c.name).join(
+            table, table.c.key == metadata_key.c.key
+        )
+        rows = await connection.execute(names.where(table.c.model == model, table.c.uid == uid))
+        gone = sorted({row.key for row in rows if change.removes(row.name, old)})
+        if gone:
+            here = (table.c.model == model, table.c.uid == uid, table.c.key.in_(gone))
+            await connection.execute(delete(table).where(*here))
+
+
+async def add(  # noqa: PLR0917
+    connection: AsyncConnection,
+    dictionary: Dictionary,
+    model: int,
+    uid: UUID,
+    change: Change,
+    old: Sequence[Entry],
+) -> None:
+    """Add the rows that the change makes, and tell the key registry.
+
+    A name that belongs to a longer key, which does not change, keeps that key's row: one each.
+    """
+    told: set[tuple[Any, ...]] = set()
+    for table, values, delta in _rows(dictionary, model, uid, change, old):
+        await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
+        what = (delta["key"], delta["type"], delta["flag"])
+        if what in told:  # a text that is none of its type has a row of presence beside its own
+            continue
+        told.add(what)
+        await connection.execute(
+            insert(metadata_key_delta).values(
+                model=model, count=1, first_seen=func.now(), last_seen=func.now(), **delta
+            )
+        )
+
+
+def _rows(
+    dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
+) -> list[Any]:
+    """(table, row, delta) of everything the items are indexed as."""
+    found: list[Any] = []
+    for leaf in change.metadata.leaves:
+        key = dictionary.keys.number(model, leaf.name)
+        if key is None or not change.removes(leaf.name, old):
+            continue
+        row = {"model": model, "key": key, "uid": uid, "value": leaf.value}
+        if leaf.family == "string":
+            row["value"], row["whole"] = long_text.encode(str(leaf.value))
+        flag = leaf.flags[0] if leaf.flags else ""
+        delta: dict[str, Any] = {"key": key, "type": leaf.type.value, "flag": flag}
+        delta["examples"] = [str(leaf.value)[:120]]
+        found.append((SIDE_TABLES[leaf.family], row, delta))
+    for presence in change.metadata.presences:
+        key = dictionary.keys.number(model, presence.name)
+        if key is None or not change.removes(presence.name, old):
+            continue
+        row = {"model": model, "key": key, "uid": uid, "is_null": presence.is_null}
+        flag = presence.flags[0] if presence.flags else "null" if presence.is_null else "present"
+        found.append((metadata_presence, row, {"key": key, "type": presence.type, "flag": flag}))
+    return found

@@ -1,0 +1,150 @@
+"""What an erasure would erase, counted without marking anything; as far as time allows."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, case, false, func, not_, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import holds
+from inference_store.erasure.mark import marks
+from inference_store.erasure.policies.losing import losing_columns
+from inference_store.index.tables import inference
+from inference_store.objects import Blobs
+from inference_store.query.ask import doubted, query_of
+from inference_store.query.bounded import Deadline, OutOfTime, fetch
+from inference_store.query.matching import Query, counted, led
+from inference_store.query.scope import Scope, pieces, window
+
+from .chosen import truth_of
+from .foretold_asides import AskedOfModel, count_asides
+
+_NAMES = {"count": "inferences"}
+_SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
+_BESIDE = ("undecided", "dead_letters", "parked_events")
+
+
+@dataclass(frozen=True, slots=True)
+class Foretold:
+    """Counts of what would go now; what holds keep is counted in `held` alone, events that are set
+    aside too. `bytes` of those whose size is known; `undecided`: match as the index has them, but
+    it may lack what would end that, so they stay. `partial`: time was over before all was looked
+    at."""
+
+    inferences: int = 0
+    objects: int = 0
+    bytes: int = 0
+    unknown_sizes: int = 0
+    held: int = 0
+    undecided: int = 0
+    dead_letters: int = 0
+    parked_events: int = 0
+    oldest: datetime | None = None
+    newest: datetime | None = None
+    partial: bool = False
+
+
+async def asked_of(
+    connection: AsyncConnection, models: Mapping[int, str], asked: Mapping[str, Any]
+) -> list[AskedOfModel]:
+    """What is asked for of each model. Raises as `chosen` does."""
+    found = []
+    for model, model_id in sorted(models.items()):
+        truth = await truth_of(connection, model, asked)
+        query = await query_of(connection, window(model, None, None), [truth], certain=True)
+        # as it will be marked: also what another erasure hides, which may yet be cancelled
+        query = replace(query, marks=False, closed=True)
+        found.append(AskedOfModel(model, model_id, asked, truth, query))
+    return found
+
+
+async def foretell(
+    connection: AsyncConnection, blobs: Blobs, asked: Sequence[AskedOfModel], deadline: Deadline
+) -> dict[int, Foretold]:
+    """What of each model would go, the newest looked at first. Raises BlobsAway."""
+    found = {}
+    for one in asked:
+        told = await _of_model(connection, one.query, deadline)
+        doubts = await doubted(connection, window(one.model, None, None), [one.truth])
+        if doubts is not None and not told.partial:
+            told = await _undecided(connection, told, doubts, deadline)
+        found[one.model] = await _with_asides(connection, blobs, one, told, deadline)
+    return found
+
+
+async def _with_asides(
+    connection: AsyncConnection,
+    blobs: Blobs,
+    one: AskedOfModel,
+    told: Foretold,
+    deadline: Deadline,
+) -> Foretold:
+    try:
+        asides = await count_asides(connection, blobs, one, deadline)
+    except OutOfTime:
+        return replace(told, partial=True)
+    return replace(
+        told,
+        dead_letters=asides["dead_letter"],
+        parked_events=asides["parked_event"],
+        held=told.held + asides["held"],
+        partial=told.partial or bool(asides["partial"]),
+    )
+
+
+async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadline) -> Foretold:
+    total = Foretold()
+    if query.nothing or query.scope.empty:
+        return total
+    for part in await pieces(connection, query.scope, newest_first=True, closed=query.closed):
+        held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
+        try:
+            rows = await fetch(connection, _counted(query, part, held), deadline, large=query.large)
+        except OutOfTime:
+            return replace(total, partial=True)
+        total = _added(total, rows[0])
+    return total
+
+
+async def _undecided(
+    connection: AsyncConnection, found: Foretold, query: Query, deadline: Deadline
+) -> Foretold:
+    for part in await pieces(connection, query.scope, newest_first=True):
+        try:
+            [row] = await fetch(connection, counted(query, part), deadline, large=query.large)
+        except OutOfTime:
+            return replace(found, partial=True)
+        found = replace(found, undecided=found.undecided + row.matches)
+    return found
+
+
+def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Select[Any]:
+    here = inference.c
+    matches, _ = led(query, scope)
+    uids = matches.subquery()
+    named = [case((here[key].is_not(None), 1), else_=0) for key in marks.KEYS]
+    is_held = false() if held is None else held
+    size = func.coalesce(here.stored_bytes, here.data_size)
+    losing = losing_columns(true(), is_held, size, here.received_at)
+    objects = func.sum(sum(named[1:], named[0])).filter(not_(is_held))
+    return select(
+        func.coalesce(objects, 0).label("objects"),
+        *(column.label(_NAMES.get(name, name)) for name, column in losing.items()),
+    ).where(scope.of(inference), here.uid.in_(select(uids.c.uid)))
+
+
+def _added(one: Foretold, row: Any) -> Foretold:
+    ends = [at for at in (one.oldest, one.newest, row.oldest, row.newest) if at is not None]
+    sums = {name: getattr(one, name) + int(getattr(row, name)) for name in _SUMMED}
+    return replace(one, **sums, oldest=min(ends, default=None), newest=max(ends, default=None))
+
+
+def total(found: Iterable[Foretold]) -> Foretold:
+    """All models together."""
+    result = Foretold()
+    for each in found:
+        more = {name: getattr(result, name) + getattr(each, name) for name in _BESIDE}
+        result = replace(_added(result, each), **more, partial=result.partial or each.partial)
+    return result

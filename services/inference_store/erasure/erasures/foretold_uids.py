@@ -1,0 +1,74 @@
+"""The uids of the inferences that an erasure would take, page by page: for whoever notes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import Select, not_, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import holds
+from inference_store.index.tables import inference
+from inference_store.query.bounded import Deadline, OutOfTime, fetch
+from inference_store.query.matching import Query, led
+from inference_store.query.scope import Scope, pieces
+
+Going: TypeAlias = tuple[int, UUID]
+"""A model's integer, and the uid of one of its inferences."""
+_START: Final[Going] = (0, UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Uids that would go, in order of model and time; None: nobody asked. `partial`: time was over
+    before the page was full, and there may be more behind `last`, the place that was reached."""
+
+    uids: Sequence[Going] | None
+    last: Going | None
+    partial: bool = False
+
+
+async def list_uids(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    *,
+    after: Going | None,
+    limit: int,
+    deadline: Deadline,
+) -> Listed:
+    """The next that no hold keeps; `queries`: of each model one, in order of the models."""
+    found: list[Going] = []
+    last = after or _START
+    for query in queries:
+        if query.nothing or query.scope.empty or query.scope.model < last[0]:
+            continue
+        for part in await _parts(connection, query, last):
+            statement = await _going(connection, query, part, limit + 1 - len(found))
+            try:
+                rows = await fetch(connection, statement, deadline, large=query.large)
+            except OutOfTime:
+                return Listed(found, last, partial=True)
+            found += [(part.model, row.uid) for row in rows]
+            if len(found) > limit:
+                return Listed(found[:limit], found[limit - 1])
+            last = part.model, UUID(int=part.hi.int - 1)
+    return Listed(found, None)
+
+
+async def _parts(connection: AsyncConnection, query: Query, last: Going) -> list[Scope]:
+    """The partitions of a model, the oldest first, behind the place that was reached."""
+    scope = query.scope
+    if last[0] == scope.model:
+        scope = scope.clip(UUID(int=min(last[1].int + 1, scope.hi.int)), scope.hi)
+    return await pieces(connection, scope, newest_first=False, closed=query.closed)
+
+
+async def _going(connection: AsyncConnection, query: Query, part: Scope, limit: int) -> Select[Any]:
+    held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
+    matches = led(query, part)[0].subquery()
+    here = inference.c
+    found = select(here.uid).where(part.of(inference), here.uid.in_(select(matches.c.uid)))
+    if held is not None:
+        found = found.where(not_(held))
+    return found.order_by(here.uid).limit(limit)

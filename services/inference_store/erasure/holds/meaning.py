@@ -1,0 +1,42 @@
+"""What a hold's filter says of one inference, without SQL: the same answer as the database's.
+
+NULL protects. So does a doubt: where an inference has more metadata or predictions than the index
+took, a filter that speaks of them may say FALSE of what it would have said TRUE.
+"""
+
+from collections.abc import Collection
+from functools import lru_cache
+from typing import Final
+
+from inference_store.query.filters.certain import FLAGS, spoken_of
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.saved import protects, resolved
+from inference_store.query.filters.typed import Truth
+
+from .hold import Hold
+
+DOUBTFUL: Final = (*FLAGS["predictions"], *FLAGS["metadata"])
+"""Flags of an inference of which the index does not have all."""
+
+
+def held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
+    """Whether a hold keeps an inference with these facts and flags.
+
+    Raises what `resolved` does for a filter that cannot be evaluated.
+    """
+    truth = meaning(hold.filter)
+    if speaks_of_indexed(truth) and not set(DOUBTFUL).isdisjoint(flags):
+        return True
+    return protects(evaluate(truth, facts))
+
+
+@lru_cache(maxsize=256)
+def meaning(text: str) -> Truth:
+    """The truth that a saved filter is, by names alone."""
+    return resolved(text, {})
+
+
+def speaks_of_indexed(truth: Truth) -> bool:
+    """Whether it speaks of metadata or predictions, of which the index may lack some."""
+    return bool(spoken_of(truth))

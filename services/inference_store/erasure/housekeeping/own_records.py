@@ -1,0 +1,157 @@
+"""What the store keeps of its own work: each kind has a retention of its own, one list of them.
+
+Never what is still to be decided or done: open dead letters, erasures with something left over.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import UUID as UUID_TYPE
+from sqlalchemy import Column, ColumnElement, Table, and_, cast, func, or_, select, true
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Sign
+from inference_store.erasure.erasures import ENDED
+from inference_store.index.dead_letters import SETTLED
+from inference_store.index.tables import (
+    audit,
+    dead_letter,
+    erasure,
+    erasure_model,
+    erasure_obstacle,
+    reconciliation,
+    reconciliation_finding,
+    retention_run,
+)
+
+Prune = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """One kind: which of them may go, by which of their times, after which setting's seconds."""
+
+    name: str
+    sentence: str
+    setting: str
+    time: ColumnElement[datetime]
+    may_go: ColumnElement[bool]
+    prune: Prune
+    """Remove what is older than so many seconds, the oldest first, at most so many; how many.
+    What says where the audit was cut is signed."""
+    in_turn: bool = False
+    """Whether that is done in the ledger's turn: what it signs names what was signed before."""
+
+
+def _rows(
+    table: Table, time: str, may_go: ColumnElement[bool], parts: Sequence[Column[Any]] = ()
+) -> dict[str, Any]:
+    """Of rows that are simply deleted; `parts`: what names them in rows that go with them."""
+    at, key = table.c[time], table.c.id
+
+    async def prune(connection: AsyncConnection, seconds: float, limit: int, _: Sign) -> int:
+        old = select(key).where(may_go, at < _ago(seconds)).order_by(at).limit(limit)
+        found = list((await connection.execute(old)).scalars())
+        for part in (*parts, key) if found else ():
+            await connection.execute(part.table.delete().where(part == func.any(found)))
+        return len(found)
+
+    return {"time": at, "may_go": may_go, "prune": prune}
+
+
+_REPORT: Final = reconciliation.c
+# Whose orphans are being erased, which are judged by it.
+_GOING: Final = select(cast(erasure.c.asked["report"].as_string(), UUID_TYPE)).where(
+    erasure.c.cause == "orphans", erasure.c.state.not_in(ENDED)
+)
+ENDED_REPORTS: Final = and_(_REPORT.state.in_(("done", "failed")), _REPORT.id.not_in(_GOING))
+"""Reports of reconciliations that nothing goes by any more."""
+REBUILT_NOTHING: Final = func.coalesce(_REPORT.counts["rebuilt"].as_integer(), 0) == 0
+"""Of the others the books name the counts."""
+_HAS_FINDINGS: Final = (
+    select(reconciliation_finding.c.kind)
+    .where(reconciliation_finding.c.reconciliation == _REPORT.id)
+    .correlate(reconciliation)
+    .exists()
+)
+_REPORTS: Final = and_(ENDED_REPORTS, or_(REBUILT_NOTHING, _HAS_FINDINGS))
+
+
+async def _prune_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
+    """One at a time: each may have found a million objects."""
+    old = select(_REPORT.id).where(_REPORTS, _REPORT.finished_at < _ago(seconds))
+    id = await connection.scalar(old.order_by(_REPORT.finished_at).limit(1))
+    if id is None:
+        return 0
+    found = reconciliation_finding.c.reconciliation == id
+    await connection.execute(reconciliation_finding.delete().where(found))
+    await connection.execute(reconciliation.delete().where(_REPORT.id == id, REBUILT_NOTHING))
+    return 1
+
+
+async def _prune_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
+    return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit, sign=sign)
+
+
+def _ago(seconds: float) -> ColumnElement[datetime]:
+    return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+RECORDS: Final = (
+    Records(
+        name="dead_letters",
+        sentence="Dead letters that were discarded or redriven; open ones stay.",
+        setting="dead_letter_keep_seconds",
+        **_rows(dead_letter, "updated_at", dead_letter.c.state.in_(SETTLED)),
+    ),
+    Records(
+        name="runs",
+        sentence="Runs of retention that have ended.",
+        setting="run_keep_seconds",
+        **_rows(retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))),
+    ),
+    Records(
+        name="erasures",
+        sentence="Erasures of which nothing is left; their certificates stay.",
+        setting="run_keep_seconds",
+        **_rows(
+            erasure,
+            "finished_at",
+            erasure.c.state.in_(ENDED),
+            (erasure_model.c.erasure, erasure_obstacle.c.erasure),
+        ),
+    ),
+    Records(
+        name="reconciliations",
+        sentence="Reports of reconciliations, with what was found; not while their orphans are"
+        " erased.",
+        setting="reconcile_keep_seconds",
+        time=_REPORT.finished_at,
+        may_go=_REPORTS,
+        prune=_prune_reports,
+    ),
+    Records(
+        name="audit",
+        sentence="Entries of the audit; a checkpoint of its chain stays.",
+        setting="audit_keep_seconds",
+        time=audit.c.at,
+        may_go=true(),
+        prune=_prune_audit,
+        in_turn=True,
+    ),
+)
+
+
+async def overdue_seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
+    """By how much the oldest record is older than it may become; 0: none is. `keep`: seconds by
+    setting."""
+    longest = 0.0
+    for each in RECORDS:
+        age = func.extract("epoch", func.now() - func.min(each.time))
+        found = await connection.scalar(select(age).where(each.may_go))
+        if found is not None:
+            longest = max(longest, float(found) - keep[each.setting])
+    return longest

@@ -1,0 +1,1 @@
+"""Marks of inferences that are being erased, claims on their objects, tombstones."""

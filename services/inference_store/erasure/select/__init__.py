@@ -1,0 +1,1 @@
+"""The selection of expired inferences, and of spans of time that hold nothing else."""

@@ -1,0 +1,1 @@
+"""The index in Postgres: engine, tables, partitions, registrations, writing, offset accounting."""

@@ -1,0 +1,271 @@
+"""The key registry: which metadata keys a model's inferences have, of which types, how often.
+
+Every batch appends what it has seen (`metadata_key_delta`); `fold` adds that up in
+`metadata_key_seen`. A reader takes both, so that a new key shows at once.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeAlias
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    any_,
+    bindparam,
+    func,
+    literal,
+    select,
+    text,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import INTEGER, JSONB, TEXT
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.inference.json_text import storable
+from inference_store.inference.metadata import Family, type_named
+from inference_store.inference.nearest import nearest as spelt_most_alike
+
+from .prepared import Prepared
+from .tables import metadata_key, metadata_key_delta, metadata_key_seen, model_key
+
+_LOCK = 7_302_006
+MOST_EXAMPLES = 3
+_NO_EXAMPLES = literal([], JSONB)
+_MODELS = bindparam("models", type_=ARRAY(INTEGER()))
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSeen:
+    """One type under which a key came. `flag`: '' where the value is indexed as its type."""
+
+    type: str
+    flag: str
+    count: int
+    first_seen: datetime
+    last_seen: datetime
+    examples: tuple[str, ...]
+
+    @property
+    def family(self) -> Family | None:
+        """What such values can be compared as: what is none of its type is text (`not_int`)."""
+        if self.flag == KEY_TOO_LONG:
+            return None
+        if self.flag.startswith("not_"):
+            return "string"
+        entry = type_named(self.type)
+        return entry.family if entry is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class KeySeen:
+    """A key of a model. `families`: what its values can be compared as."""
+
+    key: int
+    name: str
+    types: tuple[TypeSeen, ...]
+
+    @property
+    def families(self) -> frozenset[Family]:
+        found = (seen.family for seen in self.types)
+        return frozenset(family for family in found if family is not None)
+
+    @property
+    def many(self) -> bool:
+        """Whether one inference may have several values of it."""
+        return "[]" in self.name
+
+    @property
+    def conflict(self) -> bool:
+        """Whether its values came as things that cannot be compared with each other.
+
+        A text that is a number as well is found as both, on purpose.
+        """
+        return len({seen.family for seen in self.types if seen.flag != FROM_TEXT} - {None}) > 1
+
+
+FROM_TEXT, KEY_TOO_LONG = "from_text", "key_too_long"
+_COLUMNS = ("model", "key", "type", "flag", "count", "first_seen", "last_seen", "examples")
+
+
+Models: TypeAlias = int | Sequence[int]
+"""One model, or several whose keys are taken together: keys have the same integers in all."""
+
+
+def of_models(column: ColumnElement[int], model: Models) -> ColumnElement[bool]:
+    """The rows whose column is of these models."""
+    return column == model if isinstance(model, int) else column.in_(sorted(model))
+
+
+async def keys(
+    connection: AsyncConnection,
+    model: Models,
+    *,
+    names: Collection[str] | None = None,
+    after: str | None = None,
+    limit: int | None = None,
+) -> list[KeySeen]:
+    """The model's keys in order of name, all or those named; `after`, `limit` make a page."""
+    asked = {
+        "models": [model] if isinstance(model, int) else list(model),
+        "names": None if names is None else list(names),
+        "after": after,
+        "most": limit,
+    }
+    found = {row["key"]: row["name"] for row in await _keys().fetch(connection, asked)}
+    if not found:
+        return []
+    seen = await _types(connection, asked | {"keys": list(found)})
+    return [KeySeen(key, name, tuple(seen.get(key, ()))) for key, name in found.items()]
+
+
+@cache
+def _keys() -> Prepared:
+    """Keys of `models` in order of name: those in `names`, behind `after`, `most` of them; what is
+    NULL does not narrow."""
+    here = metadata_key.c
+    names, after = bindparam("names", type_=ARRAY(here.name.type)), bindparam("after", type_=TEXT())
+    theirs = select(model_key.c.key).where(model_key.c.model == any_(_MODELS))
+    return Prepared(
+        select(here.key, here.name)
+        .where(here.key.in_(theirs), names.is_(None) | (here.name == any_(names)))
+        .where(after.is_(None) | (here.name > after))
+        .order_by(here.name)
+        .limit(bindparam("most", type_=INTEGER()))
+    )
+
+
+async def find(
+    connection: AsyncConnection, model: Models, names: Collection[str]
+) -> Mapping[str, KeySeen]:
+    """The named keys that the model has."""
+    wanted = {name for name in names if storable(name)}
+    found = await keys(connection, model, names=wanted) if wanted else []
+    return {seen.name: seen for seen in found}
+
+
+async def numbers(connection: AsyncConnection, names: Collection[str]) -> Mapping[str, int]:
+    """The integers of those names that any inference ever had; of the dictionary alone."""
+    wanted = sorted(name for name in names if storable(name))
+    chosen = select(metadata_key.c.name, metadata_key.c.key)
+    rows = await connection.execute(chosen.where(metadata_key.c.name.in_(wanted)))
+    return {row.name: row.key for row in rows}
+
+
+async def all_names(connection: AsyncConnection, model: Models) -> list[str]:
+    """The names of all the model's keys, in order."""
+    table = select(metadata_key.c.name).join(model_key, model_key.c.key == metadata_key.c.key)
+    rows = await connection.execute(table.where(of_models(model_key.c.model, model)).distinct())
+    return sorted(rows.scalars())
+
+
+async def nearest(connection: AsyncConnection, model: Models, name: str) -> list[str]:
+    """Up to five of the model's keys that are spelt most like `name`."""
+    return spelt_most_alike(name, await all_names(connection, model))
+
+
+async def _types(connection: AsyncConnection, of: Mapping[str, Any]) -> dict[int, list[TypeSeen]]:
+    seen: dict[int, list[TypeSeen]] = {}
+    for key, kind, flag, total, first, last, some in await _merged().fetch(connection, of):
+        examples = tuple(dict.fromkeys(each for these in some for each in these))
+        found = TypeSeen(kind, flag, int(total), first, last, examples[:MOST_EXAMPLES])
+        seen.setdefault(key, []).append(found)
+    return seen
+
+
+@cache
+def _merged() -> Prepared:
+    """What was folded and what was not, together, of `keys` of `models`."""
+    keys = bindparam("keys", type_=ARRAY(INTEGER()))
+    parts = [
+        select(*(table.c[name] for name in _COLUMNS)).where(
+            table.c.model == any_(_MODELS), table.c.key == any_(keys)
+        )
+        for table in (metadata_key_seen, metadata_key_delta)
+    ]
+    both = union_all(*parts).subquery()
+    # Examples of a few rows are enough, and a hot key may have thousands of deltas, many of them
+    # without any since an erasure.
+    some = func.array_remove(
+        func.array_agg(both.c.examples), _NO_EXAMPLES, type_=ARRAY(both.c.examples.type)
+    )
+    examples = some[1:100].label("examples")
+    return Prepared(
+        select(
+            both.c.key,
+            both.c.type,
+            both.c.flag,
+            func.sum(both.c.count).label("total"),
+            func.min(both.c.first_seen).label("first_seen"),
+            func.max(both.c.last_seen).label("last_seen"),
+            examples,
+        )
+        .group_by(both.c.key, both.c.type, both.c.flag)
+        .order_by(both.c.key, both.c.type, both.c.flag)
+    )
+
+
+_FOLD = text("""
+WITH taken AS (
+    DELETE FROM metadata_key_delta WHERE id IN (
+        SELECT id FROM metadata_key_delta ORDER BY id LIMIT :most
+    ) RETURNING *
+), added AS (
+    SELECT model, key, type, flag, sum(count) AS count,
+        min(first_seen) AS first_seen, max(last_seen) AS last_seen,
+        (array_agg(examples ORDER BY jsonb_array_length(examples) DESC))[1] AS examples
+    FROM taken GROUP BY model, key, type, flag
+), folded AS (
+    INSERT INTO metadata_key_seen AS seen
+        (model, key, type, flag, count, first_seen, last_seen, examples)
+    SELECT model, key, type, flag, count, first_seen, last_seen, examples FROM added
+    ON CONFLICT (model, key, type, flag) DO UPDATE SET
+        count = seen.count + excluded.count,
+        first_seen = least(seen.first_seen, excluded.first_seen),
+        last_seen = greatest(seen.last_seen, excluded.last_seen),
+        examples = CASE WHEN jsonb_array_length(seen.examples) >= jsonb_array_length(
+            excluded.examples) THEN seen.examples ELSE excluded.examples END
+)
+SELECT count(*) FROM taken
+""")
+
+
+async def fold(connection: AsyncConnection, *, most: int = 50_000) -> int:
+    """Add up to `most` deltas to what was folded before; how many. 0 while another one folds.
+
+    Taken and added by one statement: a crash leaves them where they were.
+    """
+    if not await connection.scalar(select(func.pg_try_advisory_xact_lock(_LOCK))):
+        return 0
+    return int(await connection.scalar(_FOLD, {"most": most}) or 0)
+
+
+async def forget_examples(connection: AsyncConnection, model: int) -> None:
+    """Empty the examples of all the model's keys: they are values of inferences.
+
+    Repeatable; rows without examples are left alone. It waits for a fold, which carries examples
+    from one table to the other, and lets none begin until the caller's transaction ends.
+    """
+    await connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+    for table in (metadata_key_seen, metadata_key_delta):
+        told = (table.c.model == model, table.c.examples != _NO_EXAMPLES)
+        await connection.execute(table.update().where(*told).values(examples=_NO_EXAMPLES))
+
+
+def types_of(seen: KeySeen) -> Sequence[str]:
+    """The names of the types seen, for people."""
+    return sorted({_type(each) for each in seen.types})
+
+
+def _type(seen: TypeSeen) -> str:
+    name = seen.type or "(none)"
+    told = seen.flag.startswith("not_") or seen.flag == KEY_TOO_LONG
+    return f"{name} ({seen.flag})" if told else name
+
+
+async def count(connection: AsyncConnection, model: int) -> int:
+    """How many keys the model has."""
+    query = select(func.count()).select_from(model_key).where(model_key.c.model == model)
+    return int(await connection.scalar(query) or 0)

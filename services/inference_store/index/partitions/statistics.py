@@ -1,0 +1,65 @@
+"""Statistics of partitions, gathered as they grow."""
+
+from asyncpg.exceptions import (
+    DeadlockDetectedError,
+    LockNotAvailableError,
+    UndefinedTableError,
+)
+from sqlalchemy import and_, select, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index.database import cause_of
+from inference_store.index.distribution import is_distributed
+from inference_store.index.tables import inference, partition_span
+
+from .span import Span, spans
+
+# The span was dropped or merged meanwhile, or somebody is at it: another day.
+_OF_TABLE = text("SELECT n_live_tup FROM pg_stat_user_tables WHERE relname = :name")
+_OF_SHARDS = text(
+    "SELECT sum(result::bigint) FROM run_command_on_shards(:name,"
+    " $$SELECT n_live_tup FROM pg_stat_user_tables WHERE relid = '%s'::regclass$$) WHERE success"
+)
+BUSY = (UndefinedTableError, LockNotAvailableError, DeadlockDetectedError)
+
+
+async def analyse(engine: AsyncEngine, *, growth: float = 2.0) -> int:
+    """Gather statistics of open spans' partitions that have doubled since; how many were.
+
+    A partition without statistics is planned for one row: 60,000 rows then cost 42 ms, not 0.1.
+    """
+    async with engine.connect() as connection:
+        known = await spans(connection)
+    done = 0
+    for span in known:
+        try:
+            done += await _analyse(engine, span, growth)
+        except DBAPIError as error:
+            if not isinstance(cause_of(error), BUSY):
+                raise
+    return done
+
+
+async def _analyse(engine: AsyncEngine, span: Span, growth: float) -> bool:
+    here = and_(partition_span.c.name == span.name, partition_span.c.state == "open")
+    async with engine.begin() as connection:
+        # One at a time: whoever is second has nothing to do.
+        seen = await connection.scalar(
+            select(partition_span.c.analysed_rows).where(here).with_for_update(skip_locked=True)
+        )
+        rows = await _rows(connection, span)
+        if seen is None or rows < max(seen * growth, 1000):
+            return False
+        await connection.execute(text("SET LOCAL lock_timeout = '2s'"))
+        for table in span.tables:
+            await connection.execute(text(f"ANALYZE {table}"))
+        await connection.execute(partition_span.update().where(here).values(analysed_rows=rows))
+    return True
+
+
+async def _rows(connection: AsyncConnection, span: Span) -> int:
+    """Rows of a span's inferences, near enough: the statistics' own count."""
+    query = _OF_SHARDS if await is_distributed(connection) else _OF_TABLE
+    rows = await connection.scalar(query, {"name": f"{inference.name}_{span.name}"})
+    return int(rows or 0)

@@ -1,0 +1,285 @@
+"""Registrations: which models the store knows, and how their responses are to be read."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from functools import lru_cache
+from typing import Any, Final
+
+from sqlalchemy import Select, bindparam, func, null, select
+from sqlalchemy.dialects.postgresql import insert as upsert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import EVERYTHING, Reach
+from inference_store.inference.errors import Conflict, NotFound, PreconditionFailed
+from inference_store.inference.events import InferenceEvent
+from inference_store.inference.task_types import OutputMapping
+
+from .model_numbers import former
+from .prepared import Prepared
+from .tables import registration
+from .within_reach import match_registrations
+
+MOST_REACHES: Final = 256
+"""Of so many callers' rights the look-up of a model stays compiled."""
+GOES: Final = "removed"
+"""By whom a model is registered that was removed, and goes with the last of what is left of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A model's entry. `model` is the integer that stands for it everywhere in the index."""
+
+    model: int
+    model_id: str
+    project_id: str | None
+    name: str | None
+    task_type: str | None
+    class_labels: tuple[str, ...]
+    output_mapping: OutputMapping | None
+    registered_by: str
+    revision: int
+    registered_at: datetime
+    updated_at: datetime
+    left_project_id: str | None = None
+    """Where it was before; until `moves_at` that project's policy goes on to decide."""
+    moves_at: datetime | None = None
+
+
+def registration_of(row: Any) -> Registration:
+    """A Registration from a row of the table, by name."""
+    mapping = row["output_mapping"]
+    return Registration(
+        model=row["model"],
+        model_id=row["model_id"],
+        project_id=row["project_id"],
+        name=row["name"],
+        task_type=row["task_type"],
+        class_labels=tuple(row["class_labels"]),
+        output_mapping=None if mapping is None else OutputMapping(**mapping),
+        registered_by=row["registered_by"],
+        revision=row["revision"],
+        registered_at=row["registered_at"],
+        updated_at=row["updated_at"],
+        left_project_id=row["left_project_id"],
+        moves_at=row["moves_at"],
+    )
+
+
+async def known(
+    connection: AsyncConnection, model_ids: Collection[str], *, within: Reach = EVERYTHING
+) -> dict[str, Registration]:
+    """The registrations of those models that have one."""
+    among = registration.c.model_id.in_(sorted(model_ids))
+    query = select(registration).where(among, match_registrations(within))
+    rows = (await connection.execute(query)).mappings()
+    return {row["model_id"]: registration_of(row) for row in rows}
+
+
+async def register_missing(
+    connection: AsyncConnection, events: Mapping[str, InferenceEvent]
+) -> dict[str, Registration]:
+    """Register models by their first event; one that is registered meanwhile stays as it is.
+
+    Only what is missing is inserted: ON CONFLICT burns identity values.
+    """
+    missing = set(events) - set(await known(connection, events))
+    rows = [
+        {
+            "model_id": model_id,
+            "project_id": events[model_id].extras.project_id,
+            "name": events[model_id].extras.model_name,
+            "task_type": events[model_id].extras.task_type,
+            "registered_by": "event",
+        }
+        for model_id in sorted(missing)
+    ]
+    numbers = await former(connection, missing)
+    for row in rows:
+        values = row | numbers.get(str(row["model_id"]), {})
+        await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
+    return await known(connection, events)
+
+
+async def ensure(connection: AsyncConnection, model_id: str) -> int:
+    """The integer of a model; one that is not there (any more) is registered, with the integer
+    that it had."""
+    query = select(registration.c.model).where(registration.c.model_id == model_id)
+    found = await connection.scalar(query)
+    if found is not None:
+        return int(found)
+    number = (await former(connection, [model_id])).get(model_id, {})
+    values = {"model_id": model_id, "registered_by": "ledger", **number}
+    await connection.execute(upsert(registration).values(values).on_conflict_do_nothing())
+    return int((await connection.execute(query)).scalar_one())
+
+
+async def every_model(connection: AsyncConnection) -> list[int]:
+    """The integers of all models, in order."""
+    query = select(registration.c.model).order_by(registration.c.model)
+    return list((await connection.execute(query)).scalars())
+
+
+async def keep(connection: AsyncConnection, models: Collection[int]) -> bool:
+    """Lock registrations against removal until the transaction ends; False: one is gone."""
+    query = select(registration.c.model).where(registration.c.model.in_(sorted(models)))
+    rows = await connection.execute(query.with_for_update(read=True, key_share=True))
+    return len(rows.all()) == len(set(models))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What an owner says of a model; a registration holds all of it."""
+
+    project_id: str | None = None
+    name: str | None = None
+    task_type: str | None = None
+    class_labels: tuple[str, ...] = ()
+    output_mapping: OutputMapping | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Its columns."""
+        mapping = self.output_mapping
+        return {
+            "project_id": self.project_id,
+            "name": self.name,
+            "task_type": self.task_type,
+            "class_labels": list(self.class_labels),
+            "output_mapping": null() if mapping is None else mapping.model_dump(mode="json"),
+        }
+
+
+def details_of(found: Registration) -> Details:
+    """What is said of a model."""
+    return Details(**{each.name: getattr(found, each.name) for each in fields(Details)})
+
+
+async def get(
+    connection: AsyncConnection, model_id: str, *, lock: bool = False, within: Reach = EVERYTHING
+) -> Registration:
+    """A model's registration; `lock`: against change until the transaction ends.
+
+    Raises NotFound, also of a model that is not within reach.
+    """
+    return registration_of(await find(connection, _by_id(within, lock), model_id))
+
+
+async def find(connection: AsyncConnection, selecting: Prepared, model_id: str) -> Any:
+    """The row of a SELECT that `selected` made. Raises NotFound."""
+    rows = await selecting.fetch(connection, {"wanted": model_id})
+    if not rows:
+        raise NotFound(f"There is no model {model_id!r}.")
+    return rows[0]
+
+
+def selected(within: Reach) -> Select[Any]:
+    """The registration of the model whose id is the parameter `wanted`, if it is within reach."""
+    query = select(registration).where(registration.c.model_id == bindparam("wanted"))
+    return query if within.is_everything else query.where(match_registrations(within))
+
+
+@lru_cache(MOST_REACHES)
+def _by_id(within: Reach, lock: bool) -> Prepared:
+    query = selected(within)
+    return Prepared(query.with_for_update() if lock else query)
+
+
+async def page(
+    connection: AsyncConnection,
+    *,
+    limit: int | None,
+    after: str | None = None,
+    within: Reach = EVERYTHING,
+    project_id: str | None = None,
+) -> list[Registration]:
+    """Registrations in order of model id, after that of `after`; of one project, where given."""
+    query = (
+        select(registration)
+        .where(match_registrations(within))
+        .order_by(registration.c.model_id)
+        .limit(limit)
+    )
+    if project_id is not None:
+        query = query.where(registration.c.project_id == project_id)
+    if after is not None:
+        query = query.where(registration.c.model_id > after)
+    return [registration_of(row) for row in (await connection.execute(query)).mappings()]
+
+
+async def put(
+    connection: AsyncConnection,
+    model_id: str,
+    details: Details,
+    *,
+    revision: int | None = None,
+    must_be_new: bool = False,
+) -> tuple[Registration, bool]:
+    """Register a model, or replace what is said of it; True: it is new.
+
+    `revision`: the one it must have now (0: it must be new). Raises PreconditionFailed;
+    Conflict where it `must_be_new` and is there, since an event came first.
+    """
+    query = select(registration).where(registration.c.model_id == model_id)
+    row = (await connection.execute(query.with_for_update())).first()
+    if row is None and revision in (None, 0):
+        number = (await former(connection, [model_id])).get(model_id, {})
+        values = {"model_id": model_id, "registered_by": "api", **details.values, **number}
+        new = upsert(registration).values(values)
+        made = new.on_conflict_do_nothing().returning(registration)
+        row = (await connection.execute(made)).first()
+        if row is not None:
+            return registration_of(row._mapping), True
+        return await put(connection, model_id, details, revision=revision, must_be_new=must_be_new)
+    if row is not None and must_be_new:
+        raise Conflict(f"The model {model_id!r} has just been registered: try again.")
+    if row is None or revision not in (None, row.revision):
+        present = 0 if row is None else row.revision
+        raise PreconditionFailed(f"The registration has revision {present}, not {revision}.")
+    changed = (
+        registration.update()
+        .where(registration.c.model == row.model)
+        .values(
+            **details.values,
+            # who says something of one that is to go keeps it
+            registered_by="api" if row.registered_by == GOES else row.registered_by,
+            revision=row.revision + 1,
+            updated_at=func.now(),
+        )
+        .returning(registration)
+    )
+    return registration_of((await connection.execute(changed)).mappings().one()), False
+
+
+async def move(
+    connection: AsyncConnection,
+    model_id: str,
+    project_id: str | None,
+    *,
+    left: str | None = None,
+    at: datetime | None = None,
+) -> Registration:
+    """Put a model into a project; the policy of the one that it `left` decides until `at`, where
+    that is given. One that is missing is registered."""
+    model = await ensure(connection, model_id)
+    changed = (
+        registration.update()
+        .where(registration.c.model == model)
+        .values(
+            project_id=project_id,
+            left_project_id=left,
+            moves_at=at,
+            revision=registration.c.revision + 1,
+            updated_at=func.now(),
+        )
+        .returning(registration)
+    )
+    return registration_of((await connection.execute(changed)).mappings().one())
+
+
+async def names(connection: AsyncConnection, models: Collection[int | None]) -> dict[int, str]:
+    """The ids of models by their integers."""
+    wanted = sorted(model for model in models if model is not None)
+    query = select(registration.c.model, registration.c.model_id)
+    rows = await connection.execute(query.where(registration.c.model.in_(wanted)))
+    return {row.model: row.model_id for row in rows}

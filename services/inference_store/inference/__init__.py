@@ -1,0 +1,1 @@
+"""Inferences, without any I/O: events, metadata, task types, identity, object layout, errors."""

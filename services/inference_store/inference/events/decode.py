@@ -1,0 +1,188 @@
+"""From a Kafka message's bytes to an InferenceEvent, or the reason why not."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import orjson
+from pydantic import ValidationError
+
+from inference_store.inference import json_spans
+from inference_store.inference.errors import InvalidEvent
+from inference_store.inference.json_spans import Span
+
+from .capture_problems import flag_of
+from .event import Extras, InferenceEvent
+from .instants import parse_instant
+from .storage_key import Buckets, StorageKey
+from .uid import LOWEST, uid_of
+from .wire import EXTRAS, IDS, NINE, PRODUCER_FLAGS, WireEvent
+
+_AHEAD = timedelta(hours=24)
+_MOST_DIGITS: Final = 4000
+
+
+def decode(payload: bytes, *, record_time: datetime, buckets: Buckets) -> InferenceEvent:
+    """The event in a Kafka message.
+
+    `record_time` is the Kafka record's own (UTC): an event from more than a day after it is
+    refused. Unknown fields and unreadable extras are left out, never an error.
+    Raises InvalidEvent, with a reason of DEAD_LETTER_REASONS, for anything else.
+    """
+    document = _document(payload)
+    wire, flags = _validated(document)
+    try:
+        received_at = _received_at(wire, record_time)
+        inline = _Inline(payload, document)
+        return _event(wire, received_at, inline, buckets, flags=flags)
+    except InvalidEvent as wrong:
+        wrong.model_id, wrong.inference_id = wire.model_id, wire.inference_id
+        raise
+
+
+def _event(
+    wire: WireEvent,
+    received_at: datetime,
+    inline: "_Inline",
+    buckets: Buckets,
+    *,
+    flags: tuple[str, ...],
+) -> InferenceEvent:
+    data = _place(wire.data_storage_key, "data_storage_key", buckets)
+    response = _place(wire.inference_storage_key, "inference_storage_key", buckets)
+    given = (each for each in PRODUCER_FLAGS if each in wire.flags)
+    metadata, result = inline.text_of("metadata"), inline.text_of("response")
+    return InferenceEvent(
+        uid=uid_of(received_at, wire.model_id, wire.inference_id, *_parts(data), *_parts(response)),
+        model_id=wire.model_id,
+        inference_id=wire.inference_id,
+        received_at=received_at,
+        forwarded_at=_time(wire.request_forwarded_at, "request_forwarded_at"),
+        responded_at=_time(wire.request_responded_at, "request_responded_at"),
+        published_at=_time(wire.event_published_at, "event_published_at"),
+        data=data,
+        response=response,
+        metadata=_place(wire.metadata_storage_key, "metadata_storage_key", buckets),
+        aliases=tuple(dict.fromkeys(a for a in wire.aliases if a != wire.inference_id)),
+        extras=Extras(**{name: getattr(wire, name) for name in EXTRAS}),
+        inline_metadata=metadata,
+        inline_response=result,
+        flags=(*flags, *given, *map(flag_of, dict.fromkeys(wire.capture_problems))),
+    )
+
+
+def _document(payload: bytes) -> dict[str, Any]:
+    try:
+        document = orjson.loads(payload)
+    except orjson.JSONDecodeError:
+        document = _tolerant(payload)
+    if not isinstance(document, dict):
+        raise InvalidEvent("not_json", "the message is not a JSON object")
+    return document
+
+
+def _tolerant(payload: bytes) -> Any:
+    """What strict JSON refuses somewhere in the message may be in a field we never read."""
+    try:
+        return json.loads(payload.decode("utf-8"), parse_int=_integer)
+    except UnicodeDecodeError as wrong:
+        raise InvalidEvent("not_json", f"the message is not UTF-8: {wrong}") from None
+    except RecursionError:
+        raise InvalidEvent("not_json", "the message is nested too deeply") from None
+    except ValueError as wrong:
+        raise InvalidEvent("not_json", f"the message is not JSON: {wrong}") from None
+
+
+def _integer(digits: str) -> int | str:
+    """A JSON integer; as its digits where Python would refuse to convert so many."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else digits
+
+
+def _validated(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
+    try:
+        return WireEvent.model_validate(document), ()
+    except ValidationError as wrong:
+        errors = wrong.errors(include_url=False, include_context=False, include_input=False)
+    fields = {str(error["loc"][0]): error["msg"] for error in errors}
+    for name, message in fields.items():
+        if name in NINE:
+            reason = "invalid_id" if name in IDS and name in document else "not_an_event"
+            raise InvalidEvent(reason, f"{name}: {message}", **_ids(document))
+    kept = {name: value for name, value in document.items() if name not in fields}
+    return WireEvent.model_validate(kept), tuple(f"extra_unreadable:{name}" for name in fields)
+
+
+def _ids(document: Mapping[str, Any]) -> dict[str, str | None]:
+    """Both ids where they can at least be shown."""
+    return {name: _shown(document.get(name)) for name in IDS}
+
+
+def _shown(value: Any) -> str | None:
+    if not isinstance(value, str):
+        return None
+    return value[:256].replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+def _received_at(wire: WireEvent, record_time: datetime) -> datetime:
+    received_at = _time(wire.request_received_at, "request_received_at")
+    if received_at is None or received_at < LOWEST:
+        raise InvalidEvent(
+            "time_out_of_range", f"request_received_at is unset or before 2000: {received_at}"
+        )
+    if received_at > record_time + _AHEAD:
+        raise InvalidEvent(
+            "time_out_of_range",
+            f"request_received_at {received_at} is over 24 h after the record's {record_time}",
+        )
+    return received_at
+
+
+def _time(text: str | None, name: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        return parse_instant(text)
+    except ValueError as wrong:
+        raise InvalidEvent("invalid_time", f"{name}: {wrong}") from None
+
+
+def _place(text: str | None, name: str, buckets: Buckets) -> StorageKey | None:
+    if not text:
+        return None
+    try:
+        return buckets.resolve(text)
+    except ValueError as wrong:
+        raise InvalidEvent("invalid_storage_key", f"{name}: {wrong}") from None
+
+
+def _parts(place: StorageKey | None) -> tuple[str, str]:
+    return ("", "") if place is None else (place.bucket, place.key)
+
+
+class _Inline:
+    """Blobs inside the message: a JSON string is the blob's text, else the value as written."""
+
+    def __init__(self, payload: bytes, document: Mapping[str, Any]) -> None:
+        self._payload = payload
+        self._document = document
+        self._spans: dict[str, Span] | None = None
+
+    def text_of(self, name: str) -> bytes | None:
+        value = self._document.get(name)
+        if value is None:
+            return None
+        if isinstance(value, str):
+            return value.encode("utf-8", "surrogatepass")
+        try:
+            written = orjson.dumps(value)
+        except TypeError:  # orjson.JSONEncodeError: lone surrogates, huge integers
+            written = b""
+        # Numbers may have lost digits: only what stands in the message word for word is exact.
+        return written if written and written in self._payload else self._verbatim(name)
+
+    def _verbatim(self, name: str) -> bytes:
+        if self._spans is None:
+            self._spans = json_spans.by_name(self._payload, json_spans.root(self._payload))
+        span = self._spans[name]
+        return self._payload[span.start : span.end]

@@ -1,0 +1,146 @@
+"""Classification: `{label, score}`, bare labels, or one number a class."""
+
+from typing import Final
+
+from inference_store.inference.json_text import Json
+
+from .activation import activated
+from .named_tensors import labels_among, of_size, scores_among
+from .reading import Reading, Row, UnreadableResponse, is_numeric
+from .unwrap import Output, elements, is_tensor, numbers, seems_json
+
+_NAMES: Final = ("label", "score", "labels", "scores", "token_str")
+
+
+def read_classification(outputs: list[Output], reading: Reading) -> None:
+    """Rows of label and score."""
+    mapping = reading.mapping
+    if mapping is not None and (labels := _named(outputs, mapping.labels)):
+        _labelled(labels, _named(outputs, mapping.scores), reading)
+        return
+    if mapping is not None and mapping.class_probabilities is not None:
+        named = _named(outputs, mapping.class_probabilities)
+        outputs = [named] if named else outputs
+    elif _read_named(outputs, reading):
+        return
+    for output in outputs:
+        if is_tensor(output.data):
+            read_classes(output, reading)
+        else:
+            _objects(output, reading)
+
+
+def _read_named(outputs: list[Output], reading: Reading) -> bool:
+    """Rows of tensors with common names; False: there are none, or they fit nothing."""
+    labels, scores = labels_among(outputs), scores_among(outputs)
+    of_classes = of_size(scores, len(reading.class_labels)) if reading.class_labels else None
+    if labels is None:
+        if of_classes is not None and all(is_tensor(each.data) for each in outputs):
+            read_classes(of_classes, reading)
+            return True
+        return False
+    count = len(numbers(labels.data))
+    if not scores and is_tensor(labels.data) and 1 < count == len(reading.class_labels):
+        return False  # one number a class, whatever it is called
+    paired = of_size(scores, count)
+    if paired is None and of_classes is not None:
+        read_classes(of_classes, reading)
+        return True
+    if paired is None and scores:
+        reading.flag("tensor_mismatch")
+    _labelled(labels, paired, reading)
+    return True
+
+
+def read_classes(output: Output, reading: Reading) -> None:
+    """A tensor: one number a class, [C] or [N, C], or indexes of classes."""
+    values = numbers(output.data)
+    classes = len(reading.class_labels)
+    by_index = output.datatype.startswith(("INT", "UINT")) or (len(values) == 1 and classes > 1)
+    if by_index and len(values) != classes and all(map(_is_whole, values)):
+        for value in values:
+            if reading.full():
+                return
+            reading.rows.append(_row(output, reading.label(value)))
+        return
+    if not classes:
+        reading.flag("no_class_labels")
+        classes = _last_dimension(output.data)
+    if len(values) % classes:
+        raise UnreadableResponse(
+            "class_labels_mismatch",
+            f"output {output.position} has {len(values)} numbers, the model {classes} class labels",
+        )
+    for first in range(0, len(values), classes):
+        _one_each(output, values[first : first + classes], reading)
+
+
+def _one_each(output: Output, values: list[Json], reading: Reading) -> None:
+    activation = reading.mapping.activation if reading.mapping else "none"
+    scores = activated([reading.number(value) for value in values], activation)
+    for index, score in enumerate(scores):
+        if reading.full():
+            return
+        named = reading.short(reading.class_labels[index]) if reading.class_labels else str(index)
+        reading.rows.append(_row(output, named, score))
+
+
+def _objects(output: Output, reading: Reading) -> None:
+    for element in elements(output.data, _NAMES):
+        if reading.full():
+            return
+        if isinstance(element, dict) and isinstance(element.get("labels"), list):
+            _zero_shot(output, element, reading)
+        elif isinstance(element, dict) and ("label" in element or "token_str" in element):
+            label = element.get("label", element.get("token_str"))
+            row = _row(output, reading.label(label), reading.number(element.get("score")))
+            if "sequence" in element:
+                row["text"] = reading.text(element["sequence"])
+            reading.rows.append(row)
+        elif type(element) is str and not seems_json(element):
+            reading.rows.append(_row(output, reading.label(element)))
+        else:
+            reading.unreadable += 1
+
+
+def _zero_shot(output: Output, element: dict[str, Json], reading: Reading) -> None:
+    """`{sequence, labels: [...], scores: [...]}`"""
+    scores = element.get("scores")
+    for index, label in enumerate(element["labels"]):
+        if reading.full():
+            return
+        score = scores[index] if isinstance(scores, list) and index < len(scores) else None
+        reading.rows.append(_row(output, reading.label(label), reading.number(score)))
+
+
+def _labelled(labels: Output, scores: Output | None, reading: Reading) -> None:
+    """A tensor of labels beside a tensor of scores."""
+    values = numbers(scores.data) if scores else []
+    for index, label in enumerate(numbers(labels.data)):
+        if reading.full():
+            return
+        score = reading.number(values[index]) if index < len(values) else None
+        reading.rows.append(_row(labels, reading.label(label), score))
+
+
+def _named(outputs: list[Output], name: str | None) -> Output | None:
+    return next((output for output in outputs if name is not None and output.name == name), None)
+
+
+def _row(output: Output, label: str | None, score: float | None = None) -> Row:
+    return {
+        "output": output.position,
+        "output_name": output.name,
+        "label": label,
+        "score": score,
+    }
+
+
+def _is_whole(value: Json) -> bool:
+    return is_numeric(value) and str(value).isdecimal()
+
+
+def _last_dimension(data: Json) -> int:
+    while isinstance(data, list) and data and isinstance(data[0], list):
+        data = data[0]
+    return max(1, len(data)) if isinstance(data, list) else 1

@@ -1,0 +1,110 @@
+"""What an operator would look up of a bucket: is it there, its versions, its lock, the clock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+
+import urllib3
+from minio import Minio
+from minio.error import InvalidResponseError, S3Error, ServerError
+from minio.helpers import check_bucket_name
+from minio.objectlockconfig import YEARS
+
+from inference_store.inference.errors import BlobsAway
+from inference_store.platform.settings import BlobSettings
+
+from .clients import http_pool, minio_client, without_secrets
+
+_NOT_KEPT = {"ObjectLockConfigurationNotFoundError", "NoSuchObjectLockConfiguration"}
+_UNKNOWN = {"NotImplemented", "MethodNotAllowed"}
+_DENIED = "AccessDenied"
+NOT_S3 = "NotS3"
+"""The code, ours, of an answer that is none of S3's."""
+NO_NAME = "InvalidBucketName"
+"""S3's code of a name that no bucket can have; the client asks no server about one."""
+_AWAY = (*(S3Error, ServerError, InvalidResponseError), *(urllib3.exceptions.HTTPError, OSError))
+
+
+class BucketTrouble(Exception):
+    """The object store answers, but not as it should; `code` is S3's, or NOT_S3."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class BucketState:
+    """`versioning`: Enabled, Suspended, Off, or "" unknown. `locked_days`: a new object's lock.
+
+    `missing_rights`: those without which some of this could not be looked at.
+    """
+
+    versioning: str
+    lock: bool
+    locked_days: int
+    missing_rights: Sequence[str] = ()
+
+
+def look_at(settings: BlobSettings, bucket: str) -> BucketState:
+    """A bucket as it is; blocks. Raises BucketTrouble and BlobsAway."""
+    _check_name(bucket)
+    client = minio_client(settings, settings.s3_endpoint)
+    try:
+        # A list, not a question whether it is there: only its answer says what is wrong.
+        next(iter(client.list_objects(bucket)), None)
+        missing: list[str] = []
+        locked, days = _lock(client, bucket, missing)
+        return BucketState(_versioning(client, bucket, missing), locked, days, missing)
+    except S3Error as error:
+        raise BucketTrouble(error.code or "", without_secrets(str(error.message))) from None
+    except InvalidResponseError as error:
+        raise BucketTrouble(NOT_S3, without_secrets(str(error))) from None
+    except (*_AWAY, ValueError) as error:
+        raise BlobsAway(without_secrets(str(error))) from None
+
+
+def _check_name(bucket: str) -> None:
+    try:
+        check_bucket_name(bucket)
+    except ValueError as error:
+        raise BucketTrouble(NO_NAME, str(error)) from None
+
+
+def _versioning(client: Minio, bucket: str, missing: list[str]) -> str:
+    try:
+        return str(client.get_bucket_versioning(bucket).status or "Off")
+    except S3Error as error:
+        if error.code in _UNKNOWN:
+            return "Off"
+        if error.code == _DENIED:
+            missing.append("s3:GetBucketVersioning")
+            return ""
+        raise
+
+
+def _lock(client: Minio, bucket: str, missing: list[str]) -> tuple[bool, int]:
+    try:
+        found = client.get_object_lock_config(bucket)
+    except S3Error as error:
+        if error.code in _NOT_KEPT | _UNKNOWN:
+            return False, 0
+        if error.code == _DENIED:
+            missing.append("s3:GetBucketObjectLockConfiguration")
+            return False, 0
+        raise
+    return True, (found.duration or 0) * (365 if found.duration_unit == YEARS else 1)
+
+
+def server_time(settings: BlobSettings) -> datetime | None:
+    """What the object store's clock says; None where it does not say. Raises BlobsAway."""
+    pool = http_pool(settings)
+    try:
+        answer = pool.request("HEAD", settings.s3_endpoint or "https://s3.amazonaws.com")
+        said = answer.headers.get("Date")
+        return None if said is None else parsedate_to_datetime(said)
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise BlobsAway(without_secrets(str(error))) from None
+    finally:
+        pool.clear()

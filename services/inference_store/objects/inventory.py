@@ -1,0 +1,49 @@
+"""Everything that a bucket holds, in every version."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import NamedTuple
+
+from minio import Minio
+from minio.datatypes import Object
+from minio.error import MinioException, S3Error
+
+from inference_store.inference.events import StorageKey
+from inference_store.platform.settings import BlobSettings
+
+from .clients import away, knows_no_versions, minio_client
+
+
+class Held(NamedTuple):
+    """An object that is there, in some version; `modified`: when it was written."""
+
+    key: StorageKey
+    modified: datetime | None
+
+
+def inventory(settings: BlobSettings) -> Iterator[Held]:
+    """Every object of every allowed bucket, each version once, delete markers aside.
+
+    Blocks; raises BlobsAway. Without the right to list versions: the present ones.
+    """
+    client = minio_client(settings, settings.s3_endpoint)
+    for bucket in sorted(settings.buckets):
+        with away():
+            for found in _listed(client, bucket):
+                if found.object_name is not None and not found.is_delete_marker:
+                    yield Held(StorageKey(bucket, found.object_name), found.last_modified)
+
+
+def _listed(client: Minio, bucket: str) -> Iterator[Object]:
+    listed = client.list_objects(bucket, recursive=True, include_version=True)
+    try:
+        first = next(listed, None)
+    except MinioException as exc:
+        refused = isinstance(exc, S3Error) and exc.code == "AccessDenied"
+        if not (refused or knows_no_versions(exc)):
+            raise
+        yield from client.list_objects(bucket, recursive=True)
+        return
+    if first is not None:
+        yield first
+    yield from listed

@@ -1,0 +1,1 @@
+"""Tools of operators: the doctor, reconciliation, the smoke test, figures for gauges."""

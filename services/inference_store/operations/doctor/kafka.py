@@ -1,0 +1,147 @@
+"""Kafka itself, the topic, and whether ingesters keep up with it."""
+
+import ssl
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+
+from aiokafka.errors import KafkaError
+
+from inference_store.index import books
+from inference_store.inference.plural import counted
+from inference_store.platform.kafka import inspection
+from inference_store.platform.kafka.inspection import TopicSettings
+
+from .finding import DoctorSettings, Finding, Subject, failed, ok, warning
+
+_AWAY = (KafkaError, OSError, ssl.SSLError, ValueError)
+# Shorter than this, an outage over a weekend loses events.
+_SHORT_SECONDS = 3 * 24 * 3600
+_STANDS = timedelta(minutes=5)
+_MUCH = 100_000
+# Every Kafka since 0.11 tells them.
+_NOT_TOLD = (
+    "its settings are not told, as this broker knows no DescribeConfigs: it is one for tests, and"
+    " keeps nothing when it ends"
+)
+
+
+async def look(subject: Subject) -> list[Finding]:
+    """It answers, and is of a version that we know."""
+    try:
+        major, said = await inspection.version(subject.settings)
+    except _AWAY as error:
+        return [
+            failed(
+                f"Kafka does not answer: {error or type(error).__name__}"[:300],
+                "Is INFERENCE_STORE_KAFKA_BOOTSTRAP_SERVERS its address as seen from here, and are"
+                " INFERENCE_STORE_KAFKA_SECURITY_PROTOCOL, the login and the certificates right?",
+            )
+        ]
+    if major < 3:
+        return [failed(f"Kafka {said}", "Upgrade it to 3 or newer.")]
+    return [ok(f"Kafka {said}")]
+
+
+async def topic(subject: Subject) -> list[Finding]:
+    """The topic keeps what it is given, for long enough and not for too long."""
+    name = subject.settings.kafka_topic
+    try:
+        found = await inspection.topic(subject.settings)
+    except _AWAY as error:
+        remedy = f"May we Describe and DescribeConfigs the topic {name!r}? Are its brokers well?"
+        return [failed(f"the topic {name!r} cannot be described: {error}"[:300], remedy)]
+    if found is None:
+        remedy = (
+            f"kafka-topics.sh --create --topic {name} --partitions 6 --replication-factor 3"
+            " --config min.insync.replicas=2; or mend INFERENCE_STORE_KAFKA_TOPIC."
+        )
+        return [failed(f"there is no topic {name!r}", remedy)]
+    seen = f"{counted(found.partitions, 'partition')}, {counted(found.replicas, 'replica')}"
+    if found.settings is None:
+        return [*_of_leaders(found)] or [ok(f"{seen}; {_NOT_TOLD}")]
+    judged = (_of_leaders(found), _of_replicas(found), _of_retention(found, subject.settings))
+    return [finding for findings in judged for finding in findings] or [ok(seen)]
+
+
+def _of_leaders(found: TopicSettings) -> Iterator[Finding]:
+    if found.leaderless:
+        leaderless = counted(found.leaderless, "partition has", "partitions have")
+        yield failed(f"{leaderless} no leader", "Bring the brokers back.")
+
+
+def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
+    least = int((found.settings or {}).get("min.insync.replicas") or 1)
+    both = f"min.insync.replicas={least} with {counted(found.replicas, 'replica')}"
+    if least > found.replicas:
+        yield failed(f"{both}: nothing can be published", "Lower it, or add replicas.")
+    elif found.replicas == 1:
+        yield warning("one replica: with its broker events are lost", "Use 3 replicas.")
+    elif least == 1:
+        seen = f"{both}: an acknowledged event may be on one broker alone"
+        yield warning(seen, "Set min.insync.replicas=2, and let producers use acks=all.")
+    elif least == found.replicas:
+        yield warning(f"{both}: one broker away stops producers", "Use one replica more.")
+    if found.lagging:
+        lagging = counted(found.lagging, "partition lacks", "partitions lack")
+        yield warning(f"{lagging} a replica in sync", "Look at the brokers.")
+
+
+def _of_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
+    told = found.settings or {}
+    if "compact" in told.get("cleanup.policy", "delete"):
+        seen = "the topic is compacted: of two events with one key the older is dropped"
+        yield failed(seen, "Set cleanup.policy=delete.")
+    kept = int(told.get("retention.ms") or -1)
+    if 0 <= kept < _SHORT_SECONDS * 1000:
+        yield warning(
+            f"events are kept for {kept / 3600_000:.1f} hours: a longer outage loses them",
+            "Raise the topic's retention.ms to a week.",
+        )
+    if kept < 0 or kept / 1000 > settings.tombstone_seconds:
+        long = "for ever" if kept < 0 else f"for {kept / 1000:.0f} s"
+        yield warning(
+            f"the topic keeps events {long}, and an erased inference is remembered for"
+            f" {settings.tombstone_seconds:g} s: reading the topic anew could bring it back",
+            "Raise INFERENCE_STORE_TOMBSTONE_SECONDS above the topic's retention.ms.",
+        )
+
+
+async def lag(subject: Subject) -> list[Finding]:
+    """What is in the topic is in the books, or will be soon."""
+    try:
+        ends = await inspection.ends(subject.settings)
+    except _AWAY as error:
+        return [failed(f"the topic's ends are not known: {error}"[:300], "May we read it?")]
+    async with subject.engine.connect() as connection:
+        accounts = await books.accounts(connection)
+    here = subject.settings
+    newest = {
+        account.place.partition: account  # ordered by epoch: the last one stays
+        for account in accounts
+        if (account.place.cluster, account.place.topic) == (here.kafka_cluster, here.kafka_topic)
+    }
+    return [_of_lag(ends, newest)]
+
+
+def _of_lag(ends: Mapping[int, tuple[int, int]], newest: Mapping[int, books.Account]) -> Finding:
+    behind = {
+        partition: max(0, last - (newest[partition].next if partition in newest else first))
+        for partition, (first, last) in ends.items()
+    }
+    count = sum(behind.values())
+    waiting = counted(count, "event waits", "events wait")
+    old = datetime.now(UTC) - _STANDS
+    standing = [
+        partition
+        for partition, count in behind.items()
+        if count and (partition not in newest or newest[partition].updated_at < old)
+    ]
+    if standing:
+        still = counted(len(standing), "partition has", "partitions have")
+        return warning(
+            f"{waiting}, and {still} not moved for 5 minutes",
+            "Is `inference-store ingester` running? Its /health/ready says what it waits for.",
+        )
+    if count > _MUCH:
+        return warning(waiting, "Start more ingesters, up to one a partition.")
+    return ok(waiting)

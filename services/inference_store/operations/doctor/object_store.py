@@ -1,0 +1,78 @@
+"""The buckets: there, readable with our keys, and such that what is deleted is gone."""
+
+import asyncio
+from collections.abc import Iterator
+
+from inference_store.inference.errors import BlobsAway
+from inference_store.objects.inspection import NO_NAME, NOT_S3, BucketState, BucketTrouble, look_at
+
+from .finding import Finding, Subject, failed, ok, warning
+
+_NAMES = "INFERENCE_STORE_S3_ACCESS_KEY and INFERENCE_STORE_S3_SECRET_KEY"
+_KEYS = f"Check {_NAMES}, or the role that is taken instead."
+_ENDPOINT = "INFERENCE_STORE_S3_ENDPOINT"
+# By S3's code: what is wrong, and what to do.
+_TROUBLES = {
+    "NoSuchBucket": (
+        "there is no such bucket",
+        "Create it, or mend INFERENCE_STORE_S3_BUCKET and INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+    ),
+    NO_NAME: (
+        "no bucket can have this name",
+        "Write the name alone, such as my-bucket, in INFERENCE_STORE_S3_BUCKET and"
+        " INFERENCE_STORE_S3_ALLOWED_BUCKETS.",
+    ),
+    "InvalidAccessKeyId": ("the access key is not known", _KEYS),
+    "SignatureDoesNotMatch": ("the secret key is wrong", _KEYS),
+    "ExpiredToken": ("the login has expired", _KEYS),
+    "AccessDenied": ("the keys have no right to list it", f"{_KEYS} Grant s3:ListBucket."),
+    "RequestTimeTooSkewed": (
+        "the clocks are too far apart",
+        "Set this machine's clock: see the check 'object store clock'.",
+    ),
+    "AuthorizationHeaderMalformed": ("the region is wrong", "Check INFERENCE_STORE_S3_REGION."),
+    "PermanentRedirect": (
+        "the bucket is elsewhere",
+        f"Check INFERENCE_STORE_S3_REGION and {_ENDPOINT}.",
+    ),
+    NOT_S3: ("what answers is no S3 server, or stands before one", f"Check {_ENDPOINT}."),
+}
+_UNKNOWN = ("the object store refuses", "Look the code up in the object store's manual.")
+
+
+async def look(subject: Subject) -> list[Finding]:
+    """Every bucket that may be read or deleted from."""
+    names = sorted(subject.settings.buckets)
+    found = await asyncio.gather(*(_bucket(subject, name) for name in names))
+    return [finding for findings in found for finding in findings]
+
+
+async def _bucket(subject: Subject, name: str) -> list[Finding]:
+    try:
+        state = await asyncio.to_thread(look_at, subject.settings, name)
+    except BucketTrouble as trouble:
+        wrong, remedy = _TROUBLES.get(trouble.code, _UNKNOWN)
+        return [failed(f"{name}: {wrong} ({trouble.code}: {trouble})"[:300], remedy)]
+    except BlobsAway as away:
+        remedy = "Is INFERENCE_STORE_S3_ENDPOINT its address as seen from here, and its CA known?"
+        return [failed(f"the object store does not answer: {away}"[:300], remedy)]
+    return list(_of_versions(name, state)) or [ok(f"{name}: versioning {state.versioning}")]
+
+
+def _of_versions(name: str, state: BucketState) -> Iterator[Finding]:
+    if state.missing_rights:
+        yield warning(
+            f"{name}: may not look at its versioning or its lock",
+            f"Grant {' and '.join(state.missing_rights)}.",
+        )
+    if state.versioning == "Suspended":
+        yield warning(
+            f"{name}: versioning is suspended: an overwrite is final, while older versions stay",
+            "Enable it again; or leave it off for good, and delete the older versions.",
+        )
+    if state.locked_days:
+        yield warning(
+            f"{name}: S3 locks every new object for {state.locked_days} days: until then no policy"
+            " and no erasure can delete it",
+            "Keep policies longer than that, or remove the bucket's default retention.",
+        )

@@ -1,0 +1,118 @@
+"""Settings that are right alone, and fight each other or the world."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from inference_store.platform.settings import is_loopback
+
+from .finding import DoctorSettings, Finding, State, Subject, ok
+
+
+@dataclass(frozen=True, slots=True)
+class Fight:
+    """What must not be together. `seen` and `remedy` may name settings as `{name}`."""
+
+    state: State
+    happens: Callable[[DoctorSettings], bool]
+    seen: str
+    remedy: str
+
+
+def _is_far(of: DoctorSettings) -> bool:
+    """Whether Postgres is on another machine, as far as its name tells."""
+    return not is_loopback(urlsplit(of.postgres_dsn.get_secret_value()).hostname)
+
+
+FIGHTS: Sequence[Fight] = (
+    Fight(
+        State.WARNING,
+        lambda of: not is_loopback(of.api_host) and of.auth == "off",
+        "the api serves {api_host} without access control (AUTH=off)",
+        "Set INFERENCE_STORE_AUTH=on and give keys, or bind INFERENCE_STORE_API_HOST=127.0.0.1.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: _is_far(of) and of.postgres_tls_mode in {"disable", "allow", "prefer"},
+        "Postgres is elsewhere, and what is sent to it may go in the clear and to anybody"
+        " (sslmode={postgres_tls_mode})",
+        "Set INFERENCE_STORE_POSTGRES_TLS=verify-full, and INFERENCE_STORE_POSTGRES_CA_FILE where"
+        " an authority of yours signed its certificate.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.ingester_parked_first_seconds > of.ingester_parked_longest_seconds,
+        "a parked event first waits {ingester_parked_first_seconds} s, and at most"
+        " {ingester_parked_longest_seconds} s",
+        "Raise INFERENCE_STORE_INGESTER_PARKED_LONGEST_SECONDS above"
+        " INFERENCE_STORE_INGESTER_PARKED_FIRST_SECONDS.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.ingester_parked_give_up_seconds <= of.ingester_parked_first_seconds,
+        "a parked event is given up after {ingester_parked_give_up_seconds} s, before its first"
+        " try after {ingester_parked_first_seconds} s",
+        "Raise INFERENCE_STORE_INGESTER_PARKED_GIVE_UP_SECONDS.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.tombstone_seconds < of.ingester_parked_give_up_seconds,
+        "an erased inference is remembered for {tombstone_seconds} s, and an event may be parked"
+        " for {ingester_parked_give_up_seconds} s: it could bring the inference back",
+        "Raise INFERENCE_STORE_TOMBSTONE_SECONDS above"
+        " INFERENCE_STORE_INGESTER_PARKED_GIVE_UP_SECONDS.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.tombstone_seconds < of.retention_interval_seconds,
+        "an erased inference is forgotten after {tombstone_seconds} s, before the next run after"
+        " {retention_interval_seconds} s",
+        "Raise INFERENCE_STORE_TOMBSTONE_SECONDS; its default is 30 days.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.postgres_pool_size < 3,
+        "{postgres_pool_size} connections, where an ingester uses 3 at once and retention 4",
+        "Raise INFERENCE_STORE_POSTGRES_POOL_SIZE.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.ingester_batch_rows < of.ingester_batch_events,
+        "a batch has at most {ingester_batch_rows} rows and {ingester_batch_events} events, each"
+        " of which is at least one row",
+        "Raise INFERENCE_STORE_INGESTER_BATCH_ROWS.",
+    ),
+    Fight(
+        State.WARNING,
+        lambda of: of.log_level == "debug",
+        "everything is logged (LOG_LEVEL=debug)",
+        "Set INFERENCE_STORE_LOG_LEVEL=info when you have seen enough.",
+    ),
+)
+
+
+async def look(subject: Subject) -> list[Finding]:
+    """Every fight that happens."""
+    of = subject.settings
+    return list(_fights(of)) or [ok(f"{len(type(of).model_fields)} settings, and none conflict")]
+
+
+def _fights(of: DoctorSettings) -> Iterator[Finding]:
+    for fight in FIGHTS:
+        if fight.happens(of):
+            yield Finding(fight.state, _filled(fight.seen, of), fight.remedy)
+
+
+def _filled(sentence: str, of: DoctorSettings) -> str:
+    """Only what a sentence names goes in, and no sentence names a secret."""
+    return sentence.format_map(_Plain(of))
+
+
+class _Plain(dict[str, object]):
+    def __init__(self, of: DoctorSettings) -> None:
+        super().__init__()
+        self._of = of
+
+    def __missing__(self, name: str) -> object:
+        value = getattr(self._of, name)
+        return f"{value:g}" if isinstance(value, float) else value

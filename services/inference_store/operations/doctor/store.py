@@ -1,0 +1,128 @@
+"""What the tables tell: partitions, books, retention."""
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure import policies
+from inference_store.index.books import Outcome
+from inference_store.index.partitions import AHEAD, Span, Spans, spans
+from inference_store.inference.plural import counted
+from inference_store.operations import figures
+
+from .finding import Finding, Subject, failed, ok, warning
+
+_LETTERS = "GET /v1/dead-letters tells why; mend the cause, then redrive or discard them."
+
+
+async def partitions(subject: Subject) -> list[Finding]:
+    """Where events of now are written, the next span is there before it begins."""
+    async with subject.engine.connect() as connection:
+        known, now = await spans(connection), datetime.now(UTC)
+    ahead, recent = _ahead(known, now), [span for span in known if span.hi > now - AHEAD]
+    if not recent:
+        return [ok(f"{counted(len(known), 'span')}, none of them of now")]
+    if ahead < AHEAD / 2:
+        minutes = ahead.total_seconds() / 60
+        return [
+            warning(
+                f"partitions are made for the next {minutes:.0f} minutes only",
+                "An ingester makes the next span an hour ahead: is one running, and may it create"
+                " tables? Its log says why not.",
+            )
+        ]
+    hours = ahead.total_seconds() / 3600
+    return [ok(f"{counted(len(known), 'span')}, made {hours:.1f} hours ahead")]
+
+
+def _ahead(known: Iterable[Span], now: datetime) -> timedelta:
+    catalogue, until = Spans(known), now
+    while (span := catalogue.find(until)) is not None:
+        until = span.hi
+    return until - now
+
+
+async def books(subject: Subject) -> list[Finding]:
+    """The books close, and nothing waits that someone should look at."""
+    async with subject.engine.connect() as connection:
+        found = await figures.of_books(connection)
+    total = sum(found.counts.values())
+    return list(_of_books(found)) or [ok(f"{counted(total, 'offset')}, each in exactly one state")]
+
+
+def _of_books(found: figures.BooksFigures) -> Iterator[Finding]:
+    if found.open_partitions:
+        yield failed(
+            f"the books of {counted(found.open_partitions, 'partition')} do not close",
+            "This must never happen: report it as a defect, with GET /v1/accounting.",
+        )
+    if lost := found.counts[Outcome.LOST]:
+        yield warning(
+            f"Kafka dropped {counted(lost, 'offset')} before they were read",
+            "Raise the topic's retention.ms above the longest time that ingesters may be away.",
+        )
+    if found.dead_letters_open:
+        opened = counted(found.dead_letters_open, "dead letter is", "dead letters are")
+        yield warning(f"{opened} open", _LETTERS)
+    if found.parked_oldest_seconds > 3600:
+        hours = found.parked_oldest_seconds / 3600
+        yield warning(
+            f"{counted(found.parked, 'event waits', 'events wait')} for an object, one for"
+            f" {hours:.1f} hours",
+            "Does the producer write its objects, and into INFERENCE_STORE_S3_BUCKET?",
+        )
+
+
+async def retention(subject: Subject) -> list[Finding]:
+    """Runs end well, and what is to be erased goes."""
+    interval = subject.settings.retention_interval_seconds
+    async with subject.engine.connect() as connection:
+        found = await figures.of_retention(connection)
+        has_policies = bool(await policies.by_model(connection))
+    problems = list(_of_erasures(found))
+    late = figures.age(found.last_run) > max(3 * interval, 3600)
+    if has_policies and (found.last_run is None or late):
+        when = "never" if found.last_run is None else f"last at {found.last_run:%Y-%m-%d %H:%M} UTC"
+        remedy = "Is `inference-store retention` running? Its /health/ready says what it lacks."
+        problems.append(warning(f"a run has ended well {when}", remedy))
+    return problems or [ok(f"{found.marked} marked, nothing left over")]
+
+
+def _of_erasures(found: figures.RetentionFigures) -> Iterator[Finding]:
+    if left := found.erasures.get("failed", 0):
+        yield failed(
+            f"{counted(left, 'erasure has', 'erasures have')} something left over",
+            "GET /v1/erasures says what: a lock on an object, or a right to delete is missing.",
+        )
+    if found.oldest_seconds > 24 * 3600:
+        hours = found.oldest_seconds / 3600
+        yield warning(
+            f"the oldest erasure was asked for {hours:.0f} hours ago",
+            "Is `inference-store retention` running, and is the object store fast enough for it?",
+        )
+
+
+async def links(subject: Subject) -> list[Finding]:
+    """Links that outlive what they lead to."""
+    seconds = subject.settings.presigned_url_seconds
+    async with subject.engine.connect() as connection:
+        shortest = await _shortest(connection)
+    if shortest is None or shortest.total_seconds() >= seconds:
+        return [ok(f"links work for {seconds} s, no input is kept for less")]
+    return [
+        warning(
+            f"a link works for {seconds} s, and a policy keeps inputs for"
+            f" {shortest.total_seconds():g} s: it will lead to nothing",
+            "Lower INFERENCE_STORE_PRESIGNED_URL_SECONDS.",
+        )
+    ]
+
+
+async def _shortest(connection: AsyncConnection) -> timedelta | None:
+    """For how long the input is kept that is kept least; None: all are kept for ever."""
+    now = datetime.now(UTC)
+
+    chains = (await policies.by_model(connection)).values()
+    cutoffs = [rule.cutoffs(now).input for chain in chains for rule in chain.rules]
+    return min((now - cutoff for cutoff in cutoffs if cutoff is not None), default=None)

@@ -1,0 +1,174 @@
+"""Up to when an object must have been written to be judged: its event may be still to come.
+
+Blobs are written before their event. How late an event comes no record says: one that waited for
+Kafka is new in the topic, and its objects are old. So where the topic ends is noted, and an object
+is no orphan unless it was written, by the grace, before
+
+- a note up to which every event has been read since, whenever it came;
+- the start of any producer that reports a spool, whoever found it;
+- the last report of a producer that has not said its last word: what it wrote since may wait.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any, Final
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import kafka_partition, producer_report
+from inference_store.platform.settings import KafkaSettings
+
+# So long after it was last heard a producer that did not end well is waited for.
+_HEARD: Final = timedelta(days=7)
+# A topic in which nothing was read for so long is one of former times.
+_READ: Final = timedelta(days=30)
+NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+class NotKnown(Exception):
+    """Why nothing can be judged, to people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Where the partitions of a topic ended, `at` a time."""
+
+    at: datetime
+    cluster: str
+    topic: str
+    ends: Mapping[int, int]
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As it is kept."""
+        ends = {str(partition): end for partition, end in self.ends.items()}
+        return {"cluster": self.cluster, "topic": self.topic, "ends": ends}
+
+    @classmethod
+    def of(cls, at: datetime, document: Mapping[str, Any]) -> "Note":
+        """From what is kept."""
+        ends = {int(partition): end for partition, end in document["ends"].items()}
+        return cls(at, document["cluster"], document["topic"], ends)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Objects from `before` on are not judged; None: none is. `because` says why, to people."""
+
+    before: datetime | None
+    because: str
+
+
+async def note(connection: AsyncConnection, settings: KafkaSettings | None) -> Note:
+    """Where the topic ends now. Raises NotKnown where that cannot be said."""
+    # By a reconciliation alone: nothing else of the api or the retention service has aiokafka.
+    from inference_store.platform.kafka import inspection  # noqa: PLC0415
+
+    if settings is None:
+        raise NotKnown("no settings of Kafka that can be used, so its events are not known")
+    await _refuse_others(connection, settings)
+    # before Kafka is asked: what is read meanwhile lies before the end
+    read, at = await _read(connection, settings), datetime.now(UTC)
+    try:
+        ends = {number: end for number, (_, end) in (await inspection.ends(settings)).items()}
+    except inspection.AWAY as error:
+        said = str(error) or type(error).__name__
+        raise NotKnown(f"Kafka cannot be asked where its topic ends: {said}"[:500]) from error
+    if not ends:
+        raise NotKnown(f"Kafka has no topic {settings.kafka_topic}")
+    if anew := sorted(number for number, end in ends.items() if read.get(number, 0) > end):
+        raise NotKnown(
+            f"partition {anew[0]} ends before what was read of it: the topic was made anew, and no"
+            " ingester has seen that yet"
+        )
+    return Note(at, settings.kafka_cluster, settings.kafka_topic, ends)
+
+
+async def is_read(connection: AsyncConnection, settings: KafkaSettings, one: Note) -> bool:
+    """Whether every event that was in the topic then has been read. Raises NotKnown."""
+    from inference_store.platform.kafka import inspection  # noqa: PLC0415  (as above)
+
+    if (one.cluster, one.topic) != (settings.kafka_cluster, settings.kafka_topic):
+        return False
+    read = await _read(connection, settings)
+    left = {number: end for number, end in one.ends.items() if read.get(number, 0) < end}
+    if not left:
+        return True
+    try:
+        return not await inspection.has_unread(settings, read, left)
+    except inspection.AWAY as error:
+        said = str(error) or type(error).__name__
+        raise NotKnown(f"Kafka cannot be asked for its unread events: {said}"[:500]) from error
+
+
+async def is_ever_read(connection: AsyncConnection, settings: KafkaSettings) -> bool:
+    """Whether the books know the topic at all."""
+    return bool(await _read(connection, settings))
+
+
+async def bound(connection: AsyncConnection, read: Note | None, *, grace_seconds: float) -> Bound:
+    """The bound by the newest note up to which all is read; None: there is none."""
+    if read is None:
+        return Bound(None, "the ingesters have not read what was in the topic, nor ever before")
+    said = f"what was in the topic at {_instant(read.at)} has been read"
+    at, because = min([(read.at, said), *await waiting(connection, now=read.at)])
+    if at == NEVER:
+        return Bound(None, because)
+    return Bound(at - timedelta(seconds=grace_seconds), f"{because}; grace {grace_seconds:g} s")
+
+
+async def waiting(connection: AsyncConnection, *, now: datetime) -> list[tuple[datetime, str]]:
+    """Since when producers may have exchanges that are not in the topic, with the reason."""
+    here = producer_report.c
+    columns = (here.producer, here.reporter, here.booted_at, here.reported_at)
+    query = select(*columns, here.spooled, here.final, here.heard_at)
+    rows = await connection.execute(query.order_by(here.producer, here.reported_at))
+    found = (_since(list(those), now) for _, those in groupby(rows, lambda row: row.producer))
+    return [each for each in found if each is not None]
+
+
+def _since(reports: Sequence[Any], now: datetime) -> tuple[datetime, str] | None:
+    """Of one producer; the newest report is the last."""
+    newest = reports[-1]
+    own = [one for one in reports if one.reporter == one.producer]
+    if newest.spooled > 0:
+        if not own:  # who found its spool does not know when it ran
+            return NEVER, "a spool is reported of an unknown producer"
+        booted = min(one.booted_at for one in own)
+        return booted, f"a producer that reports a spool ran since {_instant(booted)}"
+    if newest.final or newest.reporter != newest.producer or newest.heard_at < now - _HEARD:
+        return None
+    said = f"a producer that has not ended was last heard at {_instant(newest.reported_at)}"
+    return newest.reported_at, said
+
+
+async def _refuse_others(connection: AsyncConnection, settings: KafkaSettings) -> None:
+    """Events of another topic are asked for by nobody. Raises NotKnown."""
+    here = kafka_partition.c
+    query = select(here.cluster, here.topic).where(here.updated_at > func.now() - _READ)
+    for cluster, topic in await connection.execute(query.distinct().order_by(here.topic)):
+        if (cluster, topic) != (settings.kafka_cluster, settings.kafka_topic):
+            raise NotKnown(
+                f"another topic is read too, {topic} of the cluster {cluster}, and these settings"
+                " do not name it"
+            )
+
+
+async def _read(connection: AsyncConnection, settings: KafkaSettings) -> dict[int, int]:
+    """The next offset of each partition, of its newest epoch."""
+    here = kafka_partition.c
+    query = (
+        select(here.partition, here.next)
+        .where(here.cluster == settings.kafka_cluster, here.topic == settings.kafka_topic)
+        .ext(distinct_on(here.partition))
+        .order_by(here.partition, here.epoch.desc())
+    )
+    return {row.partition: row.next for row in await connection.execute(query)}
+
+
+def _instant(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"

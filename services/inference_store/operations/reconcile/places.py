@@ -1,0 +1,91 @@
+"""Where a reconciliation looks: prefixes of buckets, and there all models or one."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from inference_store.inference.errors import Fault, Invalid
+from inference_store.inference.events import SCHEME, Buckets
+from inference_store.inference.layout import EDITED, SIDECARS, segment_of
+
+_SETTING = "INFERENCE_STORE_RECONCILE_PREFIXES"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A prefix of a bucket, without a slash at its end; with `segment` one model's part of it."""
+
+    bucket: str
+    prefix: str
+    segment: str | None = None
+
+    @property
+    def root(self) -> str:
+        """The text that its models' segments follow: `s3://bucket/prefix/`."""
+        return f"{SCHEME}{self.bucket}/{self.prefix}{'/' if self.prefix else ''}"
+
+    @property
+    def first(self) -> str:
+        """What all its storage keys begin with."""
+        return self.root if self.segment is None else f"{self.root}{self.segment}/"
+
+    @property
+    def end(self) -> str:
+        """A text behind all its storage keys, and before all others that follow them."""
+        # `0` is the character behind the slash
+        return self.first[:-1] + "0"
+
+    @property
+    def listed(self) -> str:
+        """The prefix to list the bucket by."""
+        return self.first.removeprefix(f"{SCHEME}{self.bucket}/")
+
+    def __str__(self) -> str:
+        return self.first
+
+
+def places_of(text: str, buckets: Buckets, model_id: str | None = None) -> list[Place]:
+    """The places that the setting names, and where the store itself writes.
+
+    Raises Invalid for a bucket that is not allowed and for one prefix within another.
+    """
+    wanted = [_place(each.strip(), buckets) for each in text.split(",") if each.strip()]
+    if text.strip() in {"", "/"}:
+        wanted = [Place(buckets.default, "")]
+    ours = [Place(buckets.default, each) for each in (SIDECARS, EDITED)]
+    wanted = list(dict.fromkeys(wanted))
+    _refuse_nested(wanted)
+    wanted += [each for each in ours if not any(_within(each, other) for other in wanted)]
+    if model_id is None:
+        return wanted
+    return [Place(one.bucket, one.prefix, _segment(one, model_id, ours)) for one in wanted]
+
+
+def _segment(place: Place, model_id: str, ours: Sequence[Place]) -> str:
+    return segment_of(model_id) if place in ours else quote(model_id, safe="")
+
+
+def _place(text: str, buckets: Buckets) -> Place:
+    bucket, prefix = buckets.default, text
+    if text.startswith(SCHEME):
+        bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    if bucket not in buckets.allowed and bucket != buckets.default:
+        message = f"the bucket {bucket} is not allowed (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
+        raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
+    return Place(bucket, prefix.strip("/"))
+
+
+def _within(one: Place, other: Place) -> bool:
+    return one.root.startswith(other.root)
+
+
+def _refuse_nested(places: Iterable[Place]) -> None:
+    for one, other in _pairs(sorted(places, key=str)):
+        if _within(other, one):
+            message = f"{other} lies within {one}: name the wider one alone"
+            raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
+
+
+def _pairs(places: Sequence[Place]) -> Iterator[tuple[Place, Place]]:
+    for number, one in enumerate(places):
+        yield from ((one, other) for other in places[number + 1 :])

@@ -1,0 +1,200 @@
+"""Reconciliations as they are kept: asked for, how far they are, what they found.
+
+pending → comparing → repairing (where that was asked for) → done, or `failed` with the reason.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, get_args
+from uuid import UUID, uuid4
+
+from sqlalchemy import delete, func, select, tuple_
+from sqlalchemy import update as changed
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.erasure.housekeeping.own_records import ENDED_REPORTS, REBUILT_NOTHING
+from inference_store.index.tables import reconciliation, reconciliation_finding
+
+from .awaited import Note
+
+Cause = Literal["schedule", "request", "command"]
+Repair = Literal["none", "rebuild"]
+State = Literal["pending", "comparing", "repairing", "done", "failed"]
+Kind = Literal["orphan", "missing", "unreadable"]
+REPAIRS: Final = get_args(Repair)
+KINDS: Final = get_args(Kind)
+FINAL: Final = ("done", "failed")
+# More of a kind are counted, and not named.
+MOST_FINDINGS: Final = 1_000_000
+KEPT: Final = 10
+_ROWS = 1000
+_ERROR_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """One comparison of bucket and index. `model_id` None: of every model."""
+
+    id: UUID
+    model_id: str | None
+    cause: Cause
+    repair: Repair
+    state: State
+    requested_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+    places: list[str]
+    place: int
+    after: str
+    noted_at: datetime | None
+    noted: Mapping[str, Any] | None
+    orphans_before: datetime | None
+    because: str | None
+    counts: Mapping[str, int]
+    books: Mapping[str, int] | None
+    error: str | None
+
+    def count(self, name: str) -> int:
+        """A count; 0 where nothing of the kind was met."""
+        return self.counts.get(name, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """An object, or a row's object, of which only one side knows."""
+
+    kind: Kind
+    storage_key: str
+    model_id: str | None = None
+    uid: UUID | None = None
+    bytes: int | None = None
+    modified_at: datetime | None = None
+    state: str = "found"
+    detail: str | None = None
+
+
+async def request(
+    connection: AsyncConnection, *, model_id: str | None, cause: Cause, repair: Repair = "none"
+) -> Reconciliation:
+    """Ask for one."""
+    values = {"id": uuid4(), "model_id": model_id, "cause": cause, "repair": repair}
+    made = reconciliation.insert().values(**values, state="pending").returning(reconciliation)
+    return _of((await connection.execute(made)).one())
+
+
+async def find(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
+    """One of them."""
+    query = select(reconciliation).where(reconciliation.c.id == id)
+    row = (await connection.execute(query)).first()
+    return None if row is None else _of(row)
+
+
+async def listed(
+    connection: AsyncConnection, *, before: tuple[datetime, UUID] | None = None, limit: int = 100
+) -> list[Reconciliation]:
+    """The newest first; `before`: (requested_at, id) of the last one of a page."""
+    here = reconciliation.c
+    query = select(reconciliation).order_by(here.requested_at.desc(), here.id.desc())
+    if before is not None:
+        query = query.where(tuple_(here.requested_at, here.id) < before)
+    return [_of(row) for row in await connection.execute(query.limit(limit))]
+
+
+async def unfinished(
+    connection: AsyncConnection,
+    *,
+    repairs: Sequence[Repair] = REPAIRS,
+    cause: Cause | None = None,
+    model_id: str | None = None,
+) -> Reconciliation | None:
+    """The oldest that is not over; with `cause` one of that cause over exactly that model."""
+    here = reconciliation.c
+    query = select(reconciliation).where(here.state.not_in(FINAL), here.repair.in_(repairs))
+    if cause is not None:
+        same = here.model_id.is_not_distinct_from(model_id)
+        query = query.where(here.cause == cause, same)
+    row = (await connection.execute(query.order_by(here.requested_at).limit(1))).first()
+    return None if row is None else _of(row)
+
+
+async def noted(connection: AsyncConnection) -> list[Note]:
+    """Where topics ended when each of them began, the newest first."""
+    here = reconciliation.c
+    query = select(here.noted_at, here.noted).where(here.noted_at.is_not(None))
+    rows = await connection.execute(query.order_by(here.noted_at.desc()).limit(2 * KEPT))
+    return [Note.of(row.noted_at, row.noted) for row in rows]
+
+
+async def last(connection: AsyncConnection, cause: Cause) -> datetime | None:
+    """When one was last asked for by this cause."""
+    here = reconciliation.c
+    query = select(func.max(here.requested_at)).where(here.cause == cause)
+    found: datetime | None = await connection.scalar(query)
+    return found
+
+
+async def update(connection: AsyncConnection, id: UUID, **values: Any) -> Reconciliation:
+    """Write how far it is."""
+    here = reconciliation.c.id == id
+    made = changed(reconciliation).where(here).values(values).returning(reconciliation)
+    return _of((await connection.execute(made)).one())
+
+
+async def finish(
+    connection: AsyncConnection, id: UUID, *, error: str | None = None
+) -> Reconciliation:
+    """It is over, well or with the reason; what former ones found goes."""
+    values = {"finished_at": func.now(), "error": error and error[:_ERROR_CHARACTERS]}
+    await forget(connection, keep=KEPT)
+    return await update(connection, id, state="failed" if error else "done", **values)
+
+
+async def forget(connection: AsyncConnection, *, keep: int) -> None:
+    """Forget all but the newest, those that rebuilt something, for the books name it, and those
+    whose orphans are being erased."""
+    here = reconciliation.c
+    kept = select(here.id).order_by(here.requested_at.desc()).limit(keep)
+    old = delete(reconciliation).where(here.id.not_in(kept), ENDED_REPORTS, REBUILT_NOTHING)
+    await connection.execute(old)
+
+
+async def add(connection: AsyncConnection, id: UUID, findings: Sequence[Finding]) -> None:
+    """Note what was found; what is noted already stays as it is."""
+    for start in range(0, len(findings), _ROWS):
+        rows = [
+            {"reconciliation": id, **{name: getattr(one, name) for name in Finding.__slots__}}
+            for one in findings[start : start + _ROWS]
+        ]
+        made = insert(reconciliation_finding).values(rows).on_conflict_do_nothing()
+        await connection.execute(made)
+
+
+async def findings(
+    connection: AsyncConnection,
+    id: UUID,
+    *,
+    kind: Kind | None = None,
+    state: str | None = None,
+    after: tuple[str, str] | None = None,
+    limit: int = 100,
+) -> list[Finding]:
+    """What was found, by kind and storage key; `after`: those of the last one of a page."""
+    here = reconciliation_finding.c
+    query = select(reconciliation_finding).where(here.reconciliation == id)
+    if kind is not None:
+        query = query.where(here.kind == kind)
+    if state is not None:
+        query = query.where(here.state == state)
+    if after is not None:
+        query = query.where(tuple_(here.kind, here.storage_key) > after)
+    query = query.order_by(here.kind, here.storage_key).limit(limit)
+    return [
+        Finding(**{name: getattr(row, name) for name in Finding.__slots__})
+        for row in await connection.execute(query)
+    ]
+
+
+def _of(row: Any) -> Reconciliation:
+    return Reconciliation(**row._mapping)

@@ -1,0 +1,1 @@
+"""What all services share: settings, logs, metrics, traces, health, Kafka clients, failpoints."""

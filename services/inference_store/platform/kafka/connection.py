@@ -1,0 +1,77 @@
+"""What every Kafka client is given: where the brokers are, and how to reach them."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from typing import Any
+
+from aiokafka.conn import AIOKafkaConnection
+from aiokafka.errors import KafkaError
+
+from inference_store.platform.settings import KafkaSettings, trusting
+
+from .closed_transports import notice_closed_transports
+from .tokens import ClientCredentials
+
+_ASK_SECONDS = 10
+_CLOSE_SECONDS = 2
+
+
+def client_arguments(settings: KafkaSettings) -> dict[str, Any]:
+    """Arguments of any aiokafka client. Raises ssl.SSLError and OSError for unusable files.
+
+    Made anew for each client: it holds the token of OAUTHBEARER.
+    """
+    notice_closed_transports()
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": settings.kafka_bootstrap_servers,
+        "security_protocol": settings.kafka_security_protocol,
+    }
+    if settings.kafka_security_protocol in {"SSL", "SASL_SSL"}:
+        arguments["ssl_context"] = _tls(settings)
+    if settings.kafka_sasl_mechanism is not None:
+        arguments["sasl_mechanism"] = settings.kafka_sasl_mechanism
+        arguments |= _login(settings)
+    return arguments
+
+
+def _tls(settings: KafkaSettings) -> ssl.SSLContext:
+    context = trusting(settings.kafka_ca_file)
+    if settings.kafka_certificate_file is not None:
+        password = settings.kafka_key_password.get_secret_value()
+        context.load_cert_chain(
+            settings.kafka_certificate_file, settings.kafka_key_file, password=lambda: password
+        )
+    return context
+
+
+def _login(settings: KafkaSettings) -> dict[str, Any]:
+    if settings.kafka_sasl_mechanism == "OAUTHBEARER":
+        return {"sasl_oauth_token_provider": ClientCredentials(settings)}
+    return {
+        "sasl_plain_username": settings.kafka_sasl_username,
+        "sasl_plain_password": settings.kafka_sasl_password.get_secret_value(),
+    }
+
+
+async def why_away(arguments: Mapping[str, Any]) -> str:
+    """Why the first broker cannot be used; "" where it can.
+
+    aiokafka only logs the reason (a certificate, a password) and raises that it has no broker.
+    """
+    how = {name: value for name, value in arguments.items() if name != "bootstrap_servers"}
+    first = str(arguments["bootstrap_servers"]).split(",", maxsplit=1)[0].strip()
+    host, _, port = first.rpartition(":")
+    connection = AIOKafkaConnection(host.strip("[]"), int(port), **how)
+    try:
+        async with asyncio.timeout(_ASK_SECONDS):
+            await connection.connect()
+    except (OSError, KafkaError, ValueError) as error:
+        reason = f"{first}: {error or type(error).__name__}"
+        opened = isinstance(error, KafkaError)
+    else:
+        reason, opened = "", True
+    closed = connection.close()
+    if opened:  # over TLS closing takes a message each way
+        await asyncio.wait([closed], timeout=_CLOSE_SECONDS)
+    return reason

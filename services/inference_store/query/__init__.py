@@ -1,0 +1,1 @@
+"""Queries: the filter language, plans, pages, counts, aggregates."""

@@ -1,0 +1,106 @@
+"""The first different values of a metadata key: for suggestions, as somebody types."""
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, select, union_all
+from sqlalchemy.dialects.postgresql import TEXT
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.long_text import prefix_bounds
+from inference_store.index.tables import SIDE_TABLES
+from inference_store.query.bounded import Deadline, fetch
+from inference_store.query.leading import Leading
+from inference_store.query.matching import Query
+from inference_store.query.operand import one
+from inference_store.query.scope import Scope, around, groups, pieces, unbroken_groups
+
+from .budget import Budget
+from .gather import Target
+from .naming import Naming
+from .operand import Operand
+from .rows import Rows
+
+
+async def first_values(
+    connection: AsyncConnection,
+    targets: Sequence[Target],
+    operand: Operand,
+    prefix: str,
+    *,
+    limit: int,
+    deadline: Deadline,
+    budget: Budget,
+) -> Counter[Any]:
+    """The first `limit` values that begin with the prefix, and one more if there is one.
+
+    Raises TooManyGroups.
+    """
+    if prefix and operand.kind != "string":
+        return Counter()
+    found: Counter[Any] = Counter()
+    naming = Naming(connection, [each.query for each in targets], deadline)
+    for target in targets:
+        query = target.query
+        if query.nothing or query.scope.empty:
+            continue
+        parts = await pieces(connection, query.scope, newest_first=True)
+        several = groups(parts, query.group) if query.conditions else unbroken_groups(parts)
+        for group in several:
+            rows = await fetch(
+                connection,
+                partial(_first, query, group, operand, prefix, limit + 1),
+                deadline,
+                large=query.large,
+                what="read the first values",
+            )
+            await naming.learn(operand, [row[0] for row in rows])
+            for row in rows:
+                value = naming.named(operand, row[0])
+                if value not in found:
+                    budget.take()
+                found[value] += 1
+    return found
+
+
+def _first(
+    query: Query, group: Sequence[Scope], operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    if not query.conditions and not query.marks:
+        return _from_value_to_value(around(group), operand, prefix, limit)
+    parts = [_of_part(query, scope, operand, prefix, limit) for scope in group]
+    together = union_all(*(select(part.subquery()) for part in parts)).subquery()
+    return select(together.c[0])
+
+
+def _of_part(query: Query, scope: Scope, operand: Operand, prefix: str, limit: int) -> Select[Any]:
+    rows = Rows(query, Leading(scope), operand)
+    value = rows.measured(operand).c.value
+    return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
+
+
+def _from_value_to_value(scope: Scope, operand: Operand, prefix: str, limit: int) -> Select[Any]:
+    """From each value the index leads to the next one, however many rows have it."""
+    table = SIDE_TABLES[operand.kind].alias()
+    value = table.c.value
+    here = (
+        select(value)
+        .where(scope.of(table), table.c.key == operand.key, *_begins(value, prefix))
+        .order_by(value)
+        .limit(1)
+    )
+    found = select(here.scalar_subquery().label("value")).cte(recursive=True)
+    following = here.where(value > found.c.value).correlate(found).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.value.is_not(None)))
+    return select(found.c.value).where(found.c.value.is_not(None)).limit(limit)
+
+
+def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]:
+    """Where the index has what begins with the prefix, which is shorter than what it cuts."""
+    if not prefix:
+        return []
+    low, high = prefix_bounds(prefix)
+    tests = [value >= one(low, TEXT())]
+    return tests if high is None else [*tests, value < one(high, TEXT())]

@@ -1,0 +1,88 @@
+"""Raw values by what they are: labels by name, long texts whole, numbers exact."""
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from sqlalchemy import Select, any_, func, select, true
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.long_text import WHOLE_BYTES
+from inference_store.index.tables import label, metadata_string
+from inference_store.query.bounded import Deadline, fetch
+from inference_store.query.matching import Query
+from inference_store.query.operand import many
+from inference_store.query.scope import Scope, around, pieces, unbroken_groups
+
+from .exact import exact
+from .operand import Operand
+
+
+class Naming:
+    """Looks up once what it is asked for again and again."""
+
+    def __init__(
+        self, connection: AsyncConnection, queries: Sequence[Query], deadline: Deadline
+    ) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._deadline = deadline
+        self._labels: dict[int, str] = {}
+        self._whole: dict[tuple[int, str], str] = {}
+
+    async def learn(self, operand: Operand, values: Collection[Any]) -> None:
+        """Look up what `named` will be asked for. Raises OutOfTime."""
+        there = {value for value in values if value is not None}
+        if operand.is_label:
+            await self._learn_labels(there - set(self._labels))
+        elif operand.place == "metadata" and operand.kind == "string":
+            cut = {each for each in there if len(each.encode()) > WHOLE_BYTES}
+            if cut:
+                await self._learn_whole(operand, cut)
+
+    def named(self, operand: Operand, value: Any) -> Any:
+        """A value as it is shown."""
+        if value is None:
+            return None
+        if operand.is_label:
+            return self._labels.get(value)  # None: it was erased since its number was read
+        if isinstance(value, str):
+            return self._whole.get((operand.key, value), value)
+        return exact(value)
+
+    async def _learn_labels(self, numbers: set[int]) -> None:
+        if numbers:
+            wanted = many(sorted(numbers), INTEGER())
+            query = select(label.c.label, label.c.name).where(label.c.label == any_(wanted))
+            rows = await self._connection.execute(query)
+            self._labels.update({row.label: row.name for row in rows})
+
+    async def _learn_whole(self, operand: Operand, cut: set[str]) -> None:
+        """Look where it was asked, and no further than all are found."""
+        left = {each for each in cut if (operand.key, each) not in self._whole}
+        for query in self._queries:
+            if query.nothing or query.scope.empty or not left:
+                continue
+            parts = await pieces(self._connection, query.scope, newest_first=True)
+            for group in unbroken_groups(parts):
+                if left:
+                    statement = _whole(around(group), operand, left)
+                    rows = await fetch(
+                        self._connection, statement, self._deadline, what="read long texts whole"
+                    )
+                    self._whole.update({(operand.key, row.value): row.whole for row in rows})
+                    left -= {row.value for row in rows}
+
+
+def _whole(scope: Scope, operand: Operand, cut: set[str]) -> Select[Any]:
+    """One row a value, however many inferences have it."""
+    table = metadata_string.alias()
+    value = func.unnest(many(sorted(cut), TEXT())).column_valued("cut")
+    row = select(table.c.whole).where(
+        scope.of(table),
+        table.c.key == operand.key,
+        table.c.value == value,
+        table.c.whole.is_not(None),
+    )
+    whole = row.limit(1).lateral()
+    return select(value.label("value"), whole.c.whole).join(whole, true())

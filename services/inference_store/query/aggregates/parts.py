@@ -1,0 +1,147 @@
+"""What is computed of a part, and how parts are put together."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any, Literal, TypeAlias
+
+from sqlalchemy import ColumnElement, Numeric, Select, Text, cast, func
+
+from inference_store.query.leading import Leading
+from inference_store.query.matching import Query
+
+from .asked import Bound
+from .exact import WIDE, exact
+from .functions import Sum
+from .operand import Operand, raw
+from .rows import Dimension, Rows, in_bin
+from .sketch import bin_of
+
+Key: TypeAlias = tuple[Any, ...]
+CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Bound, ...]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of a name's values in a group: how many, the ends, the sum, that of the squares, how many are
+    true."""
+
+    number: int = 0
+    low: Any = None
+    high: Any = None
+    total: Decimal = Decimal(0)
+    squares: Decimal = Decimal(0)
+    true: int = 0
+
+    def add(self, number: int, found: dict[Sum, Any]) -> None:
+        """Put in what another part has."""
+        if not number:
+            return
+        self.low = _end(min, self.low, exact(found.get("low")))
+        self.high = _end(max, self.high, exact(found.get("high")))
+        self.total = WIDE.add(self.total, Decimal(found.get("total") or 0))
+        self.squares = WIDE.add(self.squares, Decimal(found.get("squares") or 0))
+        self.true += found.get("true") or 0
+        self.number += number
+
+    def merge(self, part: "Sums") -> None:
+        """Put in what is known of another part."""
+        self.add(
+            part.number,
+            {
+                "low": part.low,
+                "high": part.high,
+                "total": part.total,
+                "squares": part.squares,
+                "true": part.true,
+            },
+        )
+
+
+def _end(chosen: Callable[[Any, Any], Any], known: Any, other: Any) -> Any:
+    if known is None or other is None:
+        return other if known is None else known
+    return chosen(known, other)
+
+
+Counts: TypeAlias = dict[Key, Counter[Any]]
+
+
+@dataclass(slots=True)
+class Tally:
+    """The inferences of each group, and the sums of properties that were read with them."""
+
+    inferences: Counter[Key] = field(default_factory=Counter)
+    sums: dict[Operand, dict[Key, Sums]] = field(default_factory=dict)
+
+
+Wanted: TypeAlias = dict[Operand, frozenset[Sum]]
+
+
+def sums_of(
+    query: Query, here: Leading, groups: Sequence[Dimension], wanted: Wanted
+) -> Select[Any]:
+    """How many rows a group has, and of each operand, all from one table, its sums."""
+    leader = next((each for each in wanted if each.place != "inference"), None)
+    rows = Rows(query, here, leader)
+    return rows.grouped([rows.group(each) for each in groups], _columns(rows, wanted))
+
+
+def sums_of_bins(
+    query: Query, here: Leading, operand: Operand, sums: frozenset[Sum]
+) -> Select[Any]:
+    """The sums of each logarithmic bin of a name that is no property."""
+    rows = Rows(query, here, operand)
+    own = raw(operand, rows.measured(operand))
+    return rows.grouped([bin_of(own)], _columns(rows, {operand: sums})).where(own.is_not(None))
+
+
+def _columns(rows: Rows, wanted: Wanted) -> list[ColumnElement[Any]]:
+    columns: list[ColumnElement[Any]] = [func.count().label("n")]
+    for operand, sums in wanted.items():
+        row = rows.measured(operand)
+        columns.append(func.count(raw(operand, row)))
+        columns += [_sum(name, operand, row) for name in sorted(sums)]
+    return columns
+
+
+def _sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
+    if name == "true":
+        return func.count().filter(raw(operand, row).is_(True))
+    value = _ordered(operand, row)
+    if name in {"total", "squares"}:
+        if operand.stored == "double":  # the decimal that its shortest spelling is
+            value = cast(value, Text())
+        number = cast(value, Numeric())
+        return func.sum(number if name == "total" else number * number)
+    return func.min(value) if name == "low" else func.max(value)
+
+
+def _ordered(operand: Operand, row: Any) -> Any:
+    """The value itself, by which the smallest is told: names of labels, whole texts."""
+    if operand.place == "metadata":
+        if operand.kind == "string":
+            return func.coalesce(row.c.whole, row.c.value)
+        return row.c.value
+    sql = operand.property.sql
+    assert sql is not None
+    return sql(row)
+
+
+def counts_of(
+    query: Query, here: Leading, groups: Sequence[Dimension], operand: Operand, value: CountedBy
+) -> Select[Any]:
+    """How often each value (`value`), logarithmic bin (`sketch`) or bin (bounds) is in a group."""
+    rows = Rows(query, here, operand)
+    by = [rows.group(each) for each in groups]
+    own = raw(operand, rows.measured(operand))
+    counts = rows.grouped([*by, binned(operand, own, value)], [func.count().label("n")])
+    return counts.where(own.is_not(None))
+
+
+def binned(operand: Operand, value: Any, by: CountedBy) -> Any:
+    """The value itself, or its bin."""
+    if by == "value":
+        return value
+    return bin_of(value) if by == "sketch" else in_bin(operand, value, by)

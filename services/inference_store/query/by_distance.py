@@ -1,0 +1,60 @@
+"""The order by distance from a point: the nearest first, or the farthest."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from sqlalchemy import ColumnElement, Double, false, true
+from sqlalchemy.sql.type_api import TypeEngine
+
+from inference_store.index.tables import inference
+from inference_store.inference.metadata import COORDINATES, Family
+from inference_store.query.filters.typed import Distance
+
+from .conditions.combination import Combination
+from .conditions.distances import metres
+from .conditions.names import Names
+from .rows import Rows
+from .scope import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ByDistance:
+    """By metres from the location to a point, as `distance()` of a filter has them.
+
+    `names`: the integers of the coordinates. What has no location has no value.
+    """
+
+    to: Distance
+    names: Names
+    descending: bool
+    kind: ClassVar[Family] = "number"
+    walkable: ClassVar[bool] = False
+    always: ClassVar[bool] = False
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The type of its values."""
+        return Double()
+
+    @property
+    def _nowhere(self) -> bool:
+        """Whether no inference has ever had a location."""
+        return not set(COORDINATES) <= set(self.names.coordinates)
+
+    def rows(self, scope: Scope) -> Rows:
+        """The scope's values."""
+        if self._nowhere:
+            # any double: no row is read, and a constant orders nothing
+            return Rows(inference.c.top_score, inference.c.uid, (false(),))
+        place = Combination(scope, self.names)
+        value = metres(self.to, place).double
+        assert place.uid is not None, "a coordinate leads"
+        return Rows(value, place.uid, tuple(place.where))
+
+    def lacks(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether the inference by this uid has no location."""
+        if self._nowhere:
+            return true()
+        place = Combination(scope, self.names, uid)
+        place.coordinates()
+        return ~place.exists()

@@ -1,0 +1,65 @@
+"""That a truth is TRUE of an inference, whatever the index may lack of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain, combinations
+from typing import Any
+
+from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, literal, not_, or_
+
+from inference_store.index.tables import inference
+from inference_store.query.filters.certain import FLAGS, Doubts, certain, spoken_of
+from inference_store.query.filters.typed import Truth
+from inference_store.query.scope import Scope
+
+from .compiled import condition_of
+from .condition import Condition, exists, row_at_hand
+from .logic import all_of, either_of
+from .names import Names
+
+
+@dataclass(frozen=True, slots=True)
+class NotAllOf:
+    """Not all of this is in doubt."""
+
+    doubts: Doubts
+    kind: str = "flags"
+    unique: bool = True
+    scans: int = 0
+
+    def uids(self, scope: Scope) -> None:  # noqa: ARG002  (nearly all are so)
+        return None
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        row = row_at_hand(uid, inference)
+        if row is not None:
+            return self._of(row)
+        row = inference.alias("flagged")
+        return exists([row], scope.of(row), row.c.uid == uid, self._of(row))
+
+    def _of(self, row: FromClause) -> ColumnElement[bool]:
+        return or_(*(not_(flagged(row, FLAGS[each])) for each in sorted(self.doubts)))
+
+
+def flagged(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
+    """Whether a row of `inference` has one of these flags."""
+    some = literal(list(flags), ARRAY(Text(collation="C")))
+    found: ColumnElement[bool] = row.c.flags.overlap(some)
+    return found
+
+
+def certainly(truth: Truth, names: Names) -> Condition:
+    """The condition that the truth is true, and that nothing the index may lack could end it."""
+    parts = [condition_of(truth, names)]
+    for doubts in _each(spoken_of(truth)):
+        sure = certain(truth, doubts)
+        if sure != truth:
+            parts.append(either_of([condition_of(sure, names), NotAllOf(doubts)]))
+    return all_of(parts)
+
+
+def _each(doubts: Doubts) -> Iterator[Doubts]:
+    """Everything that may be in doubt at once."""
+    sizes = range(1, len(doubts) + 1)
+    found = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
+    return (frozenset(each) for each in found)

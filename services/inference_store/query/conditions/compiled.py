@@ -1,0 +1,176 @@
+"""A typed filter made into conditions: each node asked when it is true, or when it is false."""
+
+import operator
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any, Final
+
+from inference_store.inference.metadata import COORDINATES
+from inference_store.query.filters import typed
+from inference_store.query.filters.typed import Constant, Truth, Value
+
+from .comparisons import OPPOSITE, Compares, Comparing, leading_first, values_in
+from .condition import EVERYTHING, NOTHING, Condition
+from .keys import OfKey, OfSet
+from .located import Lies
+from .logic import Neither, all_of, either_of
+from .merged import merged
+from .missing import Valued
+from .names import Names, of_label
+from .predictions import Counts, Predicts, TopLabelled, names_labels, with_scores
+from .sets import Related
+from .spans import of_time, of_uid
+from .values import leaves
+
+_DECIDES: Final = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+def condition_of(truth: Truth, names: Names, *, when: bool = True) -> Condition:
+    """The condition that the truth is true, or (`when` False) that it is false, never NULL."""
+    return _MADE[type(truth)](truth, names.compiled_by(condition_of), when)
+
+
+def _fixed(truth: typed.Fixed, _: Names, when: bool) -> Condition:
+    return EVERYTHING if truth.truth is when else NOTHING
+
+
+def _not(truth: typed.Not, names: Names, when: bool) -> Condition:
+    return condition_of(truth.of, names, when=not when)
+
+
+def _and(truth: typed.And, names: Names, when: bool) -> Condition:
+    parts = [condition_of(part, names, when=when) for part in truth.parts]
+    return all_of(with_scores(parts)) if when else either_of(parts)
+
+
+def _or(truth: typed.Or, names: Names, when: bool) -> Condition:
+    parts = [condition_of(part, names, when=when) for part in merged(truth.parts)]
+    return either_of(parts) if when else all_of(parts)
+
+
+def _unknown(truth: typed.Unknown, names: Names, when: bool) -> Condition:
+    known = [condition_of(truth.of, names, when=each) for each in (True, False)]
+    either = either_of(known)
+    if when:
+        return NOTHING if either == EVERYTHING else Neither((either,))
+    return either
+
+
+def _comparison(truth: Compares, names: Names, when: bool) -> Condition:
+    truth = leading_first(truth)
+    if any(_has_none(leaf, names) for value in values_in(truth) for leaf in leaves(value)):
+        return NOTHING
+    return (
+        _of_time(truth, names, when)
+        or _of_uid(truth, when)
+        or _led(truth, Comparing(truth, when, names))
+    )
+
+
+def _has_none(leaf: Value, names: Names) -> bool:
+    """No inference has such a value."""
+    if isinstance(leaf, typed.Metadata):
+        return leaf.key is None
+    return isinstance(leaf, typed.Distance) and not _mapped(names)
+
+
+def _mapped(names: Names) -> bool:
+    return set(COORDINATES) <= set(names.coordinates)
+
+
+def _of_time(truth: Compares, names: Names, when: bool) -> Condition | None:
+    """`received_at`, which is never NULL, compared with an instant."""
+    received = typed.Property("received_at", "timestamp")
+    match truth:
+        case typed.Compared(op, left, Constant(_, at)) if left == received:
+            return either_of(list(of_time(op if when else OPPOSITE[op], at)))  # type: ignore[arg-type]
+        case typed.Between(of, Constant() as low, Constant() as high) if of == received:
+            bounds = typed.Compared(">=", of, low), typed.Compared("<=", of, high)
+            return _and(typed.And(bounds), names, when)
+    return None
+
+
+def _of_uid(truth: Compares, when: bool) -> Condition | None:
+    match truth:
+        case typed.Compared("=", typed.Property("uid"), Constant(_, text)) if when:
+            return either_of(list(of_uid(str(text))))
+    return None
+
+
+def _led(truth: Compares, comparing: Comparing) -> Condition:
+    """The comparison with a list of its own, where an index of predictions has one."""
+    match truth:
+        case typed.Compared(op, typed.Counted() as counted, Constant() as number):
+            op = op if comparing.when else OPPOSITE[op]
+            if names_labels(counted.condition) and not _DECIDES[op](Decimal(0), number.value):
+                return Counts(comparing, counted, op, number)
+        case typed.Compared("=", of, Constant()) | typed.Among(of) if comparing.when:
+            if of_label(of) and isinstance(of, typed.Property):
+                return TopLabelled(comparing)
+    return comparing
+
+
+def _missing(truth: typed.Missing, names: Names, when: bool) -> Condition:
+    of = truth.of
+    if isinstance(of, typed.Metadata):
+        if of.key is None:
+            return EVERYTHING if when else NOTHING
+        return OfKey(of.key, names, valued=True, when=not when, many=of.many)
+    if any(_has_none(leaf, names) for leaf in leaves(of)):
+        return EVERYTHING if when else NOTHING
+    return Valued(of, not when, names)
+
+
+def _sent(truth: typed.Sent, names: Names, when: bool) -> Condition:
+    if truth.key is None:
+        return NOTHING if when else EVERYTHING
+    return OfKey(truth.key, names, valued=False, when=when, many="[]" in truth.name)
+
+
+def _located(truth: typed.Located, names: Names, when: bool) -> Condition:
+    return Lies(truth, when, names) if _mapped(names) else NOTHING
+
+
+def _array(truth: typed.Array, names: Names, when: bool) -> Condition:
+    return NOTHING if _has_none(truth.of, names) else OfSet(truth, when, names)
+
+
+def _sets(truth: typed.Sets, names: Names, when: bool) -> Condition:
+    one, other = (
+        tuple(_there(element, names) for element in side) for side in (truth.one, truth.other)
+    )
+    if not all((*one, *other)):
+        return NOTHING
+    return Related(typed.Sets(truth.relation, one, other), when, names)
+
+
+def _there(element: typed.Element, names: Names) -> typed.Element:
+    """Without values that no inference has."""
+    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves(of)))
+
+
+_MADE: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
+    typed.Fixed: _fixed,
+    typed.Compared: _comparison,
+    typed.Between: _comparison,
+    typed.Among: _comparison,
+    typed.Like: _comparison,
+    typed.Holds: _comparison,
+    typed.Missing: _missing,
+    typed.Unknown: _unknown,
+    typed.Sent: _sent,
+    typed.Predicted: lambda truth, names, when: Predicts(truth.condition, when, names),
+    typed.Located: _located,
+    typed.Array: _array,
+    typed.Sets: _sets,
+    typed.Not: _not,
+    typed.And: _and,
+    typed.Or: _or,
+}

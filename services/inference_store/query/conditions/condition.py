@@ -1,0 +1,125 @@
+"""What an inference is asked to satisfy, in SQL: as a list of uids, and as a test of one uid.
+
+A list comes from an index and leads a query; a test is made of inferences that something else
+found. Every condition has a test, not every one a list. Neither is ever NULL: a condition stands
+for one truth being true, or for it being false.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    and_,
+    false,
+    literal_column,
+    or_,
+    select,
+    true,
+)
+from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, True_
+from sqlalchemy.sql.selectable import CompoundSelect
+
+from inference_store.index.tables import inference
+from inference_store.query.scope import Scope
+
+Test: TypeAlias = ColumnElement[bool]
+Uids: TypeAlias = Select[Any] | CompoundSelect[Any]
+MOST_SCANS = 32
+"""Index scans that one list may take; a condition that needs more has none, and is tested."""
+MOST_INTERSECTED = 8
+"""Lists that are intersected; further conditions are tests of what is left."""
+
+
+class Condition(Protocol):
+    """One condition. `holds` may be given the uid of a row of `inference`: then it looks there."""
+
+    @property
+    def kind(self) -> str:
+        """As metrics name it: one of a short list."""
+
+    @property
+    def unique(self) -> bool:
+        """Whether its list names each inference once."""
+
+    @property
+    def scans(self) -> int:
+        """How many index scans its list takes; 0: no index leads to the matches."""
+
+    def uids(self, scope: Scope) -> Uids | None:
+        """The inferences that satisfy it; None: no index leads to them."""
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether the inference by this uid, which lies in the scope, satisfies it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nothing:
+    """No inference satisfies it."""
+
+    kind: str = "nothing"
+    unique: bool = True
+    scans: int = 1
+
+    def uids(self, scope: Scope) -> Uids:
+        return select(inference.c.uid).where(scope.of(inference), false())
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+        return false()
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """Every inference satisfies it."""
+
+    kind: str = "everything"
+    unique: bool = True
+    scans: int = 0
+
+    def uids(self, scope: Scope) -> None:  # noqa: ARG002
+        return None
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+        return true()
+
+
+NOTHING, EVERYTHING = Nothing(), Everything()
+
+
+def exists(
+    froms: Sequence[FromClause], *where: ColumnElement[bool], one_by_one: bool = False
+) -> ColumnElement[bool]:
+    """Whether there is such a row; every other table that is named belongs to a query around.
+
+    `one_by_one`: it is asked for each inference, however Postgres would rather have it.
+    """
+    rows: Select[Any] = select(literal_column("1")).select_from(*froms).where(*where)
+    if one_by_one:
+        rows = rows.offset(literal_column("0"))
+    return rows.correlate_except(*froms).exists()
+
+
+def only_true(test: Test) -> Test:
+    """The same test where NULL is as good as false, as in WHERE: no index serves `… IS TRUE`."""
+    match test:
+        case BooleanClauseList(operator=operators.and_):
+            return and_(*(only_true(cast(Test, each)) for each in test.clauses))
+        case BooleanClauseList(operator=operators.or_):
+            return or_(*(only_true(cast(Test, each)) for each in test.clauses))
+        case BinaryExpression(operator=operators.is_, right=True_()):
+            return only_true(test.left)
+        case Grouping():
+            return only_true(cast(Test, test.element))
+        case _:
+            return test
+
+
+def row_at_hand(uid: ColumnElement[Any] | None, table: Table) -> FromClause | None:
+    """The row of the table, or of an alias of it, that the uid was taken from."""
+    source = getattr(uid, "table", None)
+    return source if source is table or getattr(source, "element", None) is table else None

@@ -1,0 +1,179 @@
+"""Whether a metadata key was sent, whether it has a value, and which set of values it has."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    except_,
+    false,
+    func,
+    or_,
+    select,
+    union,
+    union_all,
+)
+
+from inference_store.index.tables import SIDE_TABLES, metadata_presence
+from inference_store.query.filters.typed import Array
+from inference_store.query.scope import Scope
+
+from .combination import Combination
+from .condition import Uids, exists
+from .names import Names
+from .values import side_of
+
+_SENT = (*SIDE_TABLES.values(), metadata_presence)
+
+
+@dataclass(frozen=True, slots=True)
+class OfKey:
+    """The key was sent, or (`valued`) has a value, which JSON null is not; or not so."""
+
+    key: int
+    names: Names
+    valued: bool
+    when: bool
+    many: bool = True
+    """Whether an inference may have several rows of it in one table."""
+    kind: str = "metadata"
+    unique: bool = True
+
+    @property
+    def scans(self) -> int:
+        """Those without the key are in no index."""
+        return len(_SENT) if self.when else 0
+
+    def uids(self, scope: Scope) -> Uids | None:
+        if not self.when:
+            return None
+        return union(*self.rows(scope))
+
+    def rows(self, scope: Scope) -> list[Select[Any]]:
+        """The inferences that have it, table by table: some in several."""
+        return [select(table.c.uid).where(self._here(scope, table)) for table in _SENT]
+
+    def counted(self, scope: Scope) -> list[tuple[int, Uids]]:
+        """Lists, and whether what is in them counts once more or once less: in sum each inference
+        that has it counts once, though a text that spells a number has rows in two tables."""
+        rows = self.rows(scope)
+        if self.many:
+            return [(1, union(*rows))]
+        again = [self._again(scope, place) for place in range(1, len(_SENT))]
+        return [*((1, each) for each in rows), *((-1, each) for each in again)]
+
+    def _again(self, scope: Scope, place: int) -> Select[Any]:
+        """Those with a row in this table and in one before it."""
+        row, before = _SENT[place].alias(), [table.alias() for table in _SENT[:place]]
+        elsewhere = union_all(
+            *(select(other.c.uid).where(self._here(scope, other)) for other in before)
+        ).subquery()
+        there = exists([elsewhere], elsewhere.c.uid == row.c.uid)
+        return select(row.c.uid).where(self._here(scope, row), there)
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = [table.alias() for table in _SENT]
+        found = or_(*(exists([row], self._here(scope, row), row.c.uid == uid) for row in rows))
+        return found if self.when else ~found
+
+    def _here(self, scope: Scope, table: FromClause) -> ColumnElement[bool]:
+        here = and_(scope.of(table), table.c.key == self.names.key(self.key))
+        return and_(here, ~table.c.is_null) if self.valued and "is_null" in table.c else here
+
+
+Which = Literal["some", "among", "others"]
+
+
+@dataclass(frozen=True, slots=True)
+class OfSet:
+    """A set of values against a set of constants; NULL where there is no value."""
+
+    array: Array
+    when: bool
+    names: Names
+    unique: bool = True
+
+    @property
+    def kind(self) -> str:
+        return "metadata"
+
+    @property
+    def scans(self) -> int:
+        return 4 if self.when else 0
+
+    @property
+    def _different(self) -> int:
+        return len({item.value for item in self.array.items})
+
+    def uids(self, scope: Scope) -> Uids | None:
+        """By the rows that are among the constants, or by all there are."""
+        if not self.when:
+            return None
+        among = self._rows(scope, None, "among").uids()
+        others = self._rows(scope, None, "others").uids()
+        match self.array.relation:
+            case "overlaps":
+                return among.distinct()
+            case "contains":
+                return self._with_all(scope)
+            case "containedby":
+                return except_(self._rows(scope, None, "some").uids(), others)
+            case _:
+                return except_(self._with_all(scope), others)
+
+    def _with_all(self, scope: Scope) -> Uids:
+        if not self._different:
+            return self._rows(scope, None, "some").uids().distinct()
+        rows = self._rows(scope, None, "among")
+        sets = rows.uids().group_by(rows.uid)
+        return sets.having(self._counted(rows) == self._different)
+
+    def _counted(self, rows: "_Rows") -> ColumnElement[int]:
+        return func.count(rows.value.distinct())
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        found = self._holds(scope, uid)
+        if self.when:
+            return found
+        return and_(self._rows(scope, uid, "some").exists(), ~found)
+
+    def _holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        some = self._rows(scope, uid, "some").exists()
+        others = self._rows(scope, uid, "others").exists()
+        match self.array.relation:
+            case "overlaps":
+                return self._rows(scope, uid, "among").exists()
+            case "contains":
+                return and_(some, self._has_all(scope, uid))
+            case "containedby":
+                return and_(some, ~others)
+            case _:
+                return and_(some, self._has_all(scope, uid), ~others)
+
+    def _has_all(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = self._rows(scope, uid, "among")
+        number = select(self._counted(rows)).select_from(*rows.froms).where(*rows.where)
+        found: ColumnElement[bool] = (
+            number.correlate_except(*rows.froms).scalar_subquery() == self._different
+        )
+        return found
+
+    def _rows(self, scope: Scope, uid: ColumnElement[Any] | None, which: Which) -> "_Rows":
+        return _Rows(self, scope, uid, which)
+
+
+class _Rows(Combination):
+    """The rows of the set: some, those among the constants, or the others."""
+
+    def __init__(
+        self, of: OfSet, scope: Scope, uid: ColumnElement[Any] | None, which: Which
+    ) -> None:
+        super().__init__(scope, of.names, uid)
+        side = side_of(of.array.of, self)
+        self.value = side.sql
+        if which != "some":
+            among = side.among(of.array.items) if of.array.items else false()
+            self.where.append(among if which == "among" else ~among)

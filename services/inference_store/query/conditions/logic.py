@@ -1,0 +1,151 @@
+"""Conditions of conditions: all of them, one of them, neither of two."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, intersect, or_, select, true, union
+from sqlalchemy.sql.elements import Grouping
+
+from inference_store.index.tables import inference
+from inference_store.query.scope import Scope
+
+from .condition import EVERYTHING, MOST_INTERSECTED, MOST_SCANS, NOTHING, Condition, Uids
+from .spans import Received
+
+# An EXISTS among few others becomes a join; so many joins take the planner seconds.
+_MOST_JOINS = 8
+
+
+def tests(
+    parts: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    """Every one of them as a test, in a form that is planned fast however many there are."""
+    found = [part.holds(scope, uid) for part in parts]
+    if len(found) <= _MOST_JOINS:
+        return found
+    return [Grouping(test).is_(true()) for test in found]
+
+
+def leading(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
+    """Those whose lists are intersected, as many as may be scanned, and the others."""
+    leads: list[Condition] = []
+    others: list[Condition] = []
+    left = MOST_SCANS
+    for part in parts:
+        leads_too = 0 < part.scans <= left and len(leads) < MOST_INTERSECTED
+        (leads if leads_too else others).append(part)
+        left -= part.scans if leads_too else 0
+    return leads, others
+
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Every one of them. Spans of time narrow where the others look."""
+
+    parts: tuple[Condition, ...]
+    kind: str = "all"
+    # found once: what is asked of it again and again is asked of its parts, and of theirs
+    unique: bool = field(init=False, compare=False, repr=False)
+    scans: int = field(init=False, compare=False, repr=False)
+    _spans: list[Received] = field(init=False, compare=False, repr=False)
+    _leading: list[Condition] = field(init=False, compare=False, repr=False)
+    _tested: list[Condition] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        spans = [part for part in self.parts if isinstance(part, Received)]
+        leads, others = leading([part for part in self.parts if not isinstance(part, Received)])
+        found = {
+            "_spans": spans,
+            "_leading": leads,
+            "_tested": others,
+            "scans": sum(part.scans for part in leads) or min(1, len(spans)),
+            "unique": len(leads) != 1 or leads[0].unique,
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+    def uids(self, scope: Scope) -> Uids | None:
+        if not self.scans:
+            return None
+        here = reduce(lambda found, span: span.narrow(found), self._spans, scope)
+        if not self._leading:
+            rows = select(inference.c.uid).where(here.of(inference))
+            return rows.where(*tests(self._tested, here, inference.c.uid))
+        lists = [uids for part in self._leading if (uids := part.uids(here)) is not None]
+        found = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
+        [uid] = found.c
+        return select(uid).where(*tests(self._tested, here, uid))
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*tests(self.parts, scope, uid))
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """One of them."""
+
+    parts: tuple[Condition, ...]
+    kind: str = "either"
+    unique: bool = True
+    scans: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        scans = [part.scans for part in self.parts]
+        led = 0 not in scans and sum(scans) <= MOST_SCANS
+        object.__setattr__(self, "scans", sum(scans) if led else 0)
+
+    def uids(self, scope: Scope) -> Uids | None:
+        if not self.scans:
+            return None
+        return union(*(uids for part in self.parts if (uids := part.uids(scope)) is not None))
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        # The planner looks through AND in OR in AND: its time doubles every few levels.
+        return or_(
+            *(
+                Grouping(part.holds(scope, uid)).is_(true())
+                if isinstance(part, All)
+                else part.holds(scope, uid)
+                for part in self.parts
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Neither:
+    """None of them."""
+
+    parts: tuple[Condition, ...]
+    kind: str = "neither"
+    unique: bool = True
+    scans: int = 0
+
+    def uids(self, scope: Scope) -> None:  # noqa: ARG002  (no index leads to them)
+        return None
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return ~or_(*(part.holds(scope, uid) for part in self.parts))
+
+
+def all_of(parts: list[Condition]) -> Condition:
+    """Every one of them, without what changes nothing."""
+    found: list[Condition] = []
+    for part in parts:
+        found += part.parts if isinstance(part, All) else [part]
+    found = [part for part in found if part != EVERYTHING]
+    if NOTHING in found:
+        return NOTHING
+    return All(tuple(found)) if len(found) > 1 else (found or [EVERYTHING])[0]
+
+
+def either_of(parts: list[Condition]) -> Condition:
+    """One of them, without what changes nothing."""
+    found: list[Condition] = []
+    for part in parts:
+        found += part.parts if isinstance(part, Either) else [part]
+    found = [part for part in found if part != NOTHING]
+    if EVERYTHING in found:
+        return EVERYTHING
+    return Either(tuple(found)) if len(found) > 1 else (found or [NOTHING])[0]

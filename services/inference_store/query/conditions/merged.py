@@ -1,0 +1,35 @@
+"""Equalities of one value, joined by OR, as one comparison with a list."""
+
+from collections.abc import Iterable
+
+from inference_store.query.filters.typed import Among, Compared, Constant, Or, Truth, Value
+
+
+def merged(parts: Iterable[Truth]) -> list[Truth]:
+    """The same disjunction with as few parts; of nested ones the parts."""
+    # by its spelling: values of equal numbers that are written with other digits differ
+    lists: dict[str, tuple[Value, list[Constant]]] = {}
+    others: list[Truth] = []
+    for part in _flat(parts):
+        match part:
+            case Compared("=", of, Constant() as item) if not isinstance(of, Constant):
+                lists.setdefault(repr(of), (of, []))[1].append(item)
+            case Compared("=", Constant() as item, of) if not isinstance(of, Constant):
+                lists.setdefault(repr(of), (of, []))[1].append(item)
+            case Among(of, items):
+                lists.setdefault(repr(of), (of, []))[1].extend(items)
+            case _:
+                others.append(part)
+    return [*(_one(of, items) for of, items in lists.values()), *others]
+
+
+def _one(of: Value, items: list[Constant]) -> Truth:
+    return Compared("=", of, items[0]) if len(items) == 1 else Among(of, tuple(items))
+
+
+def _flat(parts: Iterable[Truth]) -> Iterable[Truth]:
+    for part in parts:
+        if isinstance(part, Or):
+            yield from _flat(part.parts)
+        else:
+            yield part

@@ -1,0 +1,35 @@
+"""Whether there is any value at all."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement
+
+from inference_store.query.filters.typed import Value
+from inference_store.query.scope import Scope
+
+from .combination import Combination
+from .condition import Uids
+from .names import Names
+from .values import side_of
+
+
+@dataclass(frozen=True, slots=True)
+class Valued:
+    """The value, other than of a metadata key itself, is there; or it is NULL."""
+
+    of: Value
+    when: bool
+    names: Names
+    kind: str = "property"
+    unique: bool = True
+    scans: int = 0
+
+    def uids(self, scope: Scope) -> Uids | None:  # noqa: ARG002
+        return None
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = Combination(scope, self.names, uid)
+        side = side_of(self.of, rows)
+        found = rows.exists(*([side.sql.is_not(None)] if side.nullable else []))
+        return found if self.when else ~found

@@ -1,0 +1,155 @@
+"""The integers of names, and values bound once for all parts of a statement."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from decimal import Decimal
+from typing import Any, Protocol
+
+from sqlalchemy import Boolean, ColumnElement, DateTime, Numeric, select
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.type_api import TypeEngine
+
+from inference_store.index.tables import label, metadata_key
+from inference_store.inference.metadata import COORDINATES
+from inference_store.query.filters.typed import (
+    Among,
+    Column,
+    Compared,
+    Constant,
+    Distance,
+    Kind,
+    Located,
+    Property,
+    Truth,
+    Value,
+)
+from inference_store.query.operand import many, one
+
+from .condition import Condition
+
+TYPES: Mapping[Kind, TypeEngine[Any]] = {
+    "number": Numeric(),
+    "string": TEXT(),
+    "bool": Boolean(),
+    "timestamp": DateTime(timezone=True),
+}
+NO_LABEL = 0
+"""No label has this integer."""
+
+
+class Compile(Protocol):
+    """Make a truth into the condition that it is true, or (`when` False) that it is false."""
+
+    def __call__(self, truth: Truth, names: "Names", *, when: bool) -> Condition:
+        """Compile it with these names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The integers that a filter's names stand for; what is not there, no inference has."""
+
+    labels: Mapping[str, int] = field(default_factory=dict)
+    coordinates: Mapping[str, int] = field(default_factory=dict)
+    """The metadata keys `longitude` and `latitude`."""
+    compile: Compile | None = field(default=None, compare=False, repr=False)
+    """What compiles the truths inside values and conditions, once something is compiled."""
+    _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
+
+    def compiled_by(self, compile: Compile) -> "Names":
+        """Return the same names, which know what compiles with them."""
+        return self if self.compile is not None else replace(self, compile=compile)
+
+    def condition_of(self, truth: Truth, *, when: bool = True) -> Condition:
+        """Compile a truth inside what is being compiled."""
+        assert self.compile is not None
+        return self.compile(truth, self, when=when)
+
+    def one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
+        """One value as a parameter: the same one wherever it stands."""
+        bound: ColumnElement[Any] = self._once(f"{kind}", value, lambda: one(value, kind))
+        return bound
+
+    def many(self, values: Sequence[Any], kind: TypeEngine[Any]) -> Any:
+        """A list as one parameter."""
+        return self._once(f"{kind}[]", values, lambda: many(values, kind))
+
+    def constant(self, constant: Constant) -> ColumnElement[Any]:
+        """A constant as a parameter."""
+        return self.one(constant.value, TYPES[constant.kind])
+
+    def constants(self, items: Sequence[Constant], kind: Kind) -> Any:
+        """Constants of one kind as a list."""
+        return self.many([item.value for item in items], TYPES[kind])
+
+    def number(self, number: Decimal | float) -> ColumnElement[Any]:
+        """An exact number as a parameter; of a double its shortest spelling."""
+        return self.one(number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric())
+
+    def key(self, key: int) -> ColumnElement[Any]:
+        """A metadata key's integer as a parameter."""
+        return self.one(key, INTEGER())
+
+    def label(self, name: str) -> int:
+        """A label's integer; NO_LABEL for one that nothing has."""
+        return self.labels.get(name, NO_LABEL)
+
+    def _once(self, kind: str, value: Any, bind: Any) -> Any:
+        # by its spelling: 1 and 1.0 are equal, but their quotients have other scales
+        place = (kind, repr(value))
+        if place not in self._bound:
+            self._bound[place] = bind()
+        return self._bound[place]
+
+
+async def names_of(connection: AsyncConnection, truth: Truth) -> Names:
+    """The integers of the labels and coordinates that a truth speaks of."""
+    nodes = list(_nodes(truth))
+    labels = sorted({name for node in nodes for name in _labels(node)})
+    mapped = any(isinstance(node, (Located, Distance)) for node in nodes)
+    return Names(
+        await _integers(connection, label.c.name, label.c.label, labels),
+        await _integers(
+            connection,
+            metadata_key.c.name,
+            metadata_key.c.key,
+            sorted(COORDINATES) if mapped else [],
+        ),
+    )
+
+
+def _nodes(truth: Truth) -> Iterator[Any]:
+    """Every truth and value of it, without recursion."""
+    waiting: list[Any] = [truth]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif is_dataclass(node):
+            yield node
+            waiting.extend(getattr(node, each.name) for each in fields(node))
+
+
+def of_label(value: Value) -> bool:
+    """Whether the value is a label, which has an integer."""
+    return (isinstance(value, Column) and value.name == "label") or (
+        isinstance(value, Property) and value.name == "top_label"
+    )
+
+
+def _labels(node: Any) -> Iterator[str]:
+    if isinstance(node, Among) and of_label(node.of):
+        yield from (str(item.value) for item in node.items)
+    if isinstance(node, Compared):
+        for one_side, other in ((node.left, node.right), (node.right, node.left)):
+            if of_label(one_side) and isinstance(other, Constant):
+                yield str(other.value)
+
+
+async def _integers(
+    connection: AsyncConnection, name: Any, number: Any, wanted: Sequence[str]
+) -> dict[str, int]:
+    if not wanted:
+        return {}
+    rows = await connection.execute(select(name, number).where(name == many(wanted, TEXT()).any_()))
+    return {row[0]: row[1] for row in rows}

@@ -1,0 +1,151 @@
+"""Predictions: some one that satisfies a condition, how many do, and the label of the first."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, func, select
+
+from inference_store.index.tables import inference, prediction
+from inference_store.query.filters import typed
+from inference_store.query.filters.typed import Truth
+from inference_store.query.scope import Scope
+
+from .combination import Combination
+from .comparisons import Comparing, values_in
+from .condition import EVERYTHING, Condition, Uids, exists, only_true
+from .names import Names, of_label
+from .sides import COMPARISONS
+
+
+def of_one(condition: Truth | None, names: Names) -> Condition:
+    """The condition of one prediction."""
+    return EVERYTHING if condition is None else names.condition_of(condition)
+
+
+def names_labels(condition: Truth | None) -> bool:
+    """Whether it can only be satisfied by certain labels, which the index begins with."""
+    match condition:
+        case typed.Compared("=", left, right):
+            sides = (left, right), (right, left)
+            return any(of_label(a) and isinstance(b, typed.Constant) for a, b in sides)
+        case typed.Among():
+            return of_label(condition.of)
+        case typed.And():
+            return any(map(names_labels, condition.parts))
+        case typed.Or():
+            return all(map(names_labels, condition.parts))
+        case _:
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Predicts:
+    """Some prediction satisfies the condition; or none does, of those that are known."""
+
+    condition: Truth | None
+    when: bool
+    names: Names
+    kind: str = "prediction"
+    unique: bool = False
+
+    @property
+    def scans(self) -> int:
+        return 1 if self.when and names_labels(self.condition) else 0
+
+    def uids(self, scope: Scope) -> Uids | None:
+        return _rows(self.condition, self.names, scope) if self.scans else None
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        row = prediction.alias()
+        found = exists(
+            [row],
+            scope.of(row),
+            row.c.uid == uid,
+            of_one(self.condition, self.names).holds(scope, row.c.uid),
+        )
+        if self.when:
+            return found
+        rows = Combination(scope, self.names, uid)
+        known = rows.own().c.prediction_count.is_not(None)
+        return and_(rows.exists(known), ~found)
+
+
+def _rows(condition: Truth | None, names: Names, scope: Scope) -> Select[Any]:
+    tests = only_true(of_one(condition, names).holds(scope, prediction.c.uid))
+    return select(prediction.c.uid).where(scope.of(prediction), tests)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """So many predictions, at least one, satisfy a condition that names labels."""
+
+    compared: Comparing
+    counted: typed.Counted
+    op: typed.Comparison
+    number: typed.Constant
+    kind: str = "prediction"
+    unique: bool = True
+    scans: int = 1
+
+    def uids(self, scope: Scope) -> Uids:
+        names = self.compared.names
+        found = _rows(self.counted.condition, names, scope).group_by(prediction.c.uid)
+        return found.having(COMPARISONS[self.op](func.count(), names.constant(self.number)))
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return self.compared.holds(scope, uid)
+
+
+@dataclass(frozen=True, slots=True)
+class TopLabelled:
+    """The first prediction's label, and perhaps its score: found by the predictions of that label
+    and score."""
+
+    compared: Comparing
+    scores: tuple[Comparing, ...] = ()
+    kind: str = "property"
+    unique: bool = True
+    scans: int = 1
+
+    def uids(self, scope: Scope) -> Uids:
+        names, first = self.compared.names, prediction.c.rank == 1
+        its = [_of_first(each.truth) for each in (self.compared, *self.scores)]
+        some = _rows(typed.And(tuple(its)), names, scope).where(first)
+        tests = self.holds(scope, inference.c.uid)
+        return select(inference.c.uid).where(scope.of(inference), inference.c.uid.in_(some), tests)
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*(each.holds(scope, uid) for each in (self.compared, *self.scores)))
+
+
+def with_scores(parts: list[Condition]) -> list[Condition]:
+    """The same conditions, all of which must hold: the first label's has what is asked of the
+    first score, by which the index goes on."""
+    tops = [part for part in parts if isinstance(part, TopLabelled)]
+    scores = [part for part in parts if isinstance(part, Comparing) and _of_top_score(part)]
+    if not (tops and scores):
+        return parts
+    top = replace(tops[0], scores=(*tops[0].scores, *scores))
+    return [top, *(part for part in parts if part is not tops[0] and part not in scores)]
+
+
+def _of_top_score(part: Comparing) -> bool:
+    """Whether the first score is compared with a constant, which is to be so."""
+    if not part.when or not isinstance(part.truth, (typed.Compared, typed.Between)):
+        return False
+    of, *others = values_in(part.truth)
+    constant = all(isinstance(each, typed.Constant) for each in others)
+    return constant and isinstance(of, typed.Property) and of.name == "top_score"
+
+
+def _of_first(truth: Any) -> Truth:
+    """The same of a prediction's own columns."""
+    label, score = typed.Column("label", "string"), typed.Column("score", "number")
+    match truth:
+        case typed.Compared(op, typed.Property(name), right):
+            return typed.Compared(op, label if name == "top_label" else score, right)
+        case typed.Between(_, low, high):
+            return typed.Between(score, low, high)
+        case typed.Among(_, items):
+            return typed.Among(label, items)
+    raise TypeError(f"{truth} is no comparison of the first label or score")

@@ -1,0 +1,72 @@
+"""Comparisons of the time received, and of the uid: where to look, as uids sort by time."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Select, and_, select
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+
+from inference_store.index.tables import inference
+from inference_store.inference.events.uid import HIGHEST as LATEST
+from inference_store.inference.events.uid import uid_floor
+from inference_store.query.filters.typed import Comparison
+from inference_store.query.operand import one
+from inference_store.query.scope import HIGHEST, LOWEST, Scope
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """The uid lies in [lo, hi)."""
+
+    lo: UUID = LOWEST
+    hi: UUID = HIGHEST
+    kind: str = "time"
+    unique: bool = True
+    scans: int = 1
+
+    def narrow(self, scope: Scope) -> Scope:
+        """The part of the scope in it."""
+        return scope.clip(self.lo, self.hi)
+
+    def uids(self, scope: Scope) -> Select[Any]:
+        return select(inference.c.uid).where(self.narrow(scope).of(inference))
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+        kind = UUID_TYPE(as_uuid=True)
+        return and_(uid >= one(self.lo, kind), uid < one(self.hi, kind))
+
+
+def of_time(op: Comparison, at: datetime) -> list[Received]:
+    """The spans in one of which `received_at` compares so."""
+    begins, ends = uid_floor(at), _ends(at)
+    match op:
+        case "=":
+            return [Received(begins, ends)]
+        case "<>":
+            return [Received(hi=begins), Received(lo=ends)]
+        case "<":
+            return [Received(hi=begins)]
+        case "<=":
+            return [Received(hi=ends)]
+        case ">":
+            return [Received(lo=ends)]
+        case _:
+            return [Received(lo=begins)]
+
+
+def _ends(at: datetime) -> UUID:
+    """After every uid of the instant."""
+    return HIGHEST if at >= LATEST else uid_floor(at + _MICROSECOND)
+
+
+def of_uid(text: str) -> list[Received]:
+    """The span of the one uid that is spelt so; none: no uid is."""
+    try:
+        uid = UUID(text)
+    except ValueError:
+        return []
+    return [Received(uid, UUID(int=uid.int + 1))] if str(uid) == text and uid != HIGHEST else []

@@ -1,0 +1,114 @@
+"""Counting what has ended: one model of one partition after the other, in bounded time."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeAlias
+
+from asyncpg.exceptions import (
+    DeadlockDetectedError,
+    ForeignKeyViolationError,
+    LockNotAvailableError,
+    QueryCanceledError,
+    UndefinedTableError,
+)
+from sqlalchemy import func, text, update
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index.database import cause_of
+from inference_store.index.distribution import is_distributed
+from inference_store.index.partitions import Span
+from inference_store.index.tables import partition_count
+from inference_store.query.scope import Scope
+
+from .begin import QUIET, Begun, begin, ended, tidy, uncounted
+from .numbers import inferences, keys, labels, unlabelled
+
+Step: TypeAlias = Callable[[], Awaitable[None]]
+_ENDED: Final = timedelta(hours=1)
+# Shorter than whoever counts may be silent.
+_LONGEST_SECONDS: Final = 60.0
+# It is written, or was dropped or merged meanwhile, or takes too long: another day.
+_NOT_NOW: Final = (
+    DeadlockDetectedError,
+    ForeignKeyViolationError,
+    LockNotAvailableError,
+    QueryCanceledError,
+    UndefinedTableError,
+)
+# One process, and its sorts in memory; the longest statement is that of the labels.
+_SETTINGS: Final = {
+    "statement_timeout": "60s",
+    "max_parallel_workers_per_gather": "0",
+    "work_mem": "32MB",
+}
+
+
+async def _no_step() -> None:
+    """Nothing is asked between two steps."""
+
+
+async def count_ended(
+    engine: AsyncEngine,
+    *,
+    seconds: float,
+    step: Step = _no_step,
+    before: datetime | None = None,
+    quiet: timedelta = QUIET,
+) -> bool:
+    """Count partitions that ended before `before`, an hour ago; False: time was over before all.
+
+    Only what is not counted, or was outdated and has been `quiet` since. `step` is called before
+    each. A partition that is just being written is left out.
+    """
+    until = time.monotonic() + seconds
+    async with engine.begin() as connection:
+        if await is_distributed(connection):
+            return True  # no triggers on what is distributed
+        await tidy(connection)
+        spans = await ended(connection, before or datetime.now(UTC) - _ENDED)
+    for span in spans:
+        if time.monotonic() >= until:
+            return False
+        try:
+            await _count_span(engine, span, until, step, quiet)
+        except DBAPIError as error:
+            if not isinstance(cause_of(error), _NOT_NOW):
+                raise
+    return time.monotonic() < until
+
+
+async def _count_span(
+    engine: AsyncEngine, span: Span, until: float, step: Step, quiet: timedelta
+) -> None:
+    async with engine.connect() as connection:
+        models = await uncounted(connection, span, quiet=quiet)
+    for model in models:
+        if time.monotonic() >= until:
+            return
+        await step()
+        for one in await begin(engine, span, [model]):
+            # what was begun and takes too long waits like what was written
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_SECONDS), engine.begin() as connection:
+                    await count(connection, one)
+
+
+async def count(connection: AsyncConnection, one: Begun) -> None:
+    """What is there now; it may differ from statement to statement, and is outdated then."""
+    for name, value in _SETTINGS.items():
+        await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
+    scope = Scope(one.model, one.lo, one.hi)
+    found: dict[str, Any] = {
+        "inferences": await inferences(connection, scope),
+        "unlabelled": await unlabelled(connection, scope),
+        "labels": await labels(connection, scope),
+        "keys": await keys(connection, scope),
+    }
+    here = partition_count.c.id == one.id
+    await connection.execute(
+        update(partition_count).where(here).values(**found, counted_at=func.clock_timestamp())
+    )

@@ -1,0 +1,81 @@
+"""What is counted of one model in one partition, by the statements that count it for a query."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import Select, func, literal, select, true, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import SIDE_TABLES, inference, metadata_key, metadata_presence
+from inference_store.query.aggregates.by_index import by_label, without_label
+from inference_store.query.leading import Leading
+from inference_store.query.matching import Query
+from inference_store.query.scope import Scope
+
+MOST: Final = 2_000
+"""Keys, or labels, of a model in one partition; of more none is stored: they are counted live."""
+_TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
+Numbers = dict[str, Any]
+
+
+async def inferences(connection: AsyncConnection, scope: Scope) -> int:
+    """How many there are."""
+    query = select(func.count()).select_from(inference).where(scope.of(inference))
+    return int(await connection.scalar(query) or 0)
+
+
+async def labels(connection: AsyncConnection, scope: Scope) -> Numbers | None:
+    """How many have a prediction of each label; None: there are too many labels."""
+    query = by_label(Query(scope), Leading(scope)).limit(MOST + 1)
+    rows = (await connection.execute(query)).all()
+    return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
+
+
+async def unlabelled(connection: AsyncConnection, scope: Scope) -> int:
+    """Of how many no prediction has a label."""
+    return int((await connection.execute(without_label(Query(scope), Leading(scope)))).one().n)
+
+
+async def keys(connection: AsyncConnection, scope: Scope) -> Numbers | None:
+    """How many have each key, and how many have a value of it; None: there are too many keys."""
+    found: dict[int, list[Any]] = {}
+    for table in _TABLES:
+        rows = (await connection.execute(_by_key(scope, table).limit(MOST + 1))).all()
+        for row in rows:
+            found.setdefault(row.key, []).append([row.sent, row.valued])
+        if len(found) > MOST or len(rows) > MOST:
+            return None
+    again = {key for key, numbers in found.items() if len(numbers) > 1}
+    for key in sorted(again | await _many(connection, list(found))):
+        found[key] = [list((await connection.execute(_of_one(scope, key))).one())]
+    return {str(key): numbers[0] for key, numbers in found.items()}
+
+
+def _by_key(scope: Scope, table: Any) -> Select[Any]:
+    """The rows of each key in one table: inferences, where each has one row."""
+    sent = func.count()
+    valued = sent.filter(~table.c.is_null) if "is_null" in table.c else sent
+    counted = select(table.c.key, sent.label("sent"), valued.label("valued"))
+    return counted.where(scope.of(table)).group_by(table.c.key)
+
+
+async def _many(connection: AsyncConnection, known: Sequence[int]) -> set[int]:
+    """Keys of which an inference may have several rows in one table."""
+    here = metadata_key.c
+    query = select(here.key).where(here.key.in_(known), here.name.contains("[]", autoescape=True))
+    return set((await connection.execute(query)).scalars())
+
+
+def _of_one(scope: Scope, key: int) -> Select[int, int]:
+    """The inferences with one key, in whichever table and however often."""
+    rows = union_all(
+        *(
+            select(
+                table.c.uid,
+                (~table.c.is_null if "is_null" in table.c else true()).label("valued"),
+            ).where(scope.of(table), table.c.key == literal(key))
+            for table in _TABLES
+        )
+    ).subquery()
+    uids = func.count(rows.c.uid.distinct())
+    return select(uids, uids.filter(rows.c.valued))

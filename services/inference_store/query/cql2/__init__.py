@@ -1,0 +1,79 @@
+"""CQL2, the filter language: its tree, text and JSON. It knows no table and no metadata key."""
+
+from typing import Final, Literal
+
+from inference_store.inference.json_text import Json, Number
+
+from .conformance import CONFORMANCE, Conformance
+from .operations import OPERATIONS, Entry, Takes
+from .places import fault, pointed, where
+from .read_json import parse_json, parse_json_text
+from .refused import Refused, error_of
+from .relative import NO_CLOCK, Clock, Resolved, resolved_in
+from .suggestions import meant_by
+from .tree import Node, Place
+from .write_json import to_json
+from .write_text import to_text
+
+__all__ = [
+    "CONFORMANCE",
+    "NO_CLOCK",
+    "OPERATIONS",
+    "Clock",
+    "Conformance",
+    "Entry",
+    "Node",
+    "Resolved",
+    "fault",
+    "meant_by",
+    "parse",
+    "parse_json",
+    "parse_json_text",
+    "parse_text",
+    "pointed",
+    "resolved_in",
+    "to_json",
+    "to_text",
+    "where",
+]
+
+
+_NO_TEXT: Final = "CQL2-Text is a string; an object is cql2-json"
+
+
+def parse(
+    value: Json,
+    *,
+    lang: Literal["cql2-text", "cql2-json"] | None = None,
+    path: str = "filter",
+    clock: Clock = NO_CLOCK,
+) -> Node:
+    """The tree of a filter in either encoding: a string is text, all else is JSON.
+
+    With `lang` cql2-json a string is JSON that is still text. Relative times are resolved.
+    Raises InvalidFilter and NotKept.
+    """
+    if not isinstance(value, str) or isinstance(value, Number):
+        if lang == "cql2-text":
+            raise error_of(Refused(_NO_TEXT, Place(path), ("cql2-json",)), None)
+        return parse_json(value, path=path, clock=clock)
+    if lang == "cql2-json":
+        return parse_json_text(value, path=path, clock=clock)
+    return parse_text(value, path=path, clock=clock)
+
+
+def parse_text(
+    text: str,
+    *,
+    path: str = "filter",
+    clock: Clock = NO_CLOCK,
+    takes: Takes = "truth",
+    whole_standard: bool = False,
+) -> Node:
+    """The tree of a filter written as text: `read_text.parse_text`."""
+    # Lark is imported with the first text: an ingester has none.
+    from . import read_text  # noqa: PLC0415
+
+    return read_text.parse_text(
+        text, path=path, clock=clock, takes=takes, whole_standard=whole_standard
+    )

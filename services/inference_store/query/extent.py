@@ -1,0 +1,69 @@
+"""A model with what every question about it begins with: one statement instead of three."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from sqlalchemy import ARRAY, DateTime, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.access import EVERYTHING, Reach
+from inference_store.index.distribution import is_distributed_cached
+from inference_store.index.prepared import Prepared
+from inference_store.index.registrations import (
+    MOST_REACHES,
+    Registration,
+    find,
+    get,
+    registration_of,
+    selected,
+)
+from inference_store.index.tables import erasing, partition_span, registration
+from inference_store.inference.events import uid_floor
+
+from .scope import Range, has_marks, ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Where a model's inferences can be, as a request found it when it began."""
+
+    spans: Sequence[Range]
+    """The open spans, the newest first."""
+    has_marks: bool
+    """Whether any of its inferences is being erased."""
+
+
+async def model_with_extent(
+    connection: AsyncConnection, model_id: str, *, within: Reach = EVERYTHING
+) -> tuple[Registration, Extent]:
+    """A model's registration, and its extent at the same instant. Raises NotFound as `get` does."""
+    if await is_distributed_cached(connection):  # whose tables no one statement of Citus may join
+        return await _one_by_one(connection, model_id, within)
+    row = await find(connection, _together(within), model_id)
+    bounds = zip(row["since"], row["until"], strict=True)
+    known = [(uid_floor(lo), uid_floor(hi)) for lo, hi in bounds]
+    return registration_of(row), Extent(known, row["has_marks"])
+
+
+async def _one_by_one(
+    connection: AsyncConnection, model_id: str, within: Reach
+) -> tuple[Registration, Extent]:
+    found = await get(connection, model_id, within=within)
+    marks = await has_marks(connection, found.model)
+    return found, Extent(await ranges(connection), marks)
+
+
+@lru_cache(MOST_REACHES)
+def _together(within: Reach) -> Prepared:
+    here = partition_span.c
+    bounds = (
+        func.array(
+            select(each).where(here.state == "open").order_by(here.lo.desc()).scalar_subquery(),
+            type_=ARRAY(DateTime(timezone=True)),
+        ).label(name)
+        for name, each in (("since", here.lo), ("until", here.hi))
+    )
+    mine = erasing.c.model == registration.c.model
+    marks = select(erasing.c.uid).where(mine, erasing.c.scope == "inference").exists()
+    return Prepared(selected(within).add_columns(*bounds, marks.label("has_marks")))

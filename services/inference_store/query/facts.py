@@ -1,0 +1,75 @@
+"""What is known of an inference that is not stored yet: as its rows will have it."""
+
+from datetime import datetime
+from operator import attrgetter
+from typing import Any, Final
+
+from inference_store.index.writing import Indexable
+from inference_store.inference.events import SIDES, CaptureSide, InferenceEvent, flags_of
+from inference_store.inference.metadata import Metadata
+from inference_store.query.filters.facts import Facts, milliseconds
+
+NOT_IN_EVENTS: Final = frozenset(
+    {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
+    | {"revision", "data_deleted_at"}
+)
+"""Properties that only the index knows, or the response: unknown of an event alone."""
+
+_EXTRAS: Final = (
+    *("model_version", "task_type", "protocol", "action", "ok", "http_status", "grpc_code"),
+    *("error", "trace_id", "data_hash", "data_size", "data_content_type", "width", "height"),
+    *("batch_index", "batch_size"),
+)
+_extras_of = attrgetter(*_EXTRAS)
+
+
+def facts_of(item: Indexable, *, indexed_at: datetime) -> Facts:
+    """The facts that filters are evaluated against. Keys and labels beyond a model's caps, which
+    no index has, are among them."""
+    items = item.predictions.items
+    first = next((each for each in items or () if each.rank == 1), None)
+    single: dict[str, Any] = {
+        "project_id": item.registration.project_id,
+        "indexed_at": indexed_at,
+        "top_label": None if first is None else first.label,
+        "top_score": None if first is None else first.score,
+        "prediction_count": None if items is None else len(items),
+        "problem": item.metadata.problem or item.predictions.problem,
+        "revision": 1,
+    }
+    properties = {**_of_event(item.event), **_known(single)}
+    predictions = None if items is None else [each._asdict() for each in items]
+    return Facts(properties, item.metadata, predictions)
+
+
+def facts_of_event(event: InferenceEvent, metadata: Metadata) -> Facts:
+    """The facts of an event whose response has not been read. See `NOT_IN_EVENTS`."""
+    return Facts(_of_event(event), metadata, None)
+
+
+def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
+    single: dict[str, Any] = {
+        "model_id": event.model_id,
+        "inference_id": event.inference_id,
+        "uid": str(event.uid),
+        "received_at": event.received_at,
+        "forwarded_at": event.forwarded_at,
+        "responded_at": event.responded_at,
+        "published_at": event.published_at,
+        **dict(zip(_EXTRAS, _extras_of(event.extras), strict=True)),
+        **{f"{side}_problem": _problem(event, side) for side in SIDES},
+    }
+    properties = _known(single)
+    properties["inference_ids"] = tuple({event.inference_id, *event.aliases})
+    properties["pre_ms"] = milliseconds(event.received_at, event.forwarded_at)
+    properties["model_ms"] = milliseconds(event.forwarded_at, event.responded_at)
+    properties["post_ms"] = milliseconds(event.responded_at, event.published_at)
+    return properties
+
+
+def _problem(event: InferenceEvent, side: CaptureSide) -> str | None:
+    return next((kind for flag, kind in flags_of(side).items() if flag in event.flags), None)
+
+
+def _known(single: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+    return {name: (value,) for name, value in single.items() if value is not None}

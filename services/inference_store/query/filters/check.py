@@ -1,0 +1,292 @@
+"""A CQL2 tree given types: names resolved, comparisons found possible, the rest written out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+from inference_store.inference.nearest import shortened
+from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Scalar
+from inference_store.query.operators import like_expression
+
+from . import arrays, names, operands, spatial, temporal
+from .checking import Checking
+from .hints import HINTED, with_hint
+from .known import Known, KnownKey, UnknownKeys
+from .mismatches import mismatch
+from .possible_values import as_stored
+from .refusals import impossible, meaningless
+from .settled import settled
+from .size import MOST, comparisons_in
+from .typed import (
+    Among,
+    And,
+    Between,
+    Compared,
+    Comparison,
+    Constant,
+    Fixed,
+    Holds,
+    Kind,
+    Like,
+    Located,
+    Metadata,
+    Missing,
+    Not,
+    Or,
+    Predicted,
+    Sent,
+    Truth,
+    Unknown,
+    Value,
+)
+
+MOST_CALCULATED, MOST_NAMED = 16, 64
+"""What is not written out in the list of an IN, of a calculation and of a name."""
+MOST_MATCHED: Final = 1_000_000
+"""Characters times characters of a LIKE that is decided while a filter is checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """The typed filter. `keys`: the metadata keys that it names."""
+
+    truth: Truth
+    warnings: tuple[str, ...]
+    keys: Mapping[str, KnownKey]
+
+
+def check(
+    node: Node,
+    known: Known,
+    *,
+    source: str | None = None,
+    unknown_keys: UnknownKeys = "refuse",
+    kept: bool = False,
+) -> Checked:
+    """The tree with types. `source`: its text, in which errors show their place; `kept`: it was
+    saved before, and a value that a name never has matches nothing.
+
+    Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
+    """
+    checking = Checking(known, truth_of, source, unknown_keys, kept)
+    truth = truth_of(node, checking)
+    if comparisons_in(truth) > MOST:
+        message = (
+            f"the filter asks more than {MOST:,} comparisons: what is compared as a condition is"
+            " asked several times, in an IN once for each item; split it"
+        )
+        raise meaningless(node, source, message)
+    return Checked(truth, tuple(checking.warnings), dict(checking.keys))
+
+
+def truth_of(node: Node, checking: Checking) -> Truth:
+    """The truth that a node is. Raises what `check` does."""
+    match node:
+        case Scalar(value=bool() as fixed):
+            return Fixed(fixed)
+        case Named():
+            return _bare(node, checking)
+        case Operation():
+            found = _TRUTHS.get(node.op.lower())
+            if found is not None:
+                return settled(_hinting(found, node, checking))
+    message = "a condition is expected here, such as `frame_number > 9000`"
+    raise meaningless(node, checking.source, message)
+
+
+def _hinting(
+    found: Callable[[Operation, Checking], Truth], node: Operation, checking: Checking
+) -> Truth:
+    """The truth of an operation; a refusal says what was probably meant."""
+    try:
+        return found(node, checking)
+    except HINTED as refusal:
+        raise with_hint(refusal, node, checking) from None
+
+
+def _bare(named: Named, checking: Checking) -> Truth:
+    kinds = operands.possible(named, checking)
+    if "bool" not in kinds:
+        raise mismatch([Scalar(True, named.at), named], [_BOOL, kinds], checking)
+    return Holds(operands.value(named, "bool", checking))
+
+
+_BOOL: Final = frozenset[Kind]({"bool"})
+
+
+def _parts(node: Operation, checking: Checking) -> tuple[Truth, ...]:
+    return tuple(truth_of(each, checking) for each in node.args)
+
+
+def _compared(node: Operation, checking: Checking) -> Truth:
+    decided = _decided(node, checking)
+    if decided is not None:
+        return decided
+    kind = operands.common(node.args, checking)
+    op = cast(Comparison, node.op)
+    if op not in ("=", "<>"):
+        _refuse_order(node, kind, checking)
+    values = operands.values(node.args, kind, checking)
+    left, right = as_stored(node.op, node.args, values, checking)
+    return Compared(op, left, right)
+
+
+def _decided(node: Operation, checking: Checking) -> Truth | None:
+    """A condition that is said to be TRUE or FALSE."""
+    for of, said in (node.args, node.args[::-1]):
+        if isinstance(said, Scalar) and isinstance(said.value, bool) and operands.is_condition(of):
+            if node.op not in ("=", "<>"):
+                _refuse_order(node, "bool", checking)
+            truth = truth_of(of, checking)
+            return truth if said.value is (node.op == "=") else settled(Not(truth))
+    return None
+
+
+def _refuse_order(node: Operation, kind: Kind, checking: Checking) -> None:
+    if kind == "bool":
+        raise impossible(node, checking.source, "truth values have no order, they are = or <>")
+
+
+def _between(node: Operation, checking: Checking) -> Truth:
+    kind = operands.common(node.args, checking)
+    _refuse_order(node, kind, checking)
+    values = operands.values(node.args, kind, checking)
+    between = Between(*as_stored("between", node.args, values, checking))
+    _warn_of_bounds(between, checking)
+    return between
+
+
+def _warn_of_bounds(between: Between, checking: Checking) -> None:
+    """That nothing lies between bounds the wrong way round: SQL allows it, and so do we."""
+    low, high = between.low, between.high
+    if isinstance(low, Constant) and isinstance(high, Constant) and low.value > high.value:  # type: ignore[operator]
+        told = " AND ".join(shortened(str(each.value)) for each in (low, high))
+        checking.warn(f"Nothing is BETWEEN {told}: the lower bound stands first.")
+
+
+def _in(node: Operation, checking: Checking) -> Truth:
+    of, items = node.args
+    if not isinstance(items, Listed) or not items.items:
+        raise meaningless(node, checking.source, "IN takes a list of values: IN ('a', 'b')")
+    _refuse_long(node, of, items, checking)
+    left: dict[Kind, Value] = {}
+    constants: dict[Kind, dict[Constant, None]] = {}
+    others: dict[Kind, list[Truth]] = {}
+    for item in items.items:
+        kind = operands.common((of, item), checking)
+        if kind not in left:
+            left[kind] = operands.value(of, kind, checking)
+        right = operands.value(item, kind, checking)
+        _, right = as_stored("=", (of, item), (left[kind], right), checking)
+        operands.refuse_many(item, (left[kind], right), checking)
+        if isinstance(right, Constant):
+            constants.setdefault(kind, {})[right] = None
+        else:
+            others.setdefault(kind, []).append(settled(Compared("=", left[kind], right)))
+    parts: list[Truth] = []
+    for kind, of_kind in left.items():
+        among = [settled(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
+        parts.append(settled(Or((*among, *others.get(kind, ())))))
+    return parts[0] if len(parts) == 1 else some_of_kinds(parts)
+
+
+def some_of_kinds(parts: Sequence[Truth]) -> Truth:
+    """Some part is true; NULL only where all are."""
+    nowhere = And(tuple(And((part, Not(part))) for part in parts))
+    return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
+
+
+def _refuse_long(node: Operation, of: Node, items: Listed, checking: Checking) -> None:
+    """The left side is written once for each item that is not written out."""
+    calculated = sum(not isinstance(item, Scalar | Instant) for item in items.items)
+    most = MOST_NAMED if isinstance(of, Named) else MOST_CALCULATED
+    if calculated > most:
+        message = f"at most {most} names or calculations can stand in the list of this IN"
+        raise meaningless(node, checking.source, message)
+
+
+def _like(node: Operation, checking: Checking) -> Truth:
+    for each in node.args:
+        kinds = operands.possible(each, checking)
+        if "string" not in kinds:
+            text = Scalar("", node.at)
+            raise mismatch([text, each], [frozenset[Kind]({"string"}), kinds], checking)
+    values = tuple(operands.value(each, "string", checking) for each in node.args)
+    of, pattern = as_stored("like", node.args, values, checking)
+    if not isinstance(pattern, Constant):
+        message = "the pattern of LIKE is written out, in single quotes"
+        raise meaningless(node.args[1], checking.source, message)
+    try:
+        like_expression(str(pattern.value))
+    except ValueError as exc:
+        raise meaningless(node.args[1], checking.source, str(exc)) from None
+    if isinstance(of, Constant) and len(str(of.value)) * len(str(pattern.value)) > MOST_MATCHED:
+        message = "two texts that are written out are too long to be compared by LIKE"
+        raise meaningless(node, checking.source, message)
+    return Like(of, str(pattern.value))
+
+
+def _is_null(node: Operation, checking: Checking) -> Truth:
+    [of] = node.args
+    if isinstance(of, Named):
+        return _missing(of, checking)
+    if operands.is_condition(of):
+        return _unknown(node, of, checking)
+    if not isinstance(of, Operation):
+        return Fixed(False)
+    [kind] = operands.possible(of, checking) or [None]
+    if kind is None:
+        raise mismatch([of], [frozenset()], checking)
+    return Missing(*operands.values((of,), kind, checking))
+
+
+def _unknown(node: Operation, of: Node, checking: Checking) -> Truth:
+    with checking.asked_twice(node):
+        inner = truth_of(of, checking)
+    match inner:
+        case Fixed(truth):
+            return Fixed(truth is None)
+        case Unknown() | Missing() | Sent():
+            return Fixed(False)
+    return Unknown(inner)
+
+
+def _missing(of: Named, checking: Checking) -> Truth:
+    if not checking.inside:
+        if operands.is_location(of, checking):
+            return Unknown(Located("intersects"))
+        found = names.meaning(of, checking)
+        if isinstance(found, KnownKey):
+            return Missing(Metadata(found.name, found.key, "string", found.many))
+    kind = operands.common((of,), checking)
+    return Missing(operands.value(of, kind, checking))
+
+
+def _sent(node: Operation, checking: Checking) -> Truth:
+    operands.refuse_inside(node, checking)
+    [of] = node.args
+    if not isinstance(of, Named):
+        raise meaningless(node, checking.source, "sent() takes the name of a metadata key")
+    found = names.key(of, checking)
+    return Sent(found.name, found.key)
+
+
+def _predicted(node: Operation, checking: Checking) -> Truth:
+    return Predicted(operands.condition(node, checking))
+
+
+_TRUTHS: Final[Mapping[str, Callable[[Operation, Checking], Truth]]] = {
+    "and": lambda node, checking: And(_parts(node, checking)),
+    "or": lambda node, checking: Or(_parts(node, checking)),
+    "not": lambda node, checking: Not(truth_of(node.args[0], checking)),
+    **dict.fromkeys(("=", "<>", "<", "<=", ">", ">="), _compared),
+    "between": _between,
+    "in": _in,
+    "like": _like,
+    "isnull": _is_null,
+    "prediction": _predicted,
+    "sent": _sent,
+    **dict.fromkeys(temporal.TEMPORAL_FUNCTIONS, temporal.truth_of),
+    **dict.fromkeys(spatial.SPATIAL_FUNCTIONS, spatial.truth_of),
+    **dict.fromkeys(names.ARRAY_FUNCTIONS, arrays.truth_of),
+}

@@ -1,0 +1,234 @@
+"""What a typed filter says of one inference, without SQL: the same answer as the database's."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from functools import lru_cache
+from itertools import product
+from typing import Any, Final, TypeAlias
+
+from inference_store.query.operators import like_expression
+
+from . import geometry, typed
+from .arithmetic import calculate, spelt
+from .facts import Facts, exact
+from .folding import FOLDINGS
+from .typed import Comparison, Truth
+
+Row: TypeAlias = Mapping[str, Any] | None
+"""The prediction that a condition inside `prediction()` is of."""
+Values: TypeAlias = Sequence[Any]
+
+COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+Meaning: TypeAlias = Callable[[Any, Facts, Row], bool | None]
+_pattern = lru_cache(maxsize=64)(like_expression)
+
+
+def evaluate(truth: Truth, facts: Facts, row: Row = None) -> bool | None:
+    """True, false or NULL."""
+    return _MEANINGS[type(truth)](truth, facts, row)
+
+
+def _some(found: Iterable[bool]) -> bool | None:
+    """True if some combination satisfies, NULL if there is none."""
+    nothing = True
+    for satisfied in found:
+        if satisfied:
+            return True
+        nothing = False
+    return None if nothing else False
+
+
+def _compared(truth: typed.Compared, facts: Facts, row: Row) -> bool | None:
+    test = COMPARISONS[truth.op]
+    pairs = product(values_of(truth.left, facts, row), values_of(truth.right, facts, row))
+    return _some(test(left, right) for left, right in pairs)
+
+
+def _between(truth: typed.Between, facts: Facts, row: Row) -> bool | None:
+    of, low, high = (values_of(each, facts, row) for each in (truth.of, truth.low, truth.high))
+    return _some(least <= value <= most for value, least, most in product(of, low, high))
+
+
+def _among(truth: typed.Among, facts: Facts, row: Row) -> bool | None:
+    items = {item.value for item in truth.items}
+    return _some(value in items for value in values_of(truth.of, facts, row))
+
+
+def _like(truth: typed.Like, facts: Facts, row: Row) -> bool | None:
+    matches = _pattern(truth.pattern).fullmatch
+    return _some(matches(text) is not None for text in values_of(truth.of, facts, row))
+
+
+def _missing(truth: typed.Missing, facts: Facts, row: Row) -> bool:
+    if isinstance(truth.of, typed.Metadata):
+        return facts.is_missing(truth.of.name)
+    return not values_of(truth.of, facts, row)
+
+
+def _unknown(truth: typed.Unknown, facts: Facts, row: Row) -> bool:
+    return evaluate(truth.of, facts, row) is None
+
+
+def _holds(truth: typed.Holds, facts: Facts, row: Row) -> bool | None:
+    return _some(values_of(truth.of, facts, row))
+
+
+def _predicted(truth: typed.Predicted, facts: Facts, _: Row) -> bool | None:
+    if facts.predictions is None:
+        return None
+    return any(matches(truth.condition, facts, row) for row in facts.predictions)
+
+
+def matches(condition: Truth | None, facts: Facts, row: Row) -> bool:
+    """Whether one prediction satisfies the condition; NULL does not."""
+    return condition is None or evaluate(condition, facts, row) is True
+
+
+def _located(truth: typed.Located, facts: Facts, _: Row) -> bool | None:
+    return None if facts.location is None else geometry.holds(truth, facts.location)
+
+
+def _sets(truth: typed.Sets, facts: Facts, row: Row) -> bool | None:
+    one, other = (
+        [_of_element(element, facts, row) for element in side] for side in (truth.one, truth.other)
+    )
+    if not all([*one, *other]):
+        return None
+    return ARRAYS[truth.relation](frozenset().union(*one), frozenset().union(*other))
+
+
+def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any]:
+    """By kind: 1 and TRUE are two. A text that spells a number is that number too."""
+    found = [(typed.kind_of(of), each) for of in element for each in values_of(of, facts, row)]
+    numbers = (spelt(each) for kind, each in found if kind == "string")
+    return frozenset([*found, *(("number", each) for each in numbers if each is not None)])
+
+
+def _array(truth: typed.Array, facts: Facts, row: Row) -> bool | None:
+    has = frozenset(values_of(truth.of, facts, row))
+    items = frozenset(item.value for item in truth.items)
+    return ARRAYS[truth.relation](has, items) if has else None
+
+
+ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
+    "equals": operator.eq,
+    "contains": frozenset.issuperset,
+    "containedby": frozenset.issubset,
+    "overlaps": lambda has, items: not has.isdisjoint(items),
+}
+
+
+def _not(truth: typed.Not, facts: Facts, row: Row) -> bool | None:
+    found = evaluate(truth.of, facts, row)
+    return None if found is None else not found
+
+
+def _and(truth: typed.And, facts: Facts, row: Row) -> bool | None:
+    return _joined(truth.parts, facts, row, deciding=False)
+
+
+def _or(truth: typed.Or, facts: Facts, row: Row) -> bool | None:
+    return _joined(truth.parts, facts, row, deciding=True)
+
+
+def _joined(parts: tuple[Truth, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
+    """False decides an AND, true an OR; else NULL if any part is."""
+    result: bool | None = not deciding
+    for part in parts:
+        found = evaluate(part, facts, row)
+        if found is deciding:
+            return deciding
+        result = None if found is None else result
+    return result
+
+
+_MEANINGS: Final[Mapping[type[Any], Meaning]] = {
+    typed.Fixed: lambda truth, _, __: truth.truth,
+    typed.Compared: _compared,
+    typed.Between: _between,
+    typed.Among: _among,
+    typed.Like: _like,
+    typed.Missing: _missing,
+    typed.Unknown: _unknown,
+    typed.Holds: _holds,
+    typed.Sent: lambda truth, facts, _: facts.was_sent(truth.name),
+    typed.Predicted: _predicted,
+    typed.Located: _located,
+    typed.Array: _array,
+    typed.Sets: _sets,
+    typed.Not: _not,
+    typed.And: _and,
+    typed.Or: _or,
+}
+
+
+def values_of(value: typed.Value, facts: Facts, row: Row) -> Values:
+    """Decimal, str, bool or datetime, as the value's kind is; nothing: NULL."""
+    return _VALUES[type(value)](value, facts, row)
+
+
+def _read(stored: Any, kind: typed.Kind) -> Any:
+    return exact(stored) if kind == "number" else stored
+
+
+def _property(value: typed.Property, facts: Facts, _: Row) -> Values:
+    stored = facts.properties.get(value.name, ())
+    return [_read(each, value.kind) for each in stored if each is not None]
+
+
+def _column(value: typed.Column, _: Facts, row: Row) -> Values:
+    assert row is not None, f"{value.name} is a column of a prediction, and there is none"
+    stored = row.get(value.name)
+    return () if stored is None else (_read(stored, value.kind),)
+
+
+def _calculated(value: typed.Calculated, facts: Facts, row: Row) -> Values:
+    rights = values_of(value.right, facts, row)
+    found = (
+        calculate(value.op, left, right)
+        for left in values_of(value.left, facts, row)
+        for right in rights
+    )
+    return [result for result in found if result is not None]
+
+
+def _folded(value: typed.Folded, facts: Facts, row: Row) -> Values:
+    return [FOLDINGS[value.how](text) for text in values_of(value.of, facts, row)]
+
+
+def _counted(value: typed.Counted, facts: Facts, _: Row) -> Values:
+    if facts.predictions is None:
+        return ()
+    return (Decimal(sum(matches(value.condition, facts, row) for row in facts.predictions)),)
+
+
+def _truthful(value: typed.Truthful, facts: Facts, row: Row) -> Values:
+    found = evaluate(value.of, facts, row)
+    return () if found is None else (found,)
+
+
+def _distance(value: typed.Distance, facts: Facts, _: Row) -> Values:
+    if facts.location is None:
+        return ()
+    return (exact(geometry.metres(facts.location, (value.longitude, value.latitude))),)
+
+
+_VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
+    typed.Constant: lambda value, _, __: (value.value,),
+    typed.Metadata: lambda value, facts, _: facts.metadata_values(value.name, value.kind),
+    typed.Property: _property,
+    typed.Column: _column,
+    typed.Calculated: _calculated,
+    typed.Folded: _folded,
+    typed.Counted: _counted,
+    typed.Distance: _distance,
+    typed.Truthful: _truthful,
+}

@@ -1,0 +1,59 @@
+"""Warnings about labels that no prediction has: a filter with one is not wrong, and finds nothing.
+
+A label is not a key: a model may give it tomorrow.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.key_registry import Models, of_models
+from inference_store.index.tables import label, model_label
+from inference_store.inference.nearest import LONGEST, MOST_COMPARED, each_told, nearest, shortened
+from inference_store.query.filters.typed import Among, Column, Compared, Constant, Property, Truth
+
+
+def labels_in(truths: Sequence[Truth]) -> list[str]:
+    """The labels that typed filters compare with `=` and IN, each once."""
+    found = (each for truth in truths for each in _labels_of(truth))
+    return list(dict.fromkeys(found))
+
+
+def _labels_of(thing: Any) -> Iterator[str]:
+    match thing:
+        case Compared(op="=", left=Column("label") | Property("top_label"), right=Constant() as c):
+            yield str(c.value)
+        case Among(of=Column("label") | Property("top_label"), items=items):
+            yield from (str(item.value) for item in items)
+        case tuple():
+            for each in thing:
+                yield from _labels_of(each)
+        case _ if is_dataclass(thing):
+            for each in fields(thing):
+                yield from _labels_of(getattr(thing, each.name))
+
+
+async def unknown_labels(
+    connection: AsyncConnection, models: Models, names: Collection[str]
+) -> list[str]:
+    """A warning for each label that none of the models ever gave."""
+    if not names:
+        return []
+    here = select(label.c.name).join(model_label, model_label.c.label == label.c.label)
+    here = here.where(of_models(model_label.c.model, models))
+    rows = await connection.execute(here.where(label.c.name.in_(sorted(names))))
+    missing = sorted(set(names) - set(rows.scalars()))
+    if not missing:
+        return []
+    short = here.where(func.char_length(label.c.name) <= LONGEST)
+    known = sorted((await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars())
+    return each_told(missing, lambda name: _warning(name, known))
+
+
+def _warning(name: str, known: Sequence[str]) -> str:
+    near = nearest(name, known, limit=3)
+    said = f" The nearest are {', '.join(near)}." if near else ""
+    return f"No prediction of this model has the label {shortened(name)}.{said}"

@@ -1,0 +1,121 @@
+"""Those that lack a key, which are in no index: all inferences, without those that have it.
+
+So they are counted: two long lists, each read once, where to test every inference takes many
+times as long. And so they are found, where they are too few to be met on a walk.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Integer, Select, func, literal, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import inference
+
+from .bounded import Deadline, fetch
+from .conditions import OfKey
+from .conditions.condition import exists
+from .matching import Query, one_by_one
+from .scope import Scope, unmarked
+from .stored import numbers
+
+WORKERS: Final = 2
+"""Processes of Postgres that may help with a statement in which no order is kept."""
+MOST: Final = 4
+"""Keys whose lists are taken from all; that further ones are lacking is tested."""
+# One hash a partition, of those that have a key.
+JOINING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "enable_nestloop": "off",
+        "enable_mergejoin": "off",
+        "enable_parallel_hash": "off",
+        "hash_mem_multiplier": "1",
+        "work_mem": "32MB",
+    }
+)
+
+
+def lacking(query: Query) -> list[OfKey]:
+    """The conditions that a key is lacking, where no index leads to the matches."""
+    if query.led:
+        return []
+    return [each for each in query.conditions if isinstance(each, OfKey) and not each.when][:MOST]
+
+
+def counts(query: Query, key: OfKey, scope: Scope) -> list[Select[Any]]:
+    """Numbers whose sum is how many inferences lack the key: all, less those that have it."""
+    everyone = select(inference.c.uid).where(scope.of(inference))
+    there = [_number(query, scope, each, -sign) for sign, each in key.counted(scope)]
+    return [_number(query, scope, everyone, 1), *there]
+
+
+def _number(query: Query, scope: Scope, uids: Any, sign: int) -> Select[Any]:
+    rows = uids.subquery()
+    marks = [unmarked(scope, rows.c.uid)] if query.marks else []
+    number = (func.count() * sign).label("matches")
+    return select(number).select_from(rows).where(*marks)
+
+
+async def with_some(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[Scope],
+    deadline: Deadline,
+    share: float,
+) -> Sequence[Scope]:
+    """The pieces in which of each key that is to be lacking some inference is. Raises OutOfTime."""
+    for key in lacking(query):
+        if group:
+            group = await _with_some(connection, query, key, group, deadline, share)
+    return group
+
+
+async def _with_some(  # noqa: PLR0917
+    connection: AsyncConnection,
+    query: Query,
+    key: OfKey,
+    group: Sequence[Scope],
+    deadline: Deadline,
+    share: float,
+) -> Sequence[Scope]:
+    alone = replace(query, conditions=(key,))
+    known = await numbers(connection, [alone], group, deadline)
+    parts = [
+        each.add_columns(literal(place, Integer).label("part"))
+        for place, scope in enumerate(group)
+        if scope not in known
+        for each in counts(query, key, scope)
+    ]
+    some = {scope for scope, number in known.items() if number > 0}
+    if parts:
+        found = union_all(*parts).subquery()
+        statement = (
+            select(found.c.part).group_by(found.c.part).having(func.sum(found.c.matches) > 0)
+        )
+        what = "see where a key is lacking"
+        rows = await fetch(
+            connection,
+            statement,
+            deadline,
+            share=share,
+            what=what,
+            workers=WORKERS,
+            settings=JOINING,
+        )
+        some |= {group[row.part] for row in rows}
+    return [scope for scope in group if scope in some]
+
+
+def without(query: Query, scope: Scope) -> Select[Any]:
+    """The matches of a piece: all inferences without those that have such a key, then tested."""
+    keys = lacking(query)
+    have = union_all(*(rows for key in keys for rows in key.rows(scope))).subquery()
+    lacked = select(inference.c.uid).where(
+        scope.of(inference), ~exists([have], have.c.uid == inference.c.uid)
+    )
+    # OFFSET: the tests are made of what is left, not of all
+    rows = lacked.offset(0).subquery()
+    others = [each for each in query.conditions if each not in keys]
+    return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid))

@@ -1,0 +1,236 @@
+"""Inferences by the id that a client knows them by: its own, an alias, or `uid:<uuid>`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    CompoundSelect,
+    any_,
+    bindparam,
+    literal,
+    select,
+    union,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import INTEGER, TEXT
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.distribution import is_distributed_cached
+from inference_store.index.held_settings import NONE, Settings, hold, settings_of
+from inference_store.index.prepared import Prepared
+from inference_store.index.tables import erasing, inference, inference_alias
+from inference_store.inference.errors import Invalid, NotFound
+
+from .bounded import Deadline, fetch
+from .scope import (
+    GROUP,
+    HIGHEST,
+    LOWEST,
+    Range,
+    Scope,
+    around,
+    cut,
+    ranges,
+    unbroken_groups,
+)
+
+UID_PREFIX = "uid:"
+# An id that a client repeats for ever is counted no further.
+MOST_COUNTED = 1_000
+MOST_SECONDS = 10.0
+"""A look-up by name takes no longer, however many partitions there are."""
+# Planning takes most of a look-up's time. One plan for any id and all partitions, kept by the
+# connection, saves it; but it locks all of them, four locks for each: only where they are few.
+MOST_PLANNED_ONCE = 64
+# Of two tables and no other, more partitions at once need no more locks than those of a filter.
+_GROUP = 2 * GROUP
+# Mostly an id is of few inferences: each is found by its index, whatever is estimated.
+_BY_INDEX = {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqscan": "off"}
+_PLANNED_ONCE = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
+BY_ID: Final[Settings] = MappingProxyType(_PLANNED_ONCE)
+"""What a connection is taken with to look ids up, if it is known to be of no Citus: all that is
+asked there is planned once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The inferences of one id, newest first."""
+
+    uids: tuple[UUID, ...]
+
+    @property
+    def newest(self) -> UUID:
+        """The one that the id alone means."""
+        return self.uids[0]
+
+
+async def by_id(
+    connection: AsyncConnection,
+    model: int,
+    inference_id: str,
+    *,
+    most: int = MOST_COUNTED,
+    seconds: float = MOST_SECONDS,
+    planned_once: int = MOST_PLANNED_ONCE,
+    hidden: bool = False,
+    known: Sequence[Range] | None = None,
+) -> Same:
+    """The inferences of that id, up to `most`; `planned_once`: over so many partitions at most;
+    `hidden`: also what is being erased. `known`: the spans where it is looked, newest first.
+
+    Raises NotFound, Invalid for a malformed uid, OutOfTime.
+    """
+    uid = uid_in(inference_id)
+    if known is None:
+        known = await ranges(connection, closed=hidden)
+    if uid is not None:
+        found = await _by_uid(connection, model, uid, known, hidden=hidden)
+    else:
+        deadline = Deadline.after(seconds)
+        ways = known, most, deadline, planned_once, hidden
+        found = await _by_name(connection, model, inference_id, *ways)
+    if not found:
+        raise NotFound(f"The model has no inference {inference_id!r}.")
+    return Same(tuple(found))
+
+
+def uid_in(inference_id: str) -> UUID | None:
+    """The uid that `uid:<uuid>` names; None for a client's id. Raises Invalid."""
+    if not inference_id.startswith(UID_PREFIX):
+        return None
+    try:
+        return UUID(inference_id.removeprefix(UID_PREFIX))
+    except ValueError:
+        raise Invalid(f"{inference_id!r} is not `uid:` and a UUID.") from None
+
+
+async def _by_uid(
+    connection: AsyncConnection,
+    model: int,
+    uid: UUID,
+    known: Sequence[Range],
+    *,
+    hidden: bool = False,
+) -> Sequence[UUID]:
+    """The uid itself if it is there, in one of the spans. `hidden`: also what is being erased."""
+    if not any(lo <= uid < hi for lo, hi in known):
+        return []
+    rows = await _itself(hidden).fetch(connection, {"model": model, "wanted": uid})
+    return [row["uid"] for row in rows]
+
+
+@cache
+def _itself(hidden: bool) -> Prepared:
+    here = inference.c
+    model, uid = bindparam("model", type_=INTEGER()), bindparam("wanted", type_=here.uid.type)
+    rows = select(here.uid).where(here.model == model, here.uid == uid)
+    return Prepared(rows if hidden else rows.where(~_marked(model, uid)))
+
+
+async def _by_name(  # noqa: PLR0917
+    connection: AsyncConnection,
+    model: int,
+    name: str,
+    known: Sequence[Range],
+    most: int,
+    deadline: Deadline,
+    planned_once: int,
+    hidden: bool,
+) -> Sequence[UUID]:
+    parts = cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True)
+    # Citus has no plan for any model: which one it is says where it lies.
+    once = len(parts) <= planned_once and not await is_distributed_cached(connection)
+    if not once and settings_of(connection) == BY_ID:
+        await hold(connection, NONE)  # also for what follows
+    settings = _PLANNED_ONCE if once else _BY_INDEX
+    found: list[UUID] = []
+    for group in unbroken_groups(parts, len(parts) if once else _GROUP):
+        here = around(group)
+        # by itself, or within a savepoint: its locks are gone before the next group is looked at
+        rows = await fetch(
+            connection,
+            _named(hidden),
+            deadline,
+            what="look up an id",
+            plain=once and settings_of(connection) == BY_ID,
+            settings=settings,
+            parameters={
+                **{"model": model, "lo": here.lo, "hi": here.hi},
+                **{"name": name, "most": most - len(found)},
+            },
+        )
+        found += sorted({row["uid"] for row in rows}, reverse=True)
+        if len(found) >= most:
+            break
+    return found[:most]
+
+
+@cache
+def _named(hidden: bool) -> Prepared:
+    """Uids that have the name as their own id or as an alias; one with both comes twice."""
+    lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
+    model, most = (bindparam(name, type_=INTEGER()) for name in ("model", "most"))
+    ways = []
+    for table, column in (
+        (inference, inference.c.inference_id),
+        (inference_alias, inference_alias.c.alias),
+    ):
+        uid = table.c.uid
+        where = (table.c.model == model, uid >= lo, uid < hi)
+        rows = select(uid).where(*where, column == bindparam("name", type_=TEXT()))
+        if not hidden:
+            rows = rows.where(~_marked(model, uid))
+        ways.append(select(rows.order_by(uid.desc()).limit(most).subquery().c.uid))
+    return Prepared(union_all(*ways))
+
+
+def _marked(model: ColumnElement[int], uid: ColumnElement[UUID]) -> ColumnElement[bool]:
+    """Whether it is being erased."""
+    here = erasing.c
+    of_it = (here.model == model, here.uid == uid, here.scope == "inference")
+    return select(here.uid).where(*of_it).exists()
+
+
+async def absent(
+    connection: AsyncConnection,
+    model: int,
+    inference_ids: Sequence[str],
+    *,
+    seconds: float = MOST_SECONDS,
+) -> list[str]:
+    """Those ids that no inference of the model has, in their order. One that is hidden, as another
+    erasure takes it, has its id still. Raises Invalid, OutOfTime."""
+    deadline = Deadline.after(seconds)
+    known = await ranges(connection, closed=True)
+    left = dict.fromkeys(inference_ids)
+    for each in inference_ids:
+        uid = uid_in(each)
+        if uid is not None and await _by_uid(connection, model, uid, known, hidden=True):
+            left.pop(each, None)
+    for part in cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True):
+        names = [each for each in left if not each.startswith(UID_PREFIX)]
+        if not names:
+            break
+        rows = await fetch(connection, _some_named(part, names), deadline)
+        for row in rows:
+            left.pop(row.name, None)
+    return list(left)
+
+
+def _some_named(scope: Scope, names: Sequence[str]) -> CompoundSelect[Any]:
+    """Which of the names some inference of the scope has."""
+    listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
+    ways = []
+    for table, column in (
+        (inference, inference.c.inference_id),
+        (inference_alias, inference_alias.c.alias),
+    ):
+        ways.append(select(column.label("name")).where(scope.of(table), column == listed))
+    return union(*ways)

@@ -1,0 +1,139 @@
+"""The SQL that finds inferences: as a page walks them, and as an index leads to them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Select, case, func, intersect, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import inference
+
+from .conditions import Condition, leading, tests
+from .scope import GROUP, HIGHEST, LOWEST, Range, Scope, cut, pieces, unmarked
+
+# A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
+MOST_COMPARISONS = 100
+_LARGE = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked of one model: conditions that must all hold, in a scope."""
+
+    scope: Scope
+    conditions: tuple[Condition, ...] = ()
+    newest_first: bool = True
+    marks: bool = False
+    """Whether any inference is being erased."""
+    closed: bool = False
+    """Whether it asks of spans that are being dropped, too."""
+    nothing: bool = False
+    """Nothing can match: an unknown key, and the caller asked for an empty answer."""
+    size: int = 0
+    """How many comparisons the conditions are made of."""
+    spans: Sequence[Range] | None = field(default=None, compare=False)
+    """The open spans, the newest first, where they are known already."""
+
+    @property
+    def led(self) -> bool:
+        """Whether an index leads to the matches."""
+        return any(condition.scans for condition in self.conditions)
+
+    @property
+    def large(self) -> bool:
+        """Whether its statements are made beside the loop, and kept in no cache."""
+        return self.size > _LARGE
+
+    @property
+    def at_once(self) -> int:
+        """Of how many pieces a statement may ask this, one at least."""
+        return max(1, MOST_COMPARISONS // max(1, self.size))
+
+    @property
+    def group(self) -> int:
+        """How many partitions a statement looks at."""
+        return min(GROUP, self.at_once)
+
+    @property
+    def form(self) -> str:
+        """The kinds of its conditions, `everything` without any: a word of a short list."""
+        return "+".join(sorted({condition.kind for condition in self.conditions})) or "everything"
+
+    def in_order(self) -> "Query":
+        """The same question, the oldest first."""
+        return replace(self, newest_first=False)
+
+    def after(self, uid: UUID) -> "Query":
+        """The same question, from the one after `uid` on."""
+        if self.newest_first:
+            return replace(self, scope=self.scope.clip(LOWEST, uid))
+        return replace(
+            self, scope=self.scope.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST)
+        )
+
+    def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
+        """The page's order."""
+        return uid.desc() if self.newest_first else uid.asc()
+
+
+async def pieces_of(
+    connection: AsyncConnection, query: Query, *, newest_first: bool
+) -> list[Scope]:
+    """As `pieces`, of a query's scope."""
+    if query.spans is None or query.closed:
+        how = {"newest_first": newest_first, "closed": query.closed}
+        return await pieces(connection, query.scope, **how)
+    return cut(query.scope, query.spans, newest_first=newest_first)
+
+
+def walked(query: Query, scope: Scope) -> Select[Any]:
+    """Every inference of the scope, which is short, each tested."""
+    return select(inference.c.uid).where(
+        scope.of(inference), *one_by_one(query, query.conditions, scope, inference.c.uid)
+    )
+
+
+def led(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+    """The matches by index, and whether each is there once. Several lists are intersected."""
+    leads, others = leading(query.conditions)
+    if not leads:
+        everyone = select(inference.c.uid).where(scope.of(inference))
+        return everyone.where(*_tests(query, others, scope, inference.c.uid)), True
+    lists = [uids for condition in leads if (uids := condition.uids(scope)) is not None]
+    first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
+    unique = len(lists) > 1 or leads[0].unique
+    return select(first.c.uid).where(*_tests(query, others, scope, first.c.uid)), unique
+
+
+def _tests(
+    query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    found = tests(conditions, scope, uid)
+    return [*found, unmarked(scope, uid)] if query.marks else found
+
+
+def one_by_one(
+    query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+) -> list[ColumnElement[bool]]:
+    """Tests of few inferences: the planner cannot turn them into joins, whose other side would be
+    read whole."""
+    found: list[ColumnElement[bool]] = [
+        case((each.holds(scope, uid), True), else_=False).is_(True) for each in conditions
+    ]
+    return [*found, unmarked(scope, uid)] if query.marks else found
+
+
+def ordered(query: Query, found: Select[Any], limit: int, *, unique: bool = True) -> Select[Any]:
+    """The first so many uids of a SELECT of uids, in the page's order."""
+    [uid] = found.selected_columns
+    chosen = found if unique else found.distinct()
+    return chosen.order_by(query.order(uid)).limit(limit)
+
+
+def counted(query: Query, scope: Scope) -> Select[Any]:
+    """How many inferences of the scope match."""
+    found, unique = led(query, scope)
+    rows = (found if unique else found.distinct()).subquery()
+    return select(func.count().label("matches")).select_from(rows)

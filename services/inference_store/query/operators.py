@@ -1,0 +1,163 @@
+"""The comparison operators: one table. Validation, SQL, Python, documentation and tests read it.
+
+A metadata name may have several values (`tags[]`). `some`: the comparison holds when some value
+satisfies it; `none`: when there is a comparable value, and none satisfies it. A missing name has
+no value, so that both are false for it, as with SQL's NULL.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+from itertools import takewhile
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from inference_store.inference.metadata.metadata_types import Family
+
+Holds: TypeAlias = Literal["some", "none", "sent", "not_sent"]
+_ALL: Final[frozenset[Family]] = frozenset({"number", "string", "bool", "timestamp"})
+_ORDERED: Final[frozenset[Family]] = frozenset({"number", "string", "timestamp"})
+_TEXT: Final[frozenset[Family]] = frozenset({"string"})
+
+
+class Takes(StrEnum):
+    """What an operator's `value` is."""
+
+    ONE = "one value"
+    LIST = "a list of values"
+    PAIR = "a list of two values, the lower and the upper"
+    NONE = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One operator. `test`: of one value."""
+
+    name: str
+    aliases: tuple[str, ...]
+    meaning: str
+    takes: Takes
+    holds_for: Holds
+    families: frozenset[Family]
+    test: Callable[[Any, Any], bool]
+
+    def holds(self, values: Sequence[Any], operand: Any) -> bool:
+        """The meaning over a name's values (for `exists` and `missing`: over whatever was sent)."""
+        match self.holds_for:
+            case "some":
+                return any(self.test(value, operand) for value in values)
+            case "none":
+                return bool(values) and not any(self.test(value, operand) for value in values)
+            case "sent":
+                return bool(values)
+            case _:
+                return not values
+
+
+def like_expression(pattern: str) -> re.Pattern[str]:
+    """LIKE as a regular expression: `%` any text, `_` one character, `\\` takes the next as is.
+
+    Raises ValueError when the pattern ends in a lone backslash.
+    """
+    first, *others = _like_pieces(pattern)
+    if not others:
+        return re.compile(first, re.DOTALL)
+    *between, last = others
+    # What stands between two `%` is taken where it first occurs, and for good, as what was looked
+    # ahead at is: a pattern of many takes no longer than a pattern of few.
+    taken = "".join(f"(?=(?P<to{at}>.*?{each}))(?P=to{at})" for at, each in enumerate(between))
+    return re.compile(f"{first}{taken}.*{last}", re.DOTALL)
+
+
+def _like_pieces(pattern: str) -> list[str]:
+    """What stands before, between and behind the `%`, as regular expressions."""
+    pieces = [""]
+    for token in _like_tokens(pattern):
+        if token == "%":
+            pieces.append("")
+        else:
+            pieces[-1] += _like_part(token)
+    return pieces
+
+
+def _like_tokens(pattern: str) -> list[str]:
+    tokens = re.findall(r"\\.|[^\\]|\\\Z", pattern, re.DOTALL)
+    if tokens and tokens[-1] == "\\":
+        raise ValueError(
+            "a LIKE pattern cannot end in a backslash; write two for one, in a text of CQL2 four"
+        )
+    return tokens
+
+
+def _like_part(token: str) -> str:
+    return "." if token == "_" else re.escape(token[-1])
+
+
+def like_prefix(pattern: str) -> tuple[str, bool]:
+    """The text that every match begins with, and whether whatever begins with it matches."""
+    tokens = _like_tokens(pattern)
+    plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
+    rest = tokens[len(plain) :]
+    return "".join(token[-1] for token in plain), bool(rest) and set(rest) == {"%"}
+
+
+_compiled = lru_cache(maxsize=64)(like_expression)
+
+
+def _no_row(*_: Any) -> Any:
+    raise TypeError("this operator looks at what was sent, not at values")
+
+
+def _table(*entries: Operator) -> Mapping[str, Operator]:
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+# fmt: off
+OPERATORS: Final = _table(
+    Operator("eq", ("EQUAL", "EQUALS", "="), "some value is equal",
+             Takes.ONE, "some", _ALL, operator.eq),
+    Operator("neq", ("NOT_EQUAL", "NOT_EQUALS", "<>", "!="),
+             "some value is different; a name that is missing does not match",
+             Takes.ONE, "some", _ALL, operator.ne),
+    Operator("gt", ("GREATER_THAN", ">"), "some value is greater",
+             Takes.ONE, "some", _ORDERED, operator.gt),
+    Operator("gte", ("GREATER_THAN_OR_EQUAL", "GREATER_THAN_OR_EQUAL_TO", ">="),
+             "some value is greater or equal",
+             Takes.ONE, "some", _ORDERED, operator.ge),
+    Operator("lt", ("LESS_THAN", "<"), "some value is less",
+             Takes.ONE, "some", _ORDERED, operator.lt),
+    Operator("lte", ("LESS_THAN_OR_EQUAL", "LESS_THAN_OR_EQUAL_TO", "<="),
+             "some value is less or equal",
+             Takes.ONE, "some", _ORDERED, operator.le),
+    Operator("in", ("IN",), "some value is one of the list",
+             Takes.LIST, "some", _ALL, lambda value, operands: value in operands),
+    Operator("not_in", ("NOT_IN",),
+             "there is a value, and none is one of the list; a name that is missing does not match",
+             Takes.LIST, "none", _ALL, lambda value, operands: value in operands),
+    Operator("between", ("BETWEEN",), "some value lies between the two, or is one of them",
+             Takes.PAIR, "some", _ORDERED,
+             lambda value, operands: operands[0] <= value <= operands[1]),
+    Operator("like", ("LIKE",),
+             "some text matches: `%` is any text, `_` one character, `\\` takes the next as it is",
+             Takes.ONE, "some", _TEXT,
+             lambda value, pattern: _compiled(pattern).fullmatch(value) is not None),
+    Operator("exists", ("EXISTS", "IS_NOT_NULL"),
+             "the key was sent, whatever its value; JSON null counts",
+             Takes.NONE, "sent", _ALL, _no_row),
+    Operator("missing", ("MISSING", "NOT_EXISTS", "IS_NULL", "DOES_NOT_EXIST"),
+             "the key was not sent",
+             Takes.NONE, "not_sent", _ALL, _no_row),
+)
+# fmt: on
+
+_NAMED: Final[Mapping[str, Operator]] = MappingProxyType(
+    {name.lower(): entry for entry in OPERATORS.values() for name in (entry.name, *entry.aliases)}
+)
+
+
+def operator_named(name: str) -> Operator | None:
+    """The operator that a name or an alias means, in any case of letters."""
+    return _NAMED.get(name.strip().lower())

@@ -1,0 +1,221 @@
+"""Orders other than that of time: by the values of a metadata key, by a property, or by distance.
+
+An inference without a value comes last in both directions. Equal values are in order of uid, the
+newest first where the order is descending. A uid is made of the model's id as well: that two
+models have the same one is left to a hash of 62 bits.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    ColumnElement,
+    DateTime,
+    Double,
+    Numeric,
+    Select,
+    false,
+    func,
+    select,
+    tuple_,
+)
+from sqlalchemy.dialects.postgresql import TEXT
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.sql.type_api import TypeEngine
+
+from inference_store.index.tables import SIDE_TABLES, inference, inference_alias
+from inference_store.inference.metadata import Family
+from inference_store.query.properties import PROPERTIES, Property
+
+from .by_distance import ByDistance
+from .conditions.condition import Uids
+from .hit import Hit
+from .operand import one
+from .rows import Rows
+from .scope import Scope
+
+# Longer texts of properties are in order of their beginning: so many characters.
+MOST_CHARACTERS = 256
+_TYPES: dict[Family, TypeEngine[Any]] = {
+    "number": Numeric(),
+    "string": TEXT(),
+    "bool": Boolean(),
+    "timestamp": DateTime(timezone=True),
+}
+_UID = UUID_TYPE(as_uuid=True)
+# Their columns hold no more, and have an index in this order.
+_INDEXED = frozenset({"inference_id", "data_hash"})
+_ALWAYS = frozenset({"model_id", "inference_ids"})
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """By a metadata key's values of one family; of several by the least, descending the greatest.
+
+    Of a text over 512 bytes the index has the beginning and a hash: it stands where these do.
+    """
+
+    key: int
+    kind: Family
+    many: bool
+    descending: bool
+    # its index has the values in order
+    walkable: ClassVar[bool] = True
+    always: ClassVar[bool] = False
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The type of its values."""
+        return _TYPES[self.kind]
+
+    def rows(self, scope: Scope) -> Rows:
+        """The scope's values."""
+        table = SIDE_TABLES[self.kind]
+        where = [scope.of(table), table.c.key == self.key]
+        if self.many:
+            other = table.alias()
+            before = other.c.value > table.c.value
+            if not self.descending:
+                before = other.c.value < table.c.value
+            same = (scope.of(other), other.c.key == self.key, other.c.uid == table.c.uid)
+            where.append(~select(other.c.uid).where(*same, before).exists())
+        return Rows(table.c.value, table.c.uid, tuple(where))
+
+    def lacks(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether the inference by this uid has no such value."""
+        table = SIDE_TABLES[self.kind].alias()
+        here = (scope.of(table), table.c.key == self.key, table.c.uid == uid)
+        return ~select(table.c.uid).where(*here).exists()
+
+    def lacking(self, scope: Scope) -> Uids:
+        """All inferences of the scope that have none."""
+        table = SIDE_TABLES[self.kind]
+        have = select(table.c.uid).where(scope.of(table), table.c.key == self.key)
+        return select(inference.c.uid).where(scope.of(inference)).except_(have)
+
+
+@dataclass(frozen=True, slots=True)
+class ByProperty:
+    """By a property of the inference itself."""
+
+    of: Property
+    descending: bool
+
+    @property
+    def kind(self) -> Family:
+        """What its values are compared as."""
+        assert self.of.kind != "location"
+        return self.of.kind
+
+    @property
+    def walkable(self) -> bool:
+        """Whether an index has its values in order."""
+        return self.of.name in _INDEXED
+
+    @property
+    def always(self) -> bool:
+        """Whether every inference has a value."""
+        column = inference.c.get(self.of.name)
+        return self.of.name in _ALWAYS or (column is not None and not column.nullable)
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The type of its values."""
+        numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
+        return numbers.get(self.of.stored) or _TYPES[self.kind]
+
+    def _value(self, scope: Scope, table: Any) -> ColumnElement[Any]:
+        if self.of.sql is None:
+            return self._of_ids(scope, table)
+        value = self.of.sql(table)
+        if self.of.kind == "string" and self.of.name not in _INDEXED:
+            return func.left(value, MOST_CHARACTERS)
+        return value
+
+    def _of_ids(self, scope: Scope, table: Any) -> ColumnElement[Any]:
+        """The least or the greatest of the client's id and its aliases."""
+        alias = inference_alias.alias()
+        end, choose = (func.max, func.greatest) if self.descending else (func.min, func.least)
+        other = select(end(alias.c.alias)).where(scope.of(alias), alias.c.uid == table.c.uid)
+        return choose(table.c.inference_id, other.scalar_subquery())
+
+    def rows(self, scope: Scope) -> Rows:
+        """The scope's values."""
+        value = self._value(scope, inference)
+        there = () if self.always else (value.is_not(None),)
+        return Rows(value, inference.c.uid, (scope.of(inference), *there))
+
+    def lacks(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether the inference by this uid has no value."""
+        own = inference.alias()
+        here = (scope.of(own), own.c.uid == uid, self._value(scope, own).is_(None))
+        return select(own.c.uid).where(*here).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class AtRandom:
+    """By a hash of the uid: the first of it are a uniform sample, the same each time for a seed."""
+
+    seed: int
+    kind: ClassVar[Family] = "number"
+    descending: ClassVar[bool] = False
+    walkable: ClassVar[bool] = False
+    always: ClassVar[bool] = True
+
+    @property
+    def type(self) -> TypeEngine[Any]:
+        """The type of its values."""
+        return BigInteger()
+
+    def rows(self, scope: Scope) -> Rows:
+        """The scope's values."""
+        uid = inference.c.uid
+        value = func.uuid_hash_extended(uid, one(self.seed, BigInteger()), type_=BigInteger())
+        return Rows(value, uid, (scope.of(inference),))
+
+    def lacks(self, _scope: Scope, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Nothing has no hash."""
+        return false()
+
+
+Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
+# Made of what a uid begins with: in order of these is in order of time.
+TIME = frozenset({"received_at", "uid"})
+UNORDERED = frozenset({"location"})
+SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """The inference has no value to be sorted by. `leads`: no other condition leads a query."""
+
+    kind: ClassVar[str] = "missing"
+    order: Order
+    leads: bool
+    unique: bool = True
+
+    @property
+    def scans(self) -> int:
+        """Index scans that its list takes; 0: it has none."""
+        return 2 if self.leads and isinstance(self.order, ByKey) else 0
+
+    def uids(self, scope: Scope) -> Uids | None:
+        return self.order.lacking(scope) if self.leads and isinstance(self.order, ByKey) else None
+
+    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return self.order.lacks(scope, uid)
+
+
+def beyond(order: Order, rows: Rows, place: Hit, *, after: bool) -> ColumnElement[bool]:
+    """What stands after a place in the order, or before it."""
+    here = tuple_(rows.value, rows.uid)
+    there = tuple_(one(place.value, order.type), one(place.uid, _UID))
+    return here < there if after == order.descending else here > there
+
+
+def in_order(order: Order, rows: Rows, found: Select[Any], limit: int) -> Select[Any]:
+    """The first so many of a SELECT of these rows."""
+    keys = (rows.value, rows.uid)
+    return found.order_by(*(k.desc() if order.descending else k.asc() for k in keys)).limit(limit)

@@ -1,0 +1,283 @@
+"""A page of matches in order of time.
+
+First the newest few thousand inferences are walked and tested, which answers what is common at
+once and bounds what is rare; then an index leads, a group of partitions a statement, until the
+page is full. When time is over the page holds what was found, and says how far it looked; a
+deadline's soft end is over as soon as there is anything to say.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Integer, Select, bindparam, literal, literal_column, select, union_all
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.prepared import Prepared
+from inference_store.index.tables import inference
+
+from .bounded import Deadline, OutOfTime, fetch
+from .building import Building
+from .lacking import lacking
+from .leading import FEW, Leading, chosen, settings_for
+from .looking import counted_next, led_next, lists_in
+from .matching import Query, ordered, pieces_of, walked
+from .progress import Progress
+from .read import Ahead
+from .scope import HIGHEST, LOWEST, Scope, around, growing, unbroken
+
+WALK = 4_000
+_LONGEST_WALK = 64
+# So much longer than the first walk is a walk that costs no more than a partition's two lists.
+_LONGEST_DETOUR = 4
+
+
+@dataclass(slots=True, kw_only=True)
+class Found(Progress):
+    """What a search has found so far."""
+
+    wanted: int
+    walk: int = WALK
+    uids: list[UUID] = field(default_factory=list)
+    counted: int = FEW
+    """Up to how many the lists of the next partitions are counted."""
+    led_by: int | None = None
+    """The place of the list that was very short in the last ones: it is counted first."""
+    ahead: Ahead | None = None
+    """What is read of those that the first statement finds, if it needs no condition."""
+
+    @property
+    def missing(self) -> int:
+        """How many uids the page still takes."""
+        return self.wanted - len(self.uids)
+
+
+async def find(
+    connection: AsyncConnection,
+    query: Query,
+    *,
+    limit: int,
+    deadline: Deadline,
+    walk: int = WALK,
+    goes_on: bool = False,
+    ahead: Ahead | None = None,
+) -> Found:
+    """Up to `limit` uids in the query's order; `walk`: inferences that are walked first.
+
+    `goes_on`: a page came before it. `ahead`: takes what is read as it is found. Raises OutOfTime
+    only when not even the walk came to an end.
+    """
+    found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on, ahead=ahead)
+    if query.nothing or query.scope.empty:
+        return found
+    parts = await pieces_of(connection, query, newest_first=query.newest_first)
+    try:
+        rest = await _walk(connection, query, parts, found)
+        await _follow(connection, query, rest, found)
+    except OutOfTime:
+        if found.searched is None:
+            raise
+        found.out_of_time = True
+    return found
+
+
+async def _walk(
+    connection: AsyncConnection, query: Query, parts: Sequence[Scope], found: Found
+) -> Sequence[Scope]:
+    """Test inference after inference; the pieces that are left. Without conditions nothing is.
+
+    Where no index leads to the matches there is only the walk, in strides that grow: time may
+    run out after any of them, and what was found until then is answered.
+    """
+    if not query.conditions:
+        return parts
+    length = found.walk
+    while parts and found.missing > 0:
+        run = unbroken(parts)
+        end = await _end_of_walk(connection, query, around(run), length, found.until)
+        stride, parts = _split(query, parts, run, end)
+        statement = partial(_strode, query, stride, found.missing)
+        rows = await fetch(connection, statement, found.until, large=query.large)
+        _take(found, query, stride, rows)
+        # of another condition as well it is not known which is rare: the walk keeps what it did
+        alone = 0 < len(lacking(query)) == len(query.conditions)
+        if query.led or (alone and _too_few(found, length)):
+            break
+        found.came_on = length > found.walk
+        length = min(2 * length, _LONGEST_WALK * found.walk)
+    return parts
+
+
+def _strode(query: Query, stride: Scope, limit: int) -> Select[Any]:
+    return ordered(query, walked(query, stride), limit)
+
+
+def _too_few(found: Found, walked: int) -> bool:
+    """Whether so few were met on the way so far that it would be too long a way to a full page."""
+    return found.missing * walked > _LONGEST_DETOUR * found.walk * len(found.uids)
+
+
+async def _end_of_walk(
+    connection: AsyncConnection, query: Query, scope: Scope, length: int, deadline: Deadline
+) -> UUID | None:
+    """The last uid of a walk of that length; None: the scope holds fewer."""
+    last = (
+        select(inference.c.uid)
+        .where(scope.of(inference))
+        .order_by(query.order(inference.c.uid))
+        .offset(length - 1)
+        .limit(1)
+    )
+    rows = await fetch(connection, last, deadline)
+    return rows[0][0] if rows else None
+
+
+def _split(
+    query: Query, parts: Sequence[Scope], run: Sequence[Scope], end: UUID | None
+) -> tuple[Scope, Sequence[Scope]]:
+    """The stride through the run up to `end`, which it includes, and the pieces after it."""
+    here = around(run)
+    if end is None:
+        return here, parts[len(run) :]
+    if query.newest_first:
+        stride, after = here.clip(end, here.hi), (LOWEST, end)
+    else:
+        stride, after = here.clip(here.lo, _next(end)), (_next(end), HIGHEST)
+    left = [part.clip(*after) for part in parts]
+    return stride, [part for part in left if not part.empty]
+
+
+def _next(uid: UUID) -> UUID:
+    return UUID(int=uid.int + 1)
+
+
+async def _follow(
+    connection: AsyncConnection,
+    query: Query,
+    parts: Sequence[Scope],
+    found: Found,
+) -> None:
+    for group in growing(parts, query.group):
+        if found.missing <= 0:
+            return
+        share = 1.0 if len(group) == 1 else 0.5
+        try:
+            await _follow_group(connection, query, group, found, share=share)
+        except OutOfTime:
+            # One partition at a time: the nearest ones may still be done in time.
+            for part in group:
+                if found.missing > 0:
+                    await _follow_group(connection, query, [part], found)
+
+
+async def _follow_group(
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[Scope],
+    found: Found,
+    *,
+    share: float = 1.0,
+) -> None:
+    deadline = found.until
+    looked = await lists_in(
+        connection,
+        query,
+        group,
+        deadline,
+        share=share,
+        most=found.counted,
+        alone=True,
+        led_by=found.led_by,
+    )
+    pieces_left = [each for each in looked if not each.empty]
+    found.counted, found.led_by = counted_next(pieces_left), led_next(looked)
+    rows: Sequence[Any] = ()
+    wrong = False
+    if pieces_left:
+        # only by the first, which may take all of the time
+        read = None if found.uids else found.ahead
+        rows = await _read(connection, query, pieces_left, found.missing, deadline, share, read)
+        uids = [row[0] for row in rows]
+        wrong = uids != sorted(uids, reverse=query.newest_first)
+        if not wrong and len(rows) == found.missing:
+            silent = [pieces_left[place] for place in passed_over([row[1] for row in rows])]
+            wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
+    if len(group) > 1 and wrong:
+        # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
+        for part in group:
+            if found.missing > 0:
+                await _follow_group(connection, query, [part], found)
+        return
+    _take(found, query, around(group), rows)
+    found.came_on = True
+
+
+async def _read(  # noqa: PLR0917
+    connection: AsyncConnection,
+    query: Query,
+    group: Sequence[Leading],
+    limit: int,
+    deadline: Deadline,
+    share: float,
+    ahead: Ahead | None = None,
+) -> Sequence[Any]:
+    """Rows of a uid, and of the place of its piece."""
+    building: Building = partial(_union, query, group, limit)
+    parameters: dict[str, Any] | None = None
+    everything = len(group) == 1 and not query.conditions and not query.marks
+    if everything:
+        scope = group[0].scope
+        newest_first = query.newest_first
+        building = (
+            ahead.statement(newest_first=newest_first) if ahead else _everything(newest_first)
+        )
+        parameters = {"model": scope.model, "lo": scope.lo, "hi": scope.hi, "most": limit}
+    rows = await fetch(
+        connection,
+        building,
+        deadline,
+        large=query.large,
+        share=share,
+        what="let an index lead",
+        plain=everything,
+        settings=settings_for(group),
+        parameters=parameters,
+    )
+    return [(uid, 0) for uid in ahead.take(rows)] if everything and ahead else rows
+
+
+@cache
+def _everything(newest_first: bool) -> Prepared:
+    """As `_union`, of one piece and without conditions: the page that is asked most."""
+    here = inference.c
+    lo, hi = (bindparam(name, type_=here.uid.type) for name in ("lo", "hi"))
+    where = (here.model == bindparam("model", type_=here.model.type), here.uid >= lo, here.uid < hi)
+    uids = select(here.uid, literal_column("0").label("part")).where(*where)
+    order = here.uid.desc() if newest_first else here.uid
+    return Prepared(uids.order_by(order).limit(bindparam("most", type_=Integer())))
+
+
+def passed_over(parts: Sequence[int]) -> list[int]:
+    """Of rows that fill a page, by the parts they are of: the parts before the last row's that
+    gave none. They are empty, or were never asked: a part that comes later filled the page."""
+    return [place for place in range(parts[-1]) if place not in parts] if parts else []
+
+
+def _union(query: Query, group: Sequence[Leading], limit: int) -> Select[Any]:
+    """One ordered, limited part a partition: each is planned by its own statistics, and runs
+    only if those before it did not fill the page. Each row says of which part it is."""
+    parts = []
+    for place, leading in enumerate(group):
+        matches, unique = chosen(query, leading)
+        uids = ordered(query, matches, limit, unique=unique).subquery()
+        parts.append(select(uids.c.uid, literal(place, Integer).label("part")))
+    together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
+    return select(together.c.uid, together.c.part).limit(limit)
+
+
+def _take(found: Found, query: Query, scope: Scope, rows: Sequence[Any]) -> None:
+    """Keep what was found in the scope, and how far that was."""
+    found.uids.extend(row[0] for row in rows)
+    found.searched = scope.lo if query.newest_first else UUID(int=scope.hi.int - 1)

@@ -1,0 +1,128 @@
+"""A page of a question, in any order, of one model or of several; and the cursor of the next."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.inference.events.uid import received_at_of
+
+from . import cursor as cursors
+from . import page, place
+from .across import find_across
+from .bounded import Deadline
+from .explain import say_form
+from .hit import Hit
+from .matching import Query
+from .place import Place
+from .progress import Progress
+from .read import Inference, make_ahead
+from .sort import Sort
+from .sorted_page import OnlyWithValue, find_sorted
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What was found, and where to go on. `searched_back_to`: time ran out there."""
+
+    hits: Sequence[Hit]
+    next: str | None = None
+    read: Mapping[UUID, Inference] = field(default_factory=dict)
+    """Those that were read as they were found: all of one model."""
+    searched_back_to: datetime | None = None
+
+
+async def find_page(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    sort: Sort,
+    *,
+    fingerprint: bytes,
+    cursor: str | None,
+    limit: int,
+    deadline: Deadline,
+    include: Collection[str] | None = None,
+) -> Page:
+    """A page of one question, asked of each query's model. Raises OutOfTime, InvalidCursor.
+
+    `include`: what is shown beside them, if they may be read as they are found.
+
+    `fingerprint`: of the question; a cursor of another one is refused. The deadline's soft end
+    holds in order of time, where a page may say how far back it has searched.
+    """
+    if sort.order is None:
+        ways = limit + 1, deadline, include
+        found = await _by_time(connection, queries, fingerprint, cursor, *ways)
+    else:
+        after = None
+        if cursor is not None:
+            after = place.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
+        try:
+            hits = await find_sorted(
+                connection,
+                queries,
+                sort.order,
+                limit=limit + 1,
+                deadline=deadline.whole,
+                after=after,
+            )
+        except OnlyWithValue as some:
+            return Page(some.hits, cursor_after(sort, fingerprint, some.hits[-1]))
+        found = Page(hits)
+    if len(found.hits) <= limit:
+        return found
+    following = cursor_after(sort, fingerprint, found.hits[limit - 1])
+    return replace(found, hits=found.hits[:limit], next=following)
+
+
+def to_narrow(sort: Sort) -> str:
+    """What to do about a query that took too long."""
+    if sort.order is None:
+        return "The query took too long: narrow received_at, or add a condition that fewer match."
+    return (
+        "Sorting took too long: narrow received_at, add a condition that fewer match, or sort by"
+        " received_at, which answers what it has found when time is over."
+    )
+
+
+def cursor_after(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
+    """What goes on after a hit."""
+    if sort.order is None:
+        return cursors.encode(fingerprint, hit.uid)
+    return place.encode(fingerprint, Place(sort.order.kind, hit.uid, hit.value))
+
+
+async def _by_time(  # noqa: PLR0917
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    fingerprint: bytes,
+    cursor: str | None,
+    limit: int,
+    deadline: Deadline,
+    include: Collection[str] | None,
+) -> Page:
+    if cursor is not None:
+        after = cursors.decode(fingerprint, cursor)
+        queries = [query.after(after) for query in queries]
+    say_form("time: inferences in order of time")
+    far: Progress
+    goes_on = cursor is not None
+    read: Mapping[UUID, Inference] = {}
+    if len(queries) == 1:
+        reading = None if include is None else await make_ahead(connection, include, limit)
+        how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
+        far = alone = await page.find(connection, queries[0], **how, ahead=reading)
+        read = {} if reading is None else reading.found
+        hits = [Hit(queries[0].scope.model, uid) for uid in alone.uids]
+    else:
+        far = found = await find_across(
+            connection, queries, limit=limit, deadline=deadline, goes_on=goes_on
+        )
+        hits = found.hits
+    if far.out_of_time and far.searched is not None and len(hits) < limit:
+        following = cursors.encode(fingerprint, far.searched)
+        return Page(hits, following, read, received_at_of(far.searched))
+    return Page(hits, read=read)

@@ -1,0 +1,110 @@
+"""The cursor of a sorted page: after which value and uid the next one begins.
+
+A value is whole in it: a number with all its digits, a text as far as it is sorted by. Nothing of
+it is secret to whoever was shown the page.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import BigInteger, Double
+from sqlalchemy.sql.type_api import TypeEngine
+
+from inference_store.inference.json_text import exact, storable
+from inference_store.inference.metadata import Family
+
+from . import cursor as cursors
+
+# An id of 256 characters, or a number of 1,400 digits: in base64.
+MOST_CHARACTERS = 2048
+_LETTERS: dict[Family, bytes] = {"number": b"n", "string": b"s", "bool": b"b", "timestamp": b"t"}
+_UID_BYTES = 16
+_FAMILIES = {letter: family for family, letter in _LETTERS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """After what a page begins. `value` None: among those that have none, which come last."""
+
+    kind: Family
+    uid: UUID
+    value: Any = None
+
+
+def encode(query: bytes, place: Place) -> str:
+    """The cursor that goes on after a place."""
+    letter = _LETTERS[place.kind]
+    if place.value is None:
+        return cursors.seal(query, place.uid.bytes + letter.upper())
+    return cursors.seal(query, place.uid.bytes + letter + _spelt(place.value).encode("utf-8"))
+
+
+def _spelt(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def kind_of(cursor: str | None) -> Family | None:
+    """As what the page before was sorted; None without a cursor, or where it says nothing."""
+    if cursor is None:
+        return None
+    return _FAMILIES.get(cursors.payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
+
+
+def decode(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Place:
+    """The place. Raises InvalidCursor for a damaged one, another query's, another kind's."""
+    payload = cursors.opened(query, cursor)
+    letter, spelt = payload[_UID_BYTES : _UID_BYTES + 1], payload[_UID_BYTES + 1 :]
+    uid = payload[:_UID_BYTES]
+    if letter.lower() != _LETTERS[kind]:
+        raise cursors.invalid("it is damaged")
+    if letter.isupper():
+        return Place(kind, UUID(bytes=uid))
+    try:
+        return Place(kind, UUID(bytes=uid), _READ[kind](spelt.decode("utf-8"), type_))
+    except (ValueError, OverflowError, ArithmeticError):
+        raise cursors.invalid("it is damaged") from None
+
+
+def _number(text: str, type_: TypeEngine[Any]) -> Any:
+    if isinstance(type_, Double):
+        return float(text)
+    value = exact(text, digits=MOST_CHARACTERS, exponent=MOST_CHARACTERS)
+    if value is None:
+        raise ValueError(text)
+    if not isinstance(type_, BigInteger):
+        return value
+    if value != value.to_integral_value() or not -(2**63) <= value < 2**63:
+        raise ValueError(text)
+    return int(value)
+
+
+def _text(text: str, _: TypeEngine[Any]) -> str:
+    if not storable(text):
+        raise ValueError(text)
+    return text
+
+
+def _bool(text: str, _: TypeEngine[Any]) -> bool:
+    if text not in {"True", "False"}:
+        raise ValueError(text)
+    return text == "True"
+
+
+def _instant(text: str, _: TypeEngine[Any]) -> datetime:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(text)
+    return at.astimezone(UTC)
+
+
+_READ: dict[Family, Callable[[str, TypeEngine[Any]], Any]] = {
+    "number": _number,
+    "string": _text,
+    "bool": _bool,
+    "timestamp": _instant,
+}

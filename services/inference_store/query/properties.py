@@ -1,0 +1,173 @@
+"""The properties of an inference, and the columns of a prediction: two closed lists.
+
+Filters, sorts, fields, aggregates, queryables and documentation read them. All but
+`inference_ids` have one value or none.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypeAlias
+
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Interval,
+    Numeric,
+    String,
+    Text,
+    any_,
+    case,
+    cast,
+    extract,
+    literal_column,
+    select,
+    type_coerce,
+)
+
+from inference_store.index.tables import label, registration
+from inference_store.inference.events import SIDES, CaptureSide, flags_of
+
+PropertyKind: TypeAlias = Literal["number", "string", "bool", "timestamp", "location"]
+Stored: TypeAlias = Literal["whole", "double", "exact", "other"]
+Sql: TypeAlias = Callable[[FromClause], ColumnElement[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One property. `sql`: its value in a row of `inference` (or `prediction`) or an alias.
+
+    A double is the decimal that its shortest spelling is (0.1 is 0.1): `stored` tells them.
+    """
+
+    name: str
+    kind: PropertyKind
+    meaning: str
+    sql: Sql | None
+    stored: Stored = "other"
+    many: bool = False
+
+
+def _column(name: str) -> Sql:
+    return lambda row: row.c[name]
+
+
+# Whatever query is around, and however far out the row stands, it is the row that is meant.
+def _of_model(column: ColumnElement[Any]) -> Sql:
+    def found(row: FromClause) -> ColumnElement[Any]:
+        rows = select(column).where(registration.c.model == row.c.model)
+        return rows.correlate_except(registration).scalar_subquery()
+
+    return found
+
+
+def _label(name: str) -> Sql:
+    def found(row: FromClause) -> ColumnElement[Any]:
+        rows = select(label.c.name).where(label.c.label == row.c[name])
+        return rows.correlate_except(label).scalar_subquery()
+
+    return found
+
+
+def _milliseconds(start: str, end: str) -> Sql:
+    """Exact: whole microseconds as thousandths."""
+
+    def between(row: FromClause) -> ColumnElement[Any]:
+        lasted = type_coerce(row.c[end] - row.c[start], Interval())
+        return cast(extract("epoch", lasted), Numeric()) * 1000
+
+    return between
+
+
+def _capture_problem(side: CaptureSide) -> Sql:
+    """Of a few names of our own, so that they may stand in the statement."""
+    flags = flags_of(side)
+    return lambda row: case(
+        *(
+            (literal_column(f"'{flag}'") == any_(row.c.flags), literal_column(f"'{kind}'", Text))
+            for flag, kind in flags.items()
+        )
+    )
+
+
+def _text(name: str) -> Sql:
+    return lambda row: cast(row.c[name], String())
+
+
+def _table(*entries: Property) -> Mapping[str, Property]:
+    return MappingProxyType({entry.name: entry for entry in entries})
+
+
+# fmt: off
+PROPERTIES: Final = _table(
+    Property("model_id", "string", "the model", _of_model(registration.c.model_id)),
+    Property("project_id", "string", "the model's project",
+             _of_model(registration.c.project_id)),
+    Property("inference_id", "string", "the client's id", _column("inference_id")),
+    Property("inference_ids", "string", "the client's id and its aliases", None, many=True),
+    Property("uid", "string", "the inference's own id, a UUID", _text("uid")),
+    Property("received_at", "timestamp", "when the request came in", _column("received_at")),
+    Property("forwarded_at", "timestamp", "when the model was asked", _column("forwarded_at")),
+    Property("responded_at", "timestamp", "when the model had answered", _column("responded_at")),
+    Property("published_at", "timestamp", "when the event was published", _column("published_at")),
+    Property("indexed_at", "timestamp", "when it was indexed here", _column("indexed_at")),
+    Property("pre_ms", "number", "milliseconds from received to forwarded",
+             _milliseconds("received_at", "forwarded_at"), "exact"),
+    Property("model_ms", "number", "milliseconds from forwarded to responded",
+             _milliseconds("forwarded_at", "responded_at"), "exact"),
+    Property("post_ms", "number", "milliseconds from responded to published",
+             _milliseconds("responded_at", "published_at"), "exact"),
+    Property("ok", "bool", "whether the request succeeded", _column("ok")),
+    Property("http_status", "number", "the HTTP status of the answer",
+             _column("http_status"), "whole"),
+    Property("grpc_code", "number", "the gRPC code of the answer", _column("grpc_code"), "whole"),
+    Property("error", "string", "what went wrong, in the server's words", _column("error")),
+    Property("trace_id", "string", "the trace of the request", _column("trace_id")),
+    Property("model_version", "string", "the version of the model", _column("model_version")),
+    Property("task_type", "string", "the task type", _column("task_type")),
+    Property("protocol", "string", "the protocol of the request", _column("protocol")),
+    Property("action", "string", "what was asked of the model", _column("action")),
+    Property("batch_index", "number", "its place in the request", _column("batch_index"), "whole"),
+    Property("batch_size", "number", "how many the request had", _column("batch_size"), "whole"),
+    Property("data_hash", "string", "SHA-256 of the datum, in hexadecimal", _column("data_hash")),
+    Property("data_size", "number", "bytes of the datum", _column("data_size"), "whole"),
+    Property("data_content_type", "string", "the datum's media type",
+             _column("data_content_type")),
+    Property("width", "number", "the image's width in pixels", _column("width"), "whole"),
+    Property("height", "number", "the image's height in pixels", _column("height"), "whole"),
+    Property("location", "location", "the point of the metadata `longitude` and `latitude`", None),
+    Property("top_label", "string", "the label of the prediction of rank 1", _label("top_label")),
+    Property("top_score", "number", "its score", _column("top_score"), "double"),
+    Property("prediction_count", "number", "how many predictions there are",
+             _column("prediction_count"), "whole"),
+    Property("problem", "string", "why the response could not be read", _column("problem")),
+    *(Property(f"{side}_problem", "string", f"what is wrong with the captured {side}",
+               _capture_problem(side)) for side in SIDES),
+    Property("revision", "number", "how often its metadata was written",
+             _column("revision"), "whole"),
+    Property("data_deleted_at", "timestamp", "when its input was deleted",
+             _column("data_deleted_at")),
+)
+PREDICTION_COLUMNS: Final = _table(
+    Property("label", "string", "what was recognised", _label("label")),
+    Property("score", "number", "how sure the model was", _column("score"), "double"),
+    Property("rank", "number", "1 is the first", _column("rank"), "whole"),
+    Property("output", "number", "the number of the response's output", _column("output"), "whole"),
+    Property("output_name", "string", "the name of the output", _column("output_name")),
+    *(Property(name, "number", meaning, _column(name), "double") for name, meaning in (
+        ("xmin", "the box's left edge, pixels"), ("xmax", "the box's right edge, pixels"),
+        ("ymin", "the box's upper edge, pixels"), ("ymax", "the box's lower edge, pixels"),
+        ("area", "the box's area, square pixels"),
+        ("cx", "the oriented box's centre, a share of the width"),
+        ("cy", "the oriented box's centre, a share of the height"),
+        ("w", "the oriented box's width, a share"), ("h", "the oriented box's height, a share"),
+        ("angle", "the oriented box's angle, radians clockwise"),
+    )),
+    Property("prompt", "string", "the prompt", _column("prompt")),
+    Property("answer", "string", "the answer", _column("answer")),
+    Property("text", "string", "the text generated or classified", _column("text")),
+    Property("start", "number", "where in the text it starts", _column("start"), "whole"),
+    Property("end", "number", "where in the text it ends", _column("end"), "whole"),
+    Property("value", "number", "the value of a tabular output", _column("value"), "exact"),
+)
+# fmt: on

@@ -1,0 +1,31 @@
+"""A question about inferences, as it was asked."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal
+
+from inference_store.query.cql2.tree import Node
+from inference_store.query.filters.from_conditions import Asked
+
+UnknownKeys = Literal["refuse", "empty"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked of models; everything that is given must hold. Times are half-open."""
+
+    filter: Node | None = None
+    filter_text: str | None = None
+    """The filter as it was written, where it was text: errors show their place in it."""
+    metadata: Sequence[Asked] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    inference_ids: Sequence[str] | None = None
+    data_hashes: Sequence[str] | None = None
+    ok: bool | None = None
+    labels: Sequence[str] | None = None
+    scores: Mapping[str, float] = field(default_factory=dict)
+    predicted: bool = False
+    newest_first: bool = True
+    unknown_keys: UnknownKeys = "refuse"

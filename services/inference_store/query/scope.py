@@ -1,0 +1,137 @@
+"""Where a statement looks: one model, and a half-open range of uids, which is a span of time."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, TypeAlias
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, FromClause, and_, bindparam, select
+from sqlalchemy.dialects.postgresql import INTEGER
+from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.partitions import spans
+from inference_store.index.prepared import Prepared
+from inference_store.index.tables import erasing
+from inference_store.inference.events.uid import uid_floor
+
+from .operand import one
+
+# Planning costs grow with partitions, and 200 at once exhaust the lock table.
+GROUP = 8
+LOWEST, HIGHEST = UUID(int=0), UUID(int=(1 << 128) - 1)
+Range: TypeAlias = tuple[UUID, UUID]
+"""Uids, half-open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A model's uids in [lo, hi)."""
+
+    model: int
+    lo: UUID
+    hi: UUID
+    # bound once, however many tables it is said of: a statement has 32,767 parameters at most
+    _bound: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
+
+    def of(self, table: FromClause) -> ColumnElement[bool]:
+        """The condition on a table's rows; said of every table, so that planning prunes it."""
+        if not self._bound:
+            uid = UUID_TYPE(as_uuid=True)
+            self._bound.extend((one(self.model, INTEGER()), one(self.lo, uid), one(self.hi, uid)))
+        model, lo, hi = self._bound
+        return and_(table.c.model == model, table.c.uid >= lo, table.c.uid < hi)
+
+    def clip(self, lo: UUID, hi: UUID) -> "Scope":
+        """The part of it in [lo, hi)."""
+        return Scope(self.model, max(self.lo, lo), min(self.hi, hi))
+
+    @property
+    def empty(self) -> bool:
+        """Whether no uid can be in it."""
+        return self.lo >= self.hi
+
+
+def window(model: int, since: datetime | None, until: datetime | None) -> Scope:
+    """The scope of [since, until)."""
+    lo = LOWEST if since is None else uid_floor(since)
+    return Scope(model, lo, HIGHEST if until is None else uid_floor(until))
+
+
+async def pieces(
+    connection: AsyncConnection, scope: Scope, *, newest_first: bool, closed: bool = False
+) -> list[Scope]:
+    """The scope cut into the partitions' spans, in the order they are searched; `closed`: those
+    that are being dropped as well."""
+    return cut(scope, await ranges(connection, closed=closed), newest_first=newest_first)
+
+
+async def ranges(connection: AsyncConnection, *, closed: bool = False) -> list[Range]:
+    """The spans as ranges of uids, the newest first."""
+    known = await spans(connection, closed=closed)
+    return [(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
+
+
+def cut(scope: Scope, known: Sequence[Range], *, newest_first: bool) -> list[Scope]:
+    """The scope cut into these ranges, which come the newest first."""
+    found = [piece for each in known if not (piece := scope.clip(*each)).empty]
+    return found if newest_first else found[::-1]
+
+
+def groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+    """So many pieces at once."""
+    for start in range(0, len(found), size):
+        yield found[start : start + size]
+
+
+def unbroken(found: Sequence[Scope], size: int = GROUP) -> Sequence[Scope]:
+    """The first pieces, so many at most, that adjoin: in a hole there may be a partition that is
+    being dropped, whose rows nobody is to see."""
+    for place in range(1, min(size, len(found))):
+        before, after = found[place - 1], found[place]
+        if before.lo != after.hi and before.hi != after.lo:
+            return found[:place]
+    return found[:size]
+
+
+def unbroken_groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+    """So many pieces at once, never across a hole: `around` them is nothing else."""
+    while found:
+        group = unbroken(found, size)
+        yield group
+        found = found[len(group) :]
+
+
+def growing(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+    """One piece, then two, then more, up to so many at once: mostly the first ones are enough."""
+    start, some = 0, 1
+    while start < len(found):
+        yield found[start : start + some]
+        start, some = start + some, min(2 * some, size)
+
+
+def around(found: Sequence[Scope]) -> Scope:
+    """The scope from the earliest to the latest of several pieces; holes between them as well."""
+    return Scope(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
+
+
+async def has_marks(connection: AsyncConnection, model: int) -> bool:
+    """Whether any of its inferences is being erased; mostly not, and then no reader looks."""
+    return bool(await _first_mark().fetch(connection, {"of": model}))
+
+
+@cache
+def _first_mark() -> Prepared:
+    here = erasing.c
+    mine = here.model == bindparam("of", type_=INTEGER())
+    return Prepared(select(here.uid).where(mine, here.scope == "inference").limit(1))
+
+
+def unmarked(scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    """The inference is not being erased."""
+    mark = select(erasing.c.uid).where(
+        scope.of(erasing), erasing.c.uid == uid, erasing.c.scope == "inference"
+    )
+    return ~mark.exists()

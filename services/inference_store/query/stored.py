@@ -1,0 +1,151 @@
+"""What is stored of counts, for partitions that are no longer written: read, not counted anew.
+
+Of a partition that lies wholly in the scope, has been counted, was not written since, and holds no
+mark of an erasure. Everything else is counted as if nothing were stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    CompoundSelect,
+    Integer,
+    Row,
+    Select,
+    case,
+    cast,
+    exists,
+    func,
+    literal,
+    select,
+    union_all,
+)
+from sqlalchemy.dialects.postgresql import INTEGER, UUID
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from inference_store.index.tables import erasing, outdated_count, partition_count
+from inference_store.query.filters import typed
+from inference_store.query.filters.typed import Truth
+
+from .bounded import Deadline, fetch
+from .conditions import OfKey
+from .conditions.predictions import Predicts
+from .matching import Query
+from .operand import many
+from .scope import Scope
+
+WHAT: Final = "read stored counts"
+_LOOKS: Final = 50
+Number: TypeAlias = ColumnElement[Any]
+
+
+async def stored(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[Scope],
+    columns: Sequence[ColumnElement[Any]],
+    deadline: Deadline,
+) -> dict[Scope, Row[Any]]:
+    """Columns of the counts that hold, by model and piece. Raises OutOfTime."""
+    if not (queries and parts):
+        return {}
+    # Marks first: what is deleted afterwards has outdated its counts before they are read.
+    marking = [each.scope.model for each in queries if each.marks]
+    marked = await _marked(connection, marking, parts, deadline)
+    holding = partial(_holding, [each.scope.model for each in queries], parts, columns)
+    rows = await fetch(connection, holding, deadline, what=WHAT)
+    whole = {(part.lo, part.hi) for part in parts}
+    found = {Scope(row.model, row.lo, row.hi): row for row in rows if (row.lo, row.hi) in whole}
+    return {scope: row for scope, row in found.items() if scope not in marked}
+
+
+def _holding(
+    models: Sequence[int], parts: Sequence[Scope], columns: Sequence[ColumnElement[Any]]
+) -> Select[Any]:
+    here = partition_count.c
+    starts = many([part.lo for part in parts], UUID(as_uuid=True))
+    outdated = exists().where(outdated_count.c.partition_count == here.id)
+    return select(here.model, here.lo, here.hi, *columns).where(
+        here.model == many(models, INTEGER()).any_(),
+        here.lo == starts.any_(),
+        here.counted_at.is_not(None),
+        ~outdated,
+    )
+
+
+async def _marked(
+    connection: AsyncConnection, models: Sequence[int], parts: Sequence[Scope], deadline: Deadline
+) -> set[Scope]:
+    """The pieces in which something is being erased: one look into an index each."""
+    scopes = [replace(part, model=model) for model in models for part in parts]
+    found: set[Scope] = set()
+    for start in range(0, len(scopes), _LOOKS):
+        some = scopes[start : start + _LOOKS]
+        rows = await fetch(connection, partial(_looks, some), deadline, what="look for marks")
+        found |= {some[row.place] for row in rows}
+    return found
+
+
+def _looks(scopes: Sequence[Scope]) -> CompoundSelect[Any]:
+    return union_all(
+        *(
+            select(literal(place, Integer).label("place"))
+            .where(scope.of(erasing), erasing.c.scope == "inference")
+            .limit(1)
+            for place, scope in enumerate(scopes)
+        )
+    )
+
+
+async def numbers(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    parts: Sequence[Scope],
+    deadline: Deadline,
+) -> dict[Scope, int]:
+    """How many match the same question of several models, in the pieces of which that is stored.
+
+    Raises OutOfTime.
+    """
+    number = _number(queries[0]) if queries else None
+    if number is None:
+        return {}
+    found = await stored(connection, queries, parts, [number.label("number")], deadline)
+    return {part: row.number for part, row in found.items() if row.number is not None}
+
+
+def _number(query: Query) -> Number | None:
+    """How many match in a partition; None: that is not stored."""
+    here = partition_count.c
+    if not query.conditions:
+        return here.inferences
+    if len(query.conditions) > 1:
+        return None
+    match query.conditions[0]:
+        case OfKey(key, valued=valued, when=when):
+            having = _having(here["keys"], key, 1 if valued else 0)
+            return having if when else here.inferences - having
+        case Predicts(condition, when=True, names=names) if (name := _label(condition)) is not None:
+            return _having(here.labels, names.label(name))
+    return None
+
+
+def _having(column: Any, number: int, place: int | None = None) -> Number:
+    """What is stored of a key or label, where it is none; NULL where they were too many."""
+    there = column[str(number)] if place is None else column[str(number)][place]
+    found = func.coalesce(cast(there.astext, BigInteger), 0)
+    return case((column.is_not(None), found))
+
+
+def _label(condition: Truth | None) -> str | None:
+    """The one label that a prediction must have; None where more is asked of it."""
+    match condition:
+        case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
+            return str(name)
+        case typed.Among(typed.Column("label"), items=(typed.Constant(value=name),)):
+            return str(name)
+    return None

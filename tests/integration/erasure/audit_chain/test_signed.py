@@ -1,0 +1,165 @@
+"""Checkpoints of the audit that are signed: a false one is found."""
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.access import Action, Who
+from inference_store.erasure import audit_chain
+from inference_store.erasure.audit_chain import Verdict
+from inference_store.erasure.certificates import chain, documents
+from inference_store.erasure.certificates.audit_checkpoints import Checking, signing
+from inference_store.erasure.certificates.keys import SigningKey, new_key
+from inference_store.erasure.certificates.signed import signed
+from inference_store.index.audit import note
+
+
+async def _introduce(engine: AsyncEngine, key: SigningKey) -> None:
+    """As the first certificate does."""
+    async with engine.begin() as connection:
+        place = await chain.head(connection)
+        document = documents.key_of(key.public, place=place)
+        await chain.add(connection, signed(key, chain.KEY, document))
+
+
+async def _write(engine: AsyncEngine, key: SigningKey) -> None:
+    async with engine.begin() as connection:
+        for _ in range(10):
+            await note(connection, Who("key:ada", None), Action.LINKS_MADE)
+        await audit_chain.link(connection, limit=100)
+        body = await audit_chain.due(connection, sign=await signing(connection, [key]))
+        assert body is not None
+        await audit_chain.apply_checkpoint(connection, body, datetime.now(UTC), "retention")
+
+
+async def _verdict(engine: AsyncEngine, *kept: dict[str, Any]) -> Verdict:
+    async with engine.connect() as connection:
+        await connection.execution_options(isolation_level="REPEATABLE READ")
+        return await audit_chain.verify(connection, await Checking.of(connection), kept=kept)
+
+
+async def _tamper(engine: AsyncEngine, *statements: str) -> list[str]:
+    """As who owns the tables can; what is found then."""
+    async with engine.begin() as connection:
+        for table in ("audit", "audit_link", "audit_checkpoint"):
+            await connection.execute(text(f"ALTER TABLE {table} DISABLE TRIGGER USER"))
+        for statement in statements:
+            await connection.execute(text(statement))
+    return [fault.sentence for fault in (await _verdict(engine)).faults]
+
+
+async def test_a_signed_checkpoint_verifies(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _write(engine, key)  # nobody could look the key up yet
+    await _introduce(engine, key)
+    await _write(engine, key)
+    verdict = await _verdict(engine)
+    assert verdict.faults == []
+    assert (verdict.checkpoints, verdict.signed) == (2, 1)
+
+
+async def test_where_retention_cuts_is_signed(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    await _write(engine, key)
+    async with engine.begin() as connection:
+        sign = await signing(connection, [key])
+        await audit_chain.prune(connection, older_than_seconds=0, limit=4, sign=sign)
+    verdict = await _verdict(engine)
+    assert verdict.faults == []
+    assert (verdict.first, verdict.signed) == (5, 2)
+
+
+_FALSE = {
+    "another hash": ("UPDATE audit_checkpoint SET hash = '\\x01'", "something else"),
+    "another number": ("UPDATE audit_checkpoint SET number = 9", "something else"),
+    "a stranger's key": (None, "no certificate introduces its key"),
+    "the signature": (
+        "UPDATE audit_checkpoint SET signed = jsonb_set(signed, '{signature}', '\"AAAA\"')",
+        "has not signed it",
+    ),
+    "both, unsigned again": (
+        "UPDATE audit_checkpoint SET number = 9, signed = jsonb_set(signed, '{document,number}',"
+        " '9')",
+        "has not signed it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _FALSE)
+async def test_a_false_one_is_found(engine: AsyncEngine, name: str) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    await _write(engine, key)
+    statement, words = _FALSE[name]
+    async with engine.begin() as connection:
+        await connection.execute(text("ALTER TABLE audit_checkpoint DISABLE TRIGGER USER"))
+        if statement is None:
+            row = (await connection.execute(text("SELECT signed FROM audit_checkpoint"))).scalar()
+            assert isinstance(row, dict)
+            forged = signed(new_key(), "audit_checkpoint", row["document"]).text
+            assert json.loads(forged)["document"] == row["document"]
+            await connection.execute(
+                text("UPDATE audit_checkpoint SET signed = cast(:it as jsonb)"), {"it": forged}
+            )
+        else:
+            await connection.execute(text(statement))
+    faults = (await _verdict(engine)).faults
+    assert any(words in fault.sentence for fault in faults), faults
+
+
+_CUT = (
+    "DELETE FROM audit WHERE number <= 10",
+    "DELETE FROM audit_link WHERE number <= 10",
+    "UPDATE audit_head SET cut = 10",
+)
+_FEIGNED = (
+    "INSERT INTO audit_checkpoint (reason, number, hash) SELECT 'cut', number, hash"
+    " FROM audit_checkpoint WHERE number = 10 LIMIT 1"
+)
+
+
+async def test_a_beginning_that_was_cut_at_a_checkpoint_is_found(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(2):
+        await _write(engine, key)
+    async with engine.connect() as connection:
+        kept = await audit_chain.newest_signed(connection)
+    assert kept is not None
+    assert (await _verdict(engine, kept)).faults == []
+    # that the chain stood there does not say that it was cut there
+    assert "no checkpoint says that it was cut here" in (await _tamper(engine, *_CUT))[0]
+    # nor does what anybody may have written
+    assert "nothing signed says that it was cut" in (await _tamper(engine, _FEIGNED))[0]
+    # where all that is signed is gone here, the bucket has the newest
+    gone = "DELETE FROM audit_checkpoint WHERE jsonb_typeof(signed) = 'object'"
+    assert await _tamper(engine, gone) == []
+    (fault,) = (await _verdict(engine, kept)).faults
+    assert "nothing signed says that it was cut" in fault.sentence
+
+
+async def test_a_signed_one_that_was_taken_out_is_found(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(3):
+        await _write(engine, key)
+    found = await _tamper(engine, "DELETE FROM audit_checkpoint WHERE number = 20")
+    assert len(found) == 1
+    assert "the signed checkpoint before its own is missing" in found[0]
+
+
+async def test_retention_takes_none_out_of_their_middle(engine: AsyncEngine) -> None:
+    key = new_key()
+    await _introduce(engine, key)
+    for _ in range(2):
+        await _write(engine, key)
+        for limit in (4, 3):
+            async with engine.begin() as connection:
+                sign = await signing(connection, [key])
+                await audit_chain.prune(connection, older_than_seconds=0, limit=limit, sign=sign)
+            assert (await _verdict(engine)).faults == []

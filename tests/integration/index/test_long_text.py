@@ -1,0 +1,45 @@
+"""Texts around the lengths at which an index stops having them whole, each against each."""
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index.long_text import encode
+from inference_store.query.conditions import Names, condition_of
+from inference_store.query.filters.check import check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.from_conditions import Asked, metadata_node
+from inference_store.query.filters.known import known
+from inference_store.query.matching import Query, led
+from inference_store.query.operators import OPERATORS
+from inference_store.query.scope import window
+from tests.integration.stored import Made, at, store
+
+_LENGTHS = (444, 445, 446, 447, 448, 449, 480, 512, 513)
+_ENDINGS = ("", "\x01", "b", "\ud7ff", "\ue000", "😀", "\U0010ffff", "\U0010ffff\U0010ffff")
+
+
+def _texts(character: str) -> list[str]:
+    size = len(character.encode())
+    whole = [character * (n // size) + "a" * (n % size) for n in _LENGTHS]
+    texts = {text + end for text in whole for end in _ENDINGS}
+    return sorted(texts | {encode(text)[0] for text in texts} | {"", "a", character})
+
+
+@pytest.mark.parametrize("character", ["a", "é", "€", "😀", "\ud7ff", "\U0010ffff"])
+async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: str) -> None:
+    texts = _texts(character)
+    made = [Made(str(n), at(n), [("k", "string", text)]) for n, text in enumerate(texts)]
+    model = await store(engine, *made)
+    facts = {each.uid: Facts(metadata=each.read) for each in made}
+    async with engine.connect() as connection:
+        keys = await known(connection, model, {"k"})
+        for name in ("eq", "gt", "gte", "lt", "lte", "between", "in", "like"):
+            for text in texts[:: 1 if name in {"gt", "lte", "eq"} else 4]:
+                value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
+                asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
+                truth = check(metadata_node(asked, keys), keys).truth
+                query = Query(window(model, None, None), (condition_of(truth, Names()),))
+                assert query.led
+                found = set((await connection.execute(led(query, query.scope)[0])).scalars())
+                assert found == {uid for uid, each in facts.items() if evaluate(truth, each)}

@@ -1,0 +1,41 @@
+"""The same tests over every S3 that the store is known to work with."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from inference_store.objects import Blobs
+from inference_store.platform.settings import BlobSettings
+from tests.servers.embedded import EmbeddedS3
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+
+
+@pytest.fixture(scope="session")
+def rclone_server() -> Iterator[S3]:
+    with EmbeddedS3() as server:
+        yield server
+
+
+@pytest.fixture(params=["minio_server", "rclone_server"])
+def s3(request: pytest.FixtureRequest) -> S3:
+    found: S3 = request.getfixturevalue(request.param)
+    return found
+
+
+def settings_of(s3: S3, bucket: str, **changes: object) -> BlobSettings:
+    return BlobSettings.model_validate(
+        {
+            "s3_endpoint": s3.endpoint,
+            "s3_access_key": s3.access_key,
+            "s3_secret_key": s3.secret_key,
+            "s3_bucket": bucket,
+        }
+        | changes
+    )
+
+
+@pytest.fixture
+def blobs(s3: S3) -> Iterator[Blobs]:
+    with Blobs(settings_of(s3, s3.create_bucket(unique()))) as made:
+        yield made

@@ -1,0 +1,33 @@
+"""An object that says it is compressed is read as it is stored: nothing is unpacked."""
+
+import gzip
+from io import BytesIO
+
+import pytest
+
+from inference_store.inference.errors import BlobTooLarge
+from inference_store.objects import Blobs
+from tests.servers.fixtures import unique
+from tests.servers.minio import S3
+
+from .conftest import settings_of
+
+BOMB = gzip.compress(b"\0" * 20_000_000)
+
+
+# The second name is carried by the other client.
+@pytest.mark.real_minio
+@pytest.mark.parametrize("name", ["plain", "a\tb"])
+async def test_nothing_is_unpacked(minio_server: S3, name: str) -> None:
+    bucket = minio_server.create_bucket(unique())
+    minio_server.client().put_object(
+        bucket, name, BytesIO(BOMB), len(BOMB), metadata={"Content-Encoding": "gzip"}
+    )
+    with Blobs(settings_of(minio_server, bucket)) as blobs:
+        key = blobs.parse(name)
+        assert blobs.get(key, limit=len(BOMB)) == BOMB
+        stream = await blobs.stream(key)
+        assert b"".join([piece async for piece in stream.pieces]) == BOMB
+        assert stream.size == len(BOMB)
+        with pytest.raises(BlobTooLarge):
+            blobs.get(key, limit=len(BOMB) - 1)

@@ -1,0 +1,205 @@
+"""The index made anew from the bucket alone, by the command, as an operator would."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import select, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.api.metadata_edits import Editor, Item, change_of, edit, reserve
+from inference_store.index import registrations
+from inference_store.index.database import create_engine
+from inference_store.index.dictionary import Dictionary
+from inference_store.index.tables import (
+    PARTITIONED,
+    blob_reference,
+    inference,
+    label,
+    metadata_key,
+    registration,
+)
+from inference_store.inference.metadata import MetadataCaps
+from inference_store.objects import Blobs
+from inference_store.platform.failpoints import FAILPOINTS
+from inference_store.retention.eraser import Eraser
+from tests.integration import by_uids
+from tests.integration.ingester.conftest import StartLine, start_line
+from tests.integration.ingester.test_sidecars import until_counted
+from tests.integration.retention.conftest import NoPace
+from tests.producer import capture
+from tests.servers.fixtures import unique
+from tests.servers.postgres import Postgres
+
+from .captured import Captured
+from .conftest import Command
+
+__all__ = ["start_line"]
+
+PLACES = [name for name in FAILPOINTS if name.startswith("rebuild.")]
+OURS = [Captured(number, inline=number % 2 == 0) for number in range(6)]
+STRANGE = [capture(number) for number in range(5)]
+MADE_BY_TIME = ("indexed_at", "revision", "data_deleted_at")
+
+
+async def everything(engine: AsyncEngine) -> dict[str, list[Any]]:
+    """All that is known of inferences, with the names that integers stand for."""
+    names: dict[str, dict[int, str]] = {}
+    found: dict[str, list[Any]] = {}
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(registration.c.model, registration.c.model_id))
+        names["model"] = {row[0]: row[1] for row in rows}
+        for table, name in ((metadata_key, "key"), (label, "label")):
+            rows = await connection.execute(select(*list(table.c)[:2]))
+            names[name] = {row[0]: row[1] for row in rows}
+        names["top_label"] = names["label"]
+        for part in (*PARTITIONED, blob_reference):
+            columns = [column for column in part.c if column.name not in MADE_BY_TIME]
+            rows = await connection.execute(select(*columns))
+            found[part.name] = sorted(
+                (
+                    tuple(
+                        names[column.name].get(value) if column.name in names else value
+                        for column, value in zip(columns, row, strict=True)
+                    )
+                    for row in rows
+                ),
+                key=str,
+            )
+        gone = select(inference.c.uid).where(inference.c.data_deleted_at.is_not(None))
+        found["without input"] = sorted(map(str, (await connection.execute(gone)).scalars()))
+    return found
+
+
+async def stored(start: StartLine, engine: AsyncEngine) -> None:
+    """Events of our proxy and of strangers, some edited, some without their input or erased."""
+    service, producer = await start(INGESTER_SIDECARS="on")
+    captures: list[Any] = [*OURS, *STRANGE]
+    await producer.produce(*captures)
+    await until_counted(engine, stored=11)
+    service.stop()
+
+
+async def uids(engine: AsyncEngine, key: str) -> Any:
+    query = select(inference.c.model, inference.c.uid)
+    query = query.where(inference.c.data_storage_key.like(f"%{key}"))
+    async with engine.connect() as connection:
+        return (await connection.execute(query)).one()
+
+
+async def edited(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
+    model, uid = await uids(engine, key)
+    caps = MetadataCaps()
+    change = change_of([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
+    editor = Editor(blobs, Dictionary(engine), caps)
+    await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
+    async with engine.connect() as connection:
+        (name,) = (await registrations.names(connection, [model])).values()
+        found = (await registrations.known(connection, [name]))[name]
+    async with engine.begin() as connection:
+        await reserve(connection, blobs.buckets.default, found, uid, revision=None)
+    async with engine.begin() as connection:
+        await edit(connection, editor, found, uid, change, revision=None)
+
+
+async def erased(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> None:
+    model, uid = await uids(engine, key)
+    async with engine.begin() as connection:
+        one = await by_uids.request(connection, model=model, uids=[uid], scope=scope)
+    assert await Eraser(engine, blobs, NoPace(), batch=10).finish(one) == "deleted"
+
+
+async def test_an_emptied_postgres_is_as_it_was(
+    start_line: StartLine,
+    engine: AsyncEngine,
+    blobs: Blobs,
+    command: Command,
+    postgres_server: Postgres,
+    migrated_template: str,
+) -> None:
+    await stored(start_line, engine)
+    for key in (OURS[0].key("data"), STRANGE[1].key("data")):
+        await edited(engine, blobs, key)
+    for key in (OURS[1].key("data"), STRANGE[2].key("data")):
+        await erased(engine, blobs, key, "input")
+    for key in (OURS[2].key("data"), STRANGE[3].key("data")):
+        await erased(engine, blobs, key, "inference")
+    before = await everything(engine)
+    assert len(before["inference"]) == 9
+    assert len(before["without input"]) == 2
+    name = unique()
+    empty = postgres_server.create_database(name, template=migrated_template)
+    try:
+        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+        assert (code, report["state"]) == (0, "done"), report
+        assert report["counts"]["rebuilt"] == 9
+        assert report["books"]["difference"] == 0
+        assert not {"missing", "orphans", "unreadable"} & {
+            n for n, c in report["counts"].items() if c
+        }
+        again = create_engine(empty)
+        assert await everything(again) == before
+        await again.dispose()
+        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+        assert (code, report["counts"]["present"], report["counts"].get("rebuilt")) == (0, 9, None)
+    finally:
+        postgres_server.drop_database(name)
+
+
+@pytest.mark.kills
+@pytest.mark.parametrize("place", [*PLACES, "rebuild.commit.before:2"])
+async def test_a_rebuild_that_is_killed_goes_on(
+    place: str,
+    start_line: StartLine,
+    engine: AsyncEngine,
+    command: Command,
+    postgres_server: Postgres,
+    migrated_template: str,
+) -> None:
+    await stored(start_line, engine)
+    before = await everything(engine)
+    name = unique()
+    empty = postgres_server.create_database(name, template=migrated_template)
+    try:
+        code, _ = await command("--repair", "rebuild", POSTGRES_DSN=empty, FAILPOINT=place)
+        assert code == -9
+        code, report = await command("--repair", "rebuild", POSTGRES_DSN=empty)
+        assert (code, report["counts"]["rebuilt"]) == (0, 11), report
+        assert report["books"]["difference"] == 0
+        again = create_engine(empty)
+        assert await everything(again) == before
+        async with again.connect() as connection:
+            asked = await connection.scalar(text("SELECT count(*) FROM reconciliation"))
+        await again.dispose()
+        assert asked == 1
+    finally:
+        postgres_server.drop_database(name)
+
+
+async def test_rows_that_are_lost_come_back_and_erased_ones_do_not(
+    start_line: StartLine, engine: AsyncEngine, blobs: Blobs, command: Command
+) -> None:
+    await stored(start_line, engine)
+    await erased(engine, blobs, OURS[3].key("data"), "inference")
+    for key, blob in OURS[3].blobs.items():  # back in the bucket, from somebody's copy
+        blobs.put(blobs.parse(key), blob, content_type="application/json")
+    before = await everything(engine)
+    async with engine.begin() as connection:
+        for table in (*PARTITIONED, blob_reference):
+            await connection.execute(table.delete())
+    code, report = await command("--repair", "rebuild", "--model", OURS[0].model_id)
+    assert report["counts"]["erased_again"] == 1
+    assert (code, report["counts"]["rebuilt"]) == (1, 5)  # the other model's rows are lost still
+    code, report = await command("--repair", "rebuild")
+    assert (report["counts"]["rebuilt"], report["counts"]["present"]) == (5, 5)
+    assert await everything(engine) == before
+
+
+async def test_what_cannot_be_read_is_named(
+    start_line: StartLine, engine: AsyncEngine, blobs: Blobs, command: Command
+) -> None:
+    await stored(start_line, engine)
+    broken = OURS[4].key("metadata")
+    blobs.put(blobs.parse(broken), b"no json", content_type="text/plain")
+    code, report = await command("--repair", "rebuild", RECONCILE_GRACE_SECONDS="0")
+    assert (code, report["counts"]["unreadable"]) == (1, 1)
+    assert [each["storage_key"] for each in report["findings"]] == [str(blobs.parse(broken))]

@@ -1,0 +1,159 @@
+"""A service whose loop stands is not live, and says so; one that waits for a server is live."""
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.ingester import run as ingester
+from inference_store.platform.admin import Heartbeat
+from inference_store.platform.settings import IngesterSettings, RetentionSettings
+from inference_store.retention import run as retention
+from tests.polling import until
+from tests.producer import Producer, capture
+from tests.servers.fixtures import MakeEnvironment
+from tests.servers.ports import free_port
+from tests.servers.process import LeashedProcess
+
+
+async def live(port: int) -> int:
+    """The status of /health/live; 0 where nobody answers."""
+    timeout = aiohttp.ClientTimeout(total=2)
+    with suppress(aiohttp.ClientError, TimeoutError):
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(f"http://127.0.0.1:{port}/health/live") as answer,
+        ):
+            return answer.status
+    return 0
+
+
+def settings_of(kind: type[Any], environment: dict[str, str]) -> Any:
+    prefix = "INFERENCE_STORE_"
+    given = {name.removeprefix(prefix).lower(): v for name, v in environment.items()}
+    return kind.model_validate({n: v for n, v in given.items() if n in kind.model_fields})
+
+
+@asynccontextmanager
+async def running(work: Any, stop: asyncio.Event) -> AsyncIterator[None]:
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        stop.set()
+        task.cancel()
+        await asyncio.wait([task])
+
+
+@asynccontextmanager
+async def locked(engine: AsyncEngine, table: str) -> AsyncIterator[None]:
+    """Nobody gets at the table: whoever asks for it stands."""
+    async with engine.begin() as connection:
+        await connection.execute(text(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE"))
+        yield
+
+
+async def test_an_ingester_whose_writer_stands_is_not_live(
+    service_environment: MakeEnvironment, topic: Callable[..., str], engine: AsyncEngine
+) -> None:
+    port, name = free_port(), topic(1)
+    environment = service_environment(
+        KAFKA_TOPIC=name, INGESTER_ADMIN_PORT=str(port), INGESTER_POLL_SECONDS="0.1"
+    )
+    settings, stop = settings_of(IngesterSettings, environment), asyncio.Event()
+    async with (
+        running(ingester.run(settings, stop, live_seconds=4.0), stop),
+        Producer(environment, name) as producer,
+    ):
+        await until(lambda: live(port), lambda status: status == 200)
+        async with locked(engine, "inference"):
+            # The reader goes on polling an empty topic: that alone must not keep it alive.
+            await producer.produce(capture(1))
+            await until(lambda: live(port), lambda status: status == 503)
+        await until(lambda: live(port), lambda status: status == 200)
+
+
+async def test_an_ingester_that_waits_for_a_server_is_live(
+    service_environment: MakeEnvironment,
+) -> None:
+    port = free_port()
+    environment = service_environment(
+        POSTGRES_DSN=f"postgresql://nobody@127.0.0.1:{free_port()}/nothing",
+        INGESTER_ADMIN_PORT=str(port),
+        INGESTER_RETRY_SECONDS="0.1",
+    )
+    settings, stop = settings_of(IngesterSettings, environment), asyncio.Event()
+    async with running(ingester.run(settings, stop, live_seconds=8.0), stop):
+        await until(lambda: live(port), lambda status: status == 200)
+        seen: list[int] = []
+
+        async def look() -> int:
+            seen.append(await live(port))
+            return len(seen)
+
+        await until(look, lambda count: count > 60)
+        assert set(seen) <= {200, 0}  # 0: the machine was too slow to answer in time
+        assert seen.count(200) > 30
+
+
+async def test_a_retention_service_that_stands_is_not_live(
+    service_environment: MakeEnvironment, engine: AsyncEngine
+) -> None:
+    port = free_port()
+    environment = service_environment(RETENTION_ADMIN_PORT=str(port))
+    settings, stop = settings_of(RetentionSettings, environment), asyncio.Event()
+    async with running(retention.run(settings, stop, live_seconds=4.0), stop):
+        await until(lambda: live(port), lambda status: status == 200)
+        async with locked(engine, "erasure"):
+            await until(lambda: live(port), lambda status: status == 503)
+        await until(lambda: live(port), lambda status: status == 200)
+
+
+_API = """
+import asyncio, signal, time
+from inference_store.api.run import serve
+from inference_store.platform.settings import ApiSettings
+
+async def main():
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, time.sleep, 8)
+    await serve(ApiSettings())
+
+asyncio.run(main())
+"""
+
+
+async def test_an_api_whose_loop_stands_is_not_live(
+    service_environment: MakeEnvironment, tmp_path: Path
+) -> None:
+    """Its loop is the one that answers: while it stands nobody does, which a probe takes for no."""
+    port = free_port()
+    environment = service_environment(API_ADMIN_PORT=str(port), API_PORT="0")
+    command = [sys.executable, "-c", _API]
+    process = LeashedProcess(command, log=tmp_path / "api.log", environment=environment)
+    try:
+        await until(lambda: live(port), lambda status: status == 200, seconds=180)
+        process.send_signal(signal.SIGUSR1)
+        await until(lambda: live(port), lambda status: status == 0)
+        await until(lambda: live(port), lambda status: status == 200)
+    finally:
+        await asyncio.to_thread(process.stop)
+
+
+@pytest.mark.parametrize(("rests", "is_old"), [(False, True), (True, False)])
+def test_a_loop_that_rests_need_not_turn(rests: bool, is_old: bool) -> None:
+    heartbeat = Heartbeat(limit_seconds=1.0)
+    heartbeat.beat("write")
+    if rests:
+        heartbeat.rest("write")
+    threading.Event().wait(1.1)
+    heartbeat.beat()
+    assert (heartbeat.age_seconds > heartbeat.limit_seconds) is is_old

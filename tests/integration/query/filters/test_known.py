@@ -1,0 +1,177 @@
+"""Filters against the key registry of a real database: what is known, refused, warned of."""
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.inference.errors import ImpossibleComparison, UnknownKey
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline
+from inference_store.query.count import count
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.check import Checked, check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.filters.known import known
+from inference_store.query.filters.names import names_in
+from inference_store.query.filters.saved import load, save
+from inference_store.query.operators import OPERATORS
+from tests.integration.stored import Made, at, store
+
+
+async def _checked(engine: AsyncEngine, models: list[int], text: str) -> Checked:
+    node = parse_text(text)
+    async with engine.connect() as connection:
+        return check(node, await known(connection, models, names_in(node)), source=text)
+
+
+async def test_a_key_is_unknown_only_if_it_is_unknown_to_all(engine: AsyncEngine) -> None:
+    one = await store(engine, Made(metadata=[("a", "int", "1")], model_id="one"))
+    two = await store(
+        engine, Made(metadata=[("b", "int", "1"), ("a", "string", "x")], model_id="two")
+    )
+    with pytest.raises(UnknownKey) as caught:
+        await _checked(engine, [one], "b = 1")
+    assert caught.value.faults[0].known == ("a",)
+    found = await _checked(engine, [one, two], "b = 1 AND a = 1")
+    assert found.keys["b"].key is not None
+    assert found.keys["a"].rows == {"number": 1, "string": 1}
+    assert "1 value is not of that type" in found.warnings[0]
+    # What one model makes impossible another makes possible.
+    with pytest.raises(ImpossibleComparison):
+        await _checked(engine, [one], "a = 'x'")
+    assert await _checked(engine, [two, one], "a = 'x'")
+
+
+async def test_a_warning_counts_the_rows_of_another_type(engine: AsyncEngine) -> None:
+    items = [
+        [("k", "int", "1"), ("j", "json", '["10.5", "x"]')],
+        [("k", "int", "many"), ("j", "json", '["7"]')],
+        [("k", "string", "x"), ("j", "json", "[true]")],
+        [("k", "json", "null")],
+        [("k", "float", "NaN")],
+    ]
+    made = [Made(str(n), at(n), each) for n, each in enumerate(items)]
+    model = await store(engine, *made)
+    # A text, a value that is no int, and NaN; JSON null is no value.
+    assert "3 values" in (await _checked(engine, [model], "k = 1")).warnings[0]
+    assert "1 value " in (await _checked(engine, [model], "k = 'x'")).warnings[0]
+    # A text that is a number too is one of both: of four values two are none.
+    assert "2 values" in (await _checked(engine, [model], '"j[]" = 7')).warnings[0]
+    assert "1 value " in (await _checked(engine, [model], "\"j[]\" = 'x'")).warnings[0]
+
+
+async def test_a_question_with_a_filter_and_all_else(engine: AsyncEngine) -> None:
+    made = [
+        Made(str(n), at(n), [("k", "int", str(n)), ("s", "string", "x" * n)], [("cat", n / 10)])
+        for n in range(10)
+    ]
+    model = await store(engine, *made)
+    text = "k >= 3 AND prediction(label = 'cat' AND score < 0.8) AND NOT s LIKE 'xxxx'"
+    question = Question(
+        filter=parse_text(text), filter_text=text, inference_ids=[str(n) for n in range(6)]
+    )
+    async with engine.connect() as connection:
+        found = await prepare(connection, model, question)
+        assert await count(connection, found.query, deadline=Deadline.after(60)) == 2
+        assert found.warnings == ()
+        typo = "prediction(label = 'cta') OR top_label IN ('cat', 'dgo')"
+        warned = await prepare(connection, [model], Question(filter=parse_text(typo)))
+        assert [warning.split("'")[1] for warning in warned.warnings] == ["cta", "dgo"]
+        assert "cat" in warned.warnings[0]
+        empty = Question(filter=parse_text("nobody = 1"), unknown_keys="empty")
+        nothing = await prepare(connection, model, empty)
+        assert await count(connection, nothing.query, deadline=Deadline.after(60)) == 0
+        with pytest.raises(UnknownKey):
+            await prepare(connection, model, Question(filter=parse_text("nobody = 1")))
+
+
+async def test_a_saved_filter_is_loaded_by_the_dictionary_alone(engine: AsyncEngine) -> None:
+    model = await store(engine, Made(metadata=[("a", "int", "1")], model_id="one"))
+    node = parse_text("a = 1 AND later = 'x'")
+    async with engine.connect() as connection:
+        keys = await known(connection, [model], names_in(node))
+        saved = save(node, keys, declared={"later": "string"})
+        assert await load(connection, saved.text) == saved.checked.truth
+    # Another type of the one, and the other for the first time.
+    await store(engine, Made("2", metadata=[("a", "string", "y"), ("later", "string", "x")]))
+    async with engine.connect() as connection:
+        loaded = await load(connection, saved.text)
+    assert loaded != saved.checked.truth
+    number = (await _checked(engine, [model], "a = 1")).keys["a"].key
+    assert f"key={number}, kind='number'" in repr(loaded)
+    assert "key=None" not in repr(loaded)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("temperature = 'NaN'", 1),
+        ("temperature IN ('NaN', '-inf')", 2),
+        ("temperature LIKE '%inf%'", 1),
+        ("temperature > 20", 1),
+        ("temperature IS NOT NULL", 3),
+        ("\"readings[]\" = 'NaN'", 1),
+        ("A_CONTAINS(readings, ('NaN', 1))", 1),
+    ],
+)
+async def test_numbers_that_are_not_finite_are_found_as_text(
+    engine: AsyncEngine, text: str, expected: int
+) -> None:
+    items = [("float", "NaN"), ("float", "-inf"), ("float", "20.5")]
+    made = [
+        Made(
+            str(n),
+            at(n),
+            [("temperature", *each), ("readings", "json", "[1, NaN]" if n == 0 else "[2]")],
+        )
+        for n, each in enumerate(items)
+    ]
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        asked = await prepare(
+            connection, model, Question(filter=parse_text(text), filter_text=text)
+        )
+        assert await count(connection, asked.query, deadline=Deadline.after(60)) == expected
+    truth = (await _checked(engine, [model], text)).truth
+    agreed = [evaluate(truth, Facts(metadata=each.read)) for each in made]
+    assert agreed.count(True) == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "operator", "value", "expected"),
+    [
+        ("temperature", "eq", "1.5", 1),
+        ("temperature", "gt", "1", 2),
+        ("temperature", "in", ["1.5", "20"], 2),
+        ("temperature", "between", ["1", "3"], 1),
+        ("temperature", "eq", "NaN", 1),
+        ("temperature", "in", ["1.5", "NaN"], 1),  # a list is of one kind: NaN is no number
+        ("temperature", "like", "1", 0),
+        ("frame", "gt", "8", 2),
+        ("frame", "eq", "n/a", 1),
+        ("seen", "lt", "2026-11-02T01:00:00+02:00", 1),
+        ("seen", "eq", "later", 1),
+        ("ok_there", "eq", "TRUE", 1),
+        ("ok_there", "gt", "1", 1),  # booleans have no order, and texts do
+        ("speed", "gt", "9", 2),  # its producers send texts on purpose
+    ],
+)
+async def test_a_stray_text_makes_no_text_of_a_key(
+    engine: AsyncEngine, key: str, operator: str, value: object, expected: int
+) -> None:
+    rows = {
+        "temperature": [("float", "1.5"), ("float", "20"), ("float", "NaN")],
+        "frame": [("int", "9"), ("int", "10"), ("int", "n/a")],
+        "seen": [("date", "2026-11-01"), ("date", "2026-11-02"), ("date", "later")],
+        "ok_there": [("bool", "true"), ("bool", "false"), ("bool", "yes")],
+        "speed": [("float", "20"), ("string", "fast"), ("float", "NaN")],
+    }
+    made = [
+        Made(str(n), at(n), [(name, *each[n]) for name, each in rows.items()]) for n in range(3)
+    ]
+    model = await store(engine, *made)
+    asked = Asked("metadata_filter[0]", key, None, OPERATORS[operator], value)
+    async with engine.connect() as connection:
+        found = await prepare(connection, model, Question(metadata=[asked]))
+        assert await count(connection, found.query, deadline=Deadline.after(60)) == expected

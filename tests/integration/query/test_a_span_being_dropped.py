@@ -1,0 +1,132 @@
+"""A span that is being dropped: nobody sees its rows, though they have no marks of their own, and
+though what is read as one lies on both sides of it."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import func, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index import registrations
+from inference_store.index.tables import inference, partition_span
+from inference_store.inference.events.event import Extras
+from inference_store.query.across import count_across, find_across, spread
+from inference_store.query.aggregates import (
+    AGGREGATES,
+    Aggregation,
+    ByName,
+    ByTime,
+    Measure,
+    Name,
+    aggregate,
+)
+from inference_store.query.aggregates.choose import targets
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline
+from inference_store.query.count import count
+from inference_store.query.cql2 import parse_text
+from inference_store.query.page import find
+from tests.integration.stored import Made, at, store
+
+_DAY = 86_400
+_MODELS = ("one", "other")
+
+
+def _made(model_id: str) -> list[Made]:
+    """Two a day for three days, each a span."""
+    return [
+        Made(
+            str(n),
+            at(n * _DAY / 2),
+            [("n", "int", str(n))],
+            extras=Extras(ok=True),
+            model_id=model_id,
+        )
+        for n in range(6)
+    ]
+
+
+async def _stored(engine: AsyncEngine) -> list[int]:
+    """Two models; the second of three spans is closed, as where one of them has expired in it."""
+    models = [await store(engine, *_made(each)) for each in _MODELS]
+    async with engine.begin() as connection:
+        here = partition_span.c
+        middle = (here.lo <= at(_DAY)) & (here.hi > at(_DAY))
+        closing = partition_span.update().where(middle).values(state="dropping")
+        await connection.execute(closing)
+        assert await connection.scalar(select(func.count()).select_from(partition_span)) == 3
+        assert await connection.scalar(select(func.count()).select_from(inference)) == 12
+    return models
+
+
+def _question(filter: str | None) -> Question:
+    return Question(filter=parse_text(filter) if filter else None)
+
+
+@pytest.mark.parametrize("filter", [None, "ok = TRUE", "n >= 0", "n <> 9 AND ok = TRUE"])
+async def test_pages_and_counts_agree(engine: AsyncEngine, filter: str | None) -> None:
+    models = await _stored(engine)
+    expected = [
+        [each for each in _made(model) if each.inference_id not in "23"] for model in _MODELS
+    ]
+    async with engine.connect() as connection:
+        for model, there in zip(models, expected, strict=True):
+            query = (await prepare(connection, model, _question(filter))).query
+            uids = [each.uid for each in there]
+            assert await count(connection, query, deadline=Deadline.after(60)) == 4
+            for walk in (1, 4_000):
+                deadline = Deadline.after(60)
+                found = await find(connection, query, limit=9, deadline=deadline, walk=walk)
+                assert found.uids == uids[::-1]
+                oldest = query.in_order()
+                found = await find(connection, oldest, limit=9, deadline=deadline, walk=walk)
+                assert found.uids == uids
+        everything = sorted(each.uid for there in expected for each in there)
+        query = (await prepare(connection, models, _question(filter))).query
+        queries = await spread(connection, query, models)
+        assert await count_across(connection, queries, deadline=Deadline.after(60)) == 8
+        for walk in (1, 4_000):
+            deadline = Deadline.after(60)
+            both = await find_across(connection, queries, limit=20, deadline=deadline, walk=walk)
+            assert [hit.uid for hit in both.hits] == everything[::-1]
+
+
+@pytest.mark.parametrize("filter", [None, "ok = TRUE"])
+async def test_aggregates_agree(engine: AsyncEngine, filter: str | None) -> None:
+    await _stored(engine)
+    by_key = ByName("n", "group_by[0]", Name("n", None, "group_by[0]"))
+    by_day = ByTime("day", "group_by[0]", "day", "UTC")
+    async with engine.connect() as connection:
+        assert await _counted(connection, filter, ()) == {(): 4}
+        keys = await _counted(connection, filter, (by_key,))
+        assert {int(n): count for (n,), count in keys.items()} == {0: 1, 1: 1, 4: 1, 5: 1}
+        days = await _counted(connection, filter, (by_day,))
+        assert sorted(days.values()) == [2, 2]
+        values = Measure(
+            function=AGGREGATES["distinct"], of=Name("n", None, "of"), name="all", path=""
+        )
+        [distinct] = (await _measured(connection, filter, (), values)).values()
+        assert set(map(int, distinct["values"])) == {0, 1, 4, 5}
+
+
+async def _counted(
+    connection: AsyncConnection, filter: str | None, by: tuple[ByName | ByTime, ...]
+) -> dict[tuple[Any, ...], Any]:
+    """The number of inferences of one model, by these."""
+    everything = Measure(function=AGGREGATES["count"], of=None, name="all", path="")
+    return {key: n for key, n in (await _measured(connection, filter, by, everything)).items() if n}
+
+
+async def _measured(
+    connection: AsyncConnection,
+    filter: str | None,
+    by: tuple[ByName | ByTime, ...],
+    measure: Measure,
+) -> dict[tuple[Any, ...], Any]:
+    known = await registrations.known(connection, [_MODELS[0]])
+    found, _ = await targets(connection, list(known.values()), _question(filter))
+    asked = Aggregation(measures=(measure,), group_by=by, limit=100)
+    answer = await aggregate(connection, found, asked, deadline=Deadline.after(60))
+    return {
+        tuple(group["key"].values()): group["measures"][measure.name] for group in answer.groups
+    }

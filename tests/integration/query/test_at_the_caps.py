@@ -1,0 +1,158 @@
+"""The largest filters that are let through: planned in bounded time, and right."""
+
+from dataclasses import fields, is_dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.index.tables import metadata_key
+from inference_store.query.ask import query_of
+from inference_store.query.bounded import Deadline
+from inference_store.query.count import count
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.typed import (
+    And,
+    Area,
+    Calculated,
+    Column,
+    Compared,
+    Constant,
+    Folded,
+    Like,
+    Located,
+    Metadata,
+    Not,
+    Or,
+    Predicted,
+    Property,
+    Sets,
+    Truth,
+    Truthful,
+    Unknown,
+    Value,
+)
+from inference_store.query.page import find
+from inference_store.query.scope import window
+from tests.integration.query.typed_rows import Maker, facts_of
+from tests.integration.stored import store
+
+_DEPTH, _PARTS = 62, 600
+# rewritten with the keys' integers once the rows are there
+_KEY = Metadata("n", -1, "number", False)
+_TEXT = Metadata("s", -2, "string", False)
+
+
+def _number(value: int) -> Constant:
+    return Constant("number", Decimal(value))
+
+
+def _comparisons() -> tuple[Truth, ...]:
+    """Of the same and of other values, so that they are not one list."""
+    return tuple(
+        Compared("<" if n % 2 else ">", Calculated("+", _KEY, _number(n % 3)), _number(n))
+        for n in range(_PARTS)
+    )
+
+
+def _deep() -> Truth:
+    found: Truth = Compared(">", _KEY, _number(1))
+    for n in range(_DEPTH):
+        found = (And if n % 2 else Or)((found, Compared(">", _KEY, _number(n))))
+    return found
+
+
+def _negated() -> Truth:
+    found: Truth = Compared(">", _KEY, _number(1))
+    for n in range(8):
+        found = Unknown(found) if n % 2 else Not(found)
+    return found
+
+
+def _calculated() -> Truth:
+    value: Value = _KEY
+    for n in range(_DEPTH):
+        value = Calculated("+", value, _number(n))
+    return Compared(">", value, _number(3))
+
+
+def _powers() -> Truth:
+    value: Value = Property("width", "number")
+    for _ in range(8):
+        value = Calculated("^", value, _number(2))
+    return Compared(">", value, _number(3))
+
+
+def _folded() -> Truth:
+    value: Value = _TEXT
+    for _ in range(_DEPTH):
+        value = Folded("casei", value)
+    return Compared("<", value, Constant("string", "é"))
+
+
+def _predicted(n: int) -> Truth:
+    label = Compared("=", Column("label", "string"), Constant("string", "car"))
+    score = Compared("<", Column("score", "number"), Constant("number", Decimal(n) / 1000))
+    return Predicted(And((label, score)))
+
+
+def _many_corners() -> Truth:
+    corners = [(Decimal(n) / 10, Decimal(n * n % 80)) for n in range(1_500)]
+    return Located("intersects", (Area((*corners, corners[0])),))
+
+
+def _arrays(n: int) -> Truth:
+    tags = tuple(Metadata("tags[]", -3, kind, True) for kind in ("number", "string"))
+    return Sets("equals", (tags,), ((_TEXT,), (Calculated("+", _KEY, _number(n)),)))
+
+
+def _compared(n: int) -> Truth:
+    below, other = Compared("<", _KEY, _number(n)), Compared("<", _TEXT, Constant("string", "é"))
+    return Compared("=", Truthful(below), Truthful(other))
+
+
+FILTERS: dict[str, Truth] = {
+    "one of many": Or(_comparisons()),
+    "all of many": And(_comparisons()),
+    "not all of many": Not(And(_comparisons())),
+    "a long list": Or(tuple(Compared("=", _KEY, _number(n)) for n in range(1_000))),
+    "patterns": Or(tuple(Like(_TEXT, f"%{n}%") for n in range(300))),
+    "predictions": Or(tuple(_predicted(n) for n in range(300))),
+    "arrays": Or(tuple(_arrays(n) for n in range(100))),
+    "conditions compared": And(tuple(_compared(n) for n in range(100))),
+    "deep": _deep(),
+    "unknown of unknown": _negated(),
+    "deep arithmetic": _calculated(),
+    "powers of powers": _powers(),
+    "folded again and again": _folded(),
+    "a polygon of many corners": _many_corners(),
+}
+
+
+def _with_keys(node: Any, keys: dict[str, int]) -> Any:
+    """The same filter, of the keys' integers."""
+    if isinstance(node, tuple):
+        return tuple(_with_keys(each, keys) for each in node)
+    if isinstance(node, Metadata):
+        return replace(node, key=keys[node.name])
+    if not is_dataclass(node) or isinstance(node, type):
+        return node
+    return replace(node, **{f.name: _with_keys(getattr(node, f.name), keys) for f in fields(node)})
+
+
+async def test_the_largest_filters(engine: AsyncEngine) -> None:
+    made = Maker(7).made("model", 40)
+    model = await store(engine, *made)
+    facts = {each.uid: facts_of(each) for each in made}
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(metadata_key.c.name, metadata_key.c.key))
+        keys = {row.name: row.key for row in rows}
+        for name, unkeyed in FILTERS.items():
+            truth = _with_keys(unkeyed, keys)
+            expected = {uid for uid, each in facts.items() if evaluate(truth, each)}
+            query = await query_of(connection, window(model, None, None), [truth])
+            deadline = Deadline.after(120)
+            page = await find(connection, query, limit=100, deadline=deadline)
+            assert set(page.uids) == expected, name
+            assert await count(connection, query, deadline=deadline) == len(expected), name

@@ -1,0 +1,150 @@
+"""Pages and counts over many partitions."""
+
+from collections.abc import Callable
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import insert
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index.tables import erasing
+from inference_store.inference.errors import ImpossibleComparison, UnknownKey
+from inference_store.inference.events.event import Extras
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline, OutOfTime
+from inference_store.query.count import count
+from inference_store.query.explain import recording
+from inference_store.query.filters.from_conditions import Asked
+from inference_store.query.matching import Query
+from inference_store.query.operators import OPERATORS
+from inference_store.query.page import find
+from tests.integration.stored import Made, at, store
+
+_DAY = 86_400
+_DAYS = 20
+
+
+def _asked(key: str, operator: str, value: object, kind: str | None = None) -> Asked:
+    return Asked("metadata_filter[0]", key, kind, OPERATORS[operator], value)
+
+
+def _made() -> list[Made]:
+    """Three a day for twenty days; the label is `person` every fifth time."""
+    return [
+        Made(
+            f"id-{n % 10}",
+            at(n * _DAY / 3),
+            [
+                ("n", "int", str(n)),
+                ("even", "bool", str(n % 2 == 0).lower()),
+                *([("rare", "string", "yes")] if n in {2, 31} else []),
+            ],
+            [("person" if n % 5 == 0 else "dog", n / 100), ("person", 0.9)],
+            aliases=(f"alias-{n}",),
+            extras=Extras(ok=n % 3 == 0, data_hash=f"{n % 4:064x}"),
+        )
+        for n in range(3 * _DAYS)
+    ]
+
+
+QUESTIONS: dict[str, tuple[Question, Callable[[int], bool]]] = {
+    "everything": (Question(), lambda _: True),
+    "one comparison": (Question(metadata=[_asked("n", "gte", "30")]), lambda n: n >= 30),
+    "a rare one": (Question(metadata=[_asked("rare", "eq", "yes")]), lambda n: n in {2, 31}),
+    "two comparisons": (
+        Question(metadata=[_asked("n", "lt", 40), _asked("even", "eq", True)]),
+        lambda n: n < 40 and n % 2 == 0,
+    ),
+    "missing": (Question(metadata=[_asked("rare", "missing", None)]), lambda n: n not in {2, 31}),
+    "ok": (Question(ok=True), lambda n: n % 3 == 0),
+    "hash": (Question(data_hashes=[f"{1:064x}", f"{2:064X}"]), lambda n: n % 4 in {1, 2}),
+    "ids": (Question(inference_ids=["id-3", "alias-8"]), lambda n: n % 10 == 3 or n == 8),
+    "prediction": (
+        Question(predicted=True, labels=["person"], scores={"lt": 0.5}),
+        lambda n: n % 5 == 0 and n / 100 < 0.5,
+    ),
+    "score alone": (Question(predicted=True, scores={"lte": 0.05}), lambda n: n <= 5),
+    "a window": (Question(since=at(3 * _DAY), until=at(5 * _DAY)), lambda n: 9 <= n < 15),
+}
+
+
+@pytest.mark.parametrize("walk", [1, 7, 4_000])
+async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        for name, (question, wanted) in QUESTIONS.items():
+            expected = [each.uid for n, each in enumerate(made) if wanted(n)]
+            query = (await prepare(connection, model, question)).query
+            counted = await count(connection, query, deadline=Deadline.after(120))
+            assert counted == len(expected), name
+            assert await _paged(connection, query, walk) == sorted(expected, reverse=True), name
+            assert await _paged(connection, query.in_order(), walk) == sorted(expected), name
+
+
+async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
+    found: list[UUID] = []
+    while True:
+        page = await find(connection, query, limit=7, deadline=Deadline.after(120), walk=walk)
+        found += page.uids
+        if len(page.uids) < 7:
+            return found
+        query = query.after(page.uids[-1])
+
+
+@pytest.mark.parametrize(("key", "number"), [("n", 0), ("rare", 58)])
+async def test_what_lacks_a_key_is_explained(engine: AsyncEngine, key: str, number: int) -> None:
+    model = await store(engine, *_made())
+    question = Question(metadata=[_asked(key, "missing", None)])
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, question)).query
+        with recording(True) as said:
+            found = await find(connection, query, limit=100, deadline=Deadline.after(60), walk=3)
+            assert await count(connection, query, deadline=Deadline.after(60)) == number
+    assert len(found.uids) == number
+    assert said is not None
+    told = sum(step.actual_rows or 0 for step in said.steps if "count" not in step.what)
+    assert told >= number
+
+
+async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    gone = made[31]
+    async with engine.begin() as connection:
+        mark = {"model": model, "uid": gone.uid, "scope": "inference", "erasure": uuid4()}
+        await connection.execute(insert(erasing).values(mark))
+    async with engine.connect() as connection:
+        for question in (Question(), Question(metadata=[_asked("rare", "eq", "yes")])):
+            query = (await prepare(connection, model, question)).query
+            page = await find(connection, query, limit=100, deadline=Deadline.after(120))
+            assert gone.uid not in page.uids
+            number = await count(connection, query, deadline=Deadline.after(120))
+            assert number == len(page.uids) > 0
+
+
+async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
+    made = _made()
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, Question(ok=False))).query
+        with pytest.raises(OutOfTime):
+            await find(connection, query, limit=5, deadline=Deadline.after(0))
+        with pytest.raises(OutOfTime):
+            await count(connection, query, deadline=Deadline.after(0))
+
+
+async def test_unknown_and_impossible_are_refused(engine: AsyncEngine) -> None:
+    model = await store(engine, *_made())
+    async with engine.connect() as connection:
+        with pytest.raises(UnknownKey) as unknown:
+            await prepare(connection, model, Question(metadata=[_asked("rar", "eq", "x")]))
+        assert unknown.value.faults[0].known[0] == "rare"
+        with pytest.raises(ImpossibleComparison) as impossible:
+            await prepare(connection, model, Question(metadata=[_asked("n", "gt", "abc")]))
+        assert impossible.value.faults[0].known == ["int"]
+        asked = [_asked("rar", "eq", "x")]
+        lenient = Question(metadata=asked, unknown_keys="empty")
+        assert (await prepare(connection, model, lenient)).query.nothing
+        warned = await prepare(connection, model, Question(predicted=True, labels=["persn"]))
+        assert "person" in warned.warnings[0]

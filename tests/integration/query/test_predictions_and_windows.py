@@ -1,0 +1,116 @@
+"""The condition on predictions and the time window agree with their plain reading in Python."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline
+from inference_store.query.count import count
+from inference_store.query.matching import led, walked
+from inference_store.query.operators import OPERATORS
+from inference_store.query.page import find
+from tests.integration.stored import START, Made, store
+from tests.properties import examples
+
+_Prediction = tuple[str | None, float | None]
+# Close to each other: a comparison that is rounded, or open where it is closed, is seen.
+_SCORES = st.sampled_from([0.0, 0.1, 0.1 + 2**-50, 0.5, 0.5, 1.0])
+_PREDICTIONS = st.lists(
+    st.tuples(st.sampled_from(["person", "car", None]), st.one_of(_SCORES, st.none())), max_size=3
+)
+# Neighbours by a microsecond, at the edges of milliseconds and of days, which are partitions.
+_INSTANTS = st.builds(
+    lambda days, micros: START + timedelta(days=days, microseconds=micros),
+    st.integers(0, 2),
+    st.sampled_from([-1, 0, 1, 998, 999, 1000, 1001]),
+)
+_INFERENCES = st.lists(st.tuples(_INSTANTS, _PREDICTIONS), min_size=1, max_size=8)
+_LABELS = st.lists(st.sampled_from(["person", "car", "nobody"]), min_size=1, max_size=2)
+_QUESTIONS = st.builds(
+    Question,
+    since=st.one_of(st.none(), _INSTANTS),
+    until=st.one_of(st.none(), _INSTANTS),
+    predicted=st.booleans(),
+    labels=st.one_of(st.none(), _LABELS),
+    scores=st.dictionaries(st.sampled_from(["gt", "gte", "lt", "lte", "eq"]), _SCORES, max_size=2),
+    newest_first=st.booleans(),
+)
+
+
+def in_window(question: Question, at: datetime) -> bool:
+    """From the one instant on, up to the other, which is not in it."""
+    return (question.since is None or question.since <= at) and (
+        question.until is None or at < question.until
+    )
+
+
+def satisfies(question: Question, predictions: Sequence[_Prediction]) -> bool:
+    """One and the same prediction has a label that was asked for, and a score in the bounds."""
+    if not question.predicted:
+        return True
+    return any(
+        (question.labels is None or label in question.labels) and within(question.scores, score)
+        for label, score in predictions
+    )
+
+
+def within(bounds: Mapping[str, float], score: float | None) -> bool:
+    """An unknown score is in no bounds."""
+    return not bounds or (
+        score is not None
+        and all(OPERATORS[name].test(score, bound) for name, bound in bounds.items())
+    )
+
+
+@settings(
+    max_examples=examples(100),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(inferences=_INFERENCES, questions=st.lists(_QUESTIONS, min_size=8, max_size=8))
+async def test_sql_agrees_with_python(
+    engine: AsyncEngine,
+    inferences: Sequence[tuple[datetime, Sequence[_Prediction]]],
+    questions: Sequence[Question],
+) -> None:
+    mine, other = str(uuid.uuid4()), str(uuid.uuid4())
+    made = [
+        Made(str(n), at, predictions=predictions, model_id=mine)
+        for n, (at, predictions) in enumerate(inferences)
+    ]
+    model = await store(engine, *made)
+    # Another model has its own of the same times, which no answer may show.
+    everything = [("person", 0.1), ("car", 0.5)]
+    others = [
+        replace(each, model_id=other, predictions=everything, inference_id=f"other-{n}")
+        for n, each in enumerate(made)
+    ]
+    await store(engine, *others)
+    for question in questions:
+        expected = sorted(
+            (
+                each.uid
+                for each in made
+                if in_window(question, each.received_at)
+                and satisfies(question, [(one.label, one.score) for one in each.predicted or ()])
+            ),
+            reverse=question.newest_first,
+        )
+        event(f"matches: {'some' if expected else 'none'}")
+        async with engine.connect() as connection:
+            query = (await prepare(connection, model, question)).query
+            deadline = Deadline.after(180)
+            by_walk = await connection.execute(walked(query, query.scope))
+            assert sorted(by_walk.scalars(), reverse=question.newest_first) == expected
+            by_index = await connection.execute(led(query, query.scope)[0])
+            assert set(by_index.scalars()) == set(expected)
+            assert await count(connection, query, deadline=deadline) == len(expected)
+            for walk in (1, 4_000):
+                page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
+                assert page.uids == expected

@@ -1,0 +1,54 @@
+"""An inference that has several values that satisfy a comparison is found once, counted once."""
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.query.across import count_across, find_across, spread
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline
+from inference_store.query.count import count
+from inference_store.query.cql2 import parse_text
+from inference_store.query.page import find
+from tests.integration.stored import Made, at, store
+
+_MADE = [
+    Made(
+        str(n),
+        at(n),
+        [
+            ("tags", "json", '["Cat", "cat", "CAT"]' if n % 2 else '["dog"]'),
+            ("a", "json", '["x", "y", "z"]'),
+            ("b", "json", '["x", "y"]' if n % 2 else '["w"]'),
+        ],
+    )
+    for n in range(8)
+]
+_WANTED = [each.uid for n, each in enumerate(_MADE) if n % 2]
+
+
+@pytest.mark.parametrize(
+    "filter",
+    [
+        "CASEI(\"tags[]\") = CASEI('cat')",
+        '"a[]" = "b[]"',
+        "\"tags[]\" = 'cat'",
+        "\"tags[]\" <> 'dog'",
+        'CASEI("tags[]") = CASEI(\'cat\') AND "a[]" = "b[]"',
+    ],
+)
+async def test_it_is_there_once(engine: AsyncEngine, filter: str) -> None:
+    model = await store(engine, *_MADE)
+    async with engine.connect() as connection:
+        query = (await prepare(connection, model, Question(filter=parse_text(filter)))).query
+        assert await count(connection, query, deadline=Deadline.after(60)) == len(_WANTED)
+        for walk in (1, 4_000):
+            page = await find(connection, query, limit=100, deadline=Deadline.after(60), walk=walk)
+            assert page.uids == _WANTED[::-1]
+            full = await find(connection, query, limit=3, deadline=Deadline.after(60), walk=walk)
+            assert full.uids == _WANTED[:0:-1]
+        queries = await spread(connection, query, [model])
+        assert await count_across(connection, queries, deadline=Deadline.after(60)) == len(_WANTED)
+        found = await find_across(
+            connection, queries, limit=100, deadline=Deadline.after(60), walk=1
+        )
+        assert [hit.uid for hit in found.hits] == _WANTED[::-1]

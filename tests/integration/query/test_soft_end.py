@@ -1,0 +1,156 @@
+"""Pages that end early with what they have: together they hold everything, each of it once."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.inference.events.event import Extras
+from inference_store.query.across import find_across, spread
+from inference_store.query.ask import Question, prepare
+from inference_store.query.bounded import Deadline
+from inference_store.query.cql2 import parse_text
+from inference_store.query.matching import Query
+from inference_store.query.page import find
+from inference_store.query.progress import Progress
+from tests.integration.stored import Made, at, store
+
+_DAY = 86_400
+_DAYS = 20
+_MODELS = ("one", "other")
+# Led by one index, by several, by none; what lacks a key; and nothing asked.
+FILTERS = {
+    "everything": None,
+    "one index": "n >= 6",
+    "two indexes": "n <> 7 AND even = TRUE",
+    "rare": "rare = 'yes'",
+    "no index": "ok = TRUE",
+    "missing": "rare IS NULL",
+    "prediction": "prediction(label = 'person' AND score > 0.2)",
+    "either": "rare = 'yes' OR n BETWEEN 10 AND 12",
+    "nothing": "n > 10 AND n < 10",
+}
+
+
+def _made(model_id: str) -> list[Made]:
+    """Three a day for twenty days, each day a partition."""
+    return [
+        Made(
+            f"id-{n}",
+            at(n * _DAY / 3),
+            [
+                ("n", "int", str(n)),
+                ("even", "bool", str(n % 2 == 0).lower()),
+                *([("rare", "string", "yes")] if n in {2, 31, 58} else []),
+            ],
+            [("person" if n % 5 == 0 else "dog", n / 100)],
+            extras=Extras(ok=n % 4 != 0),
+            model_id=model_id,
+        )
+        for n in range(3 * _DAYS)
+    ]
+
+
+async def _queries(
+    connection: AsyncConnection, models: Sequence[int], filter: str | None, *, newest_first: bool
+) -> Sequence[Query]:
+    question = Question(
+        filter=None if filter is None else parse_text(filter), newest_first=newest_first
+    )
+    query = (await prepare(connection, models if len(models) > 1 else models[0], question)).query
+    return await spread(connection, query, models)
+
+
+async def _page(
+    connection: AsyncConnection,
+    queries: Sequence[Query],
+    limit: int,
+    deadline: Deadline,
+    walk: int,
+    goes_on: bool,
+) -> tuple[Progress, list[UUID]]:
+    how: dict[str, Any] = {"limit": limit, "deadline": deadline, "walk": walk, "goes_on": goes_on}
+    if len(queries) == 1:
+        alone = await find(connection, queries[0], **how)
+        return alone, alone.uids
+    found = await find_across(connection, queries, **how)
+    return found, [hit.uid for hit in found.hits]
+
+
+async def _everything(
+    connection: AsyncConnection, queries: Sequence[Query], random: Random, walk: int
+) -> tuple[list[UUID], list[UUID]]:
+    """All uids, page by page as a client follows cursors; and how far each page came."""
+    found: list[UUID] = []
+    reached: list[UUID] = []
+    while True:
+        # most end at once, some in the middle of a statement
+        seconds = random.choice([0, 0, 0, 0.01 * random.random()])
+        deadline, limit = Deadline.after(300).softly(seconds), random.randrange(1, 30)
+        far, uids = await _page(connection, queries, limit, deadline, walk, bool(reached))
+        found += uids
+        if len(uids) == limit:
+            reached.append(uids[-1])
+        elif far.out_of_time:
+            assert far.searched is not None
+            reached.append(far.searched)
+        else:
+            return found, reached
+        queries = [query.after(reached[-1]) for query in queries]
+
+
+@pytest.mark.parametrize("newest_first", [True, False], ids=["newest first", "oldest first"])
+@pytest.mark.parametrize("count", [1, 2], ids=["one model", "two models"])
+async def test_pages_together_hold_everything_once(
+    engine: AsyncEngine, count: int, newest_first: bool
+) -> None:
+    models = [await store(engine, *_made(each)) for each in _MODELS[:count]]
+    ended_early = 0
+    async with engine.connect() as connection:
+        for name, filter in FILTERS.items():
+            queries = await _queries(connection, models, filter, newest_first=newest_first)
+            whole, uids = await _page(connection, queries, 500, Deadline.after(300), 4_000, False)
+            assert not whole.out_of_time
+            assert uids == sorted(uids, reverse=newest_first)
+            for walk in (1, 5, 4_000) if count == 1 else (5,):
+                random = Random(f"{name} {walk} {count} {newest_first}")
+                found, reached = await _everything(connection, queries, random, walk)
+                assert found == uids, (name, walk)
+                assert all((one > next) == newest_first for one, next in pairwise(reached)), name
+                # through a partition at least where an index leads; else through a walk
+                at_most = len(uids) if queries[0].led else 3 * _DAYS * count
+                assert len(reached) <= at_most + _DAYS + 1, (name, walk)
+                ended_early += len(reached)
+    assert ended_early > 100
+
+
+async def test_a_first_page_answers_after_a_short_walk(engine: AsyncEngine) -> None:
+    [model] = [await store(engine, *_made("one"))]
+    async with engine.connect() as connection:
+        queries = await _queries(connection, [model], "n >= 6", newest_first=True)
+        soft = Deadline.after(300).softly(0)
+        first, uids = await _page(connection, queries, 100, soft, 2, False)
+        assert first.out_of_time
+        assert len(uids) == 2
+        assert first.searched == uids[-1]
+        on = [query.after(uids[-1]) for query in queries]
+        second, more = await _page(connection, on, 100, soft, 2, True)
+        # two of the walk, and what is left of that day's or the next one's partition
+        assert second.out_of_time
+        assert 2 < len(more) <= 5
+
+
+async def test_nothing_at_all_waits_for_the_whole_time(engine: AsyncEngine) -> None:
+    """A soft end is none before there is anything to say."""
+    [model] = [await store(engine, *_made("one"))]
+    async with engine.connect() as connection:
+        queries = await _queries(connection, [model], None, newest_first=True)
+        found, uids = await _page(
+            connection, queries, 100, Deadline.after(300).softly(0), 4_000, False
+        )
+        assert found.searched is not None
+        assert len(uids) >= 1

@@ -1,0 +1,195 @@
+"""The meaning of a typed filter stands twice, in SQL and in Python: here they must agree.
+
+Rows of every sort are stored once as the ingester writes them. For each truth one statement asks
+Postgres of all of them: by a test of each row, by the lists that indexes lead to, and counted;
+when it is true, and when it is false.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, insert, select
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from inference_store.index.tables import erasing, metadata_key
+from inference_store.query.ask import query_of
+from inference_store.query.bounded import Deadline, fetch
+from inference_store.query.conditions import condition_of, names_of
+from inference_store.query.count import count
+from inference_store.query.counting import count_ended
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.check import check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.known import known
+from inference_store.query.filters.typed import And, Truth
+from inference_store.query.lacking import lacking
+from inference_store.query.leading import chosen, settings_for
+from inference_store.query.looking import looked_at
+from inference_store.query.matching import Query, led, walked
+from inference_store.query.page import find
+from inference_store.query.scope import groups, pieces, window
+from inference_store.query.stored import numbers
+from tests.integration.query.relative_times import relative_time
+from tests.integration.query.typed_rows import Maker, facts_of
+from tests.integration.query.typed_truths import Truths
+from tests.integration.stored import store
+from tests.properties import examples
+
+_MODELS, _ROWS = 4, 50
+_RELAXED = settings(
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.large_base_example,
+    ],
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is in the database: by model, the facts of each inference."""
+
+    models: tuple[int, ...]
+    facts: Mapping[int, Mapping[UUID, Facts]]
+    keys: Mapping[str, int]
+    connection: AsyncConnection
+
+
+@pytest.fixture
+async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
+    """Rows of several models: no answer may show another's."""
+    facts: dict[int, Mapping[UUID, Facts]] = {}
+    for seed in range(_MODELS):
+        made = Maker(seed).made(f"model-{seed}", _ROWS)
+        facts[await store(engine, *made)] = {each.uid: facts_of(each) for each in made}
+    async with engine.connect() as connection:
+        rows = await connection.execute(select(metadata_key.c.name, metadata_key.c.key))
+        keys = {row.name: row.key for row in rows}
+        yield Stored(tuple(facts), facts, keys, connection)
+
+
+def _expected(facts: Mapping[UUID, Facts], truth: Truth) -> Mapping[bool | None, set[UUID]]:
+    found: dict[bool | None, set[UUID]] = {True: set(), False: set(), None: set()}
+    for uid, each in facts.items():
+        found[evaluate(truth, each)].add(uid)
+    return found
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("place", range(_MODELS))
+@settings(_RELAXED, max_examples=examples(2_000 // _MODELS))
+@given(data=st.data())
+async def test_sql_agrees_with_python(stored: Stored, place: int, data: st.DataObject) -> None:
+    model = stored.models[place]
+    truth = Truths(stored.keys, data.draw).truth(3)
+    names = await names_of(stored.connection, truth)
+    expected = _expected(stored.facts[model], truth)
+    columns: dict[str, Any] = {}
+    for when in (True, False):
+        condition = condition_of(truth, names, when=when)
+        query = Query(window(model, None, None), (condition,))
+        event(f"{condition.kind}: {'led' if query.led else 'walked'}")
+        event(f"matches: {'some' if expected[when] else 'none'}")
+        columns[f"walked {when}"] = _listed(walked(query, query.scope))
+        if query.led:
+            rows, unique = led(query, query.scope)
+            columns[f"led {when}"] = _listed(rows if unique else rows.distinct())
+    async with stored.connection.begin_nested():
+        statement = select(*(column.label(name) for name, column in columns.items()))
+        found = (await stored.connection.execute(statement)).one()
+    for name, uids in found._mapping.items():
+        assert sorted(uids or ()) == sorted(expected[name.endswith("True")]), f"{name}: {truth}"
+
+
+def _listed(rows: Any) -> Any:
+    table = rows.subquery()
+    return select(func.array_agg(table.c.uid)).scalar_subquery()
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@settings(_RELAXED, max_examples=examples(100))
+@given(data=st.data())
+async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
+    engine: AsyncEngine, stored: Stored, counted: bool, data: st.DataObject
+) -> None:
+    """Also where partitions have been counted before."""
+    if counted:
+        await count_ended(engine, seconds=60, before=datetime(2100, 1, 1, tzinfo=UTC))
+    connection, model = stored.connection, data.draw(st.sampled_from(stored.models))
+    facts = stored.facts[model]
+    made = Truths(stored.keys, data.draw)
+    truths = [
+        made.truth(2),
+        And((made.truth(1), made.truth(1))),
+        data.draw(st.sampled_from([made.lacking, made.several, made.truth]))(2),
+    ]
+    truths = truths[data.draw(st.integers(0, 2)) :]
+    marked = set(data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=20)))
+    expected = set.intersection(*(_expected(facts, truth)[True] for truth in truths)) - marked
+    async with connection.begin_nested() as savepoint:
+        if marked:
+            marks = [
+                {"model": model, "uid": uid, "scope": "inference", "erasure": uuid4()}
+                for uid in marked
+            ]
+            await connection.execute(insert(erasing), marks)
+        query = await query_of(connection, window(model, None, None), truths)
+        event(f"lists taken from all: {len(lacking(query))}")
+        deadline = Deadline.after(60)
+        parts = await pieces(connection, query.scope, newest_first=True)
+        known = await numbers(connection, [query], parts, deadline)
+        event(f"counts that are stored: {'some' if known else 'none'}")
+        for walk in (3, 4_000):
+            page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
+            assert page.uids == sorted(expected, reverse=True)
+        assert await count(connection, query, deadline=deadline) == len(expected)
+        assert await _by_long_lists(connection, query, data.draw) == sorted(expected)
+        await savepoint.rollback()
+
+
+@settings(_RELAXED, max_examples=examples(100))
+@given(data=st.data())
+async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None:
+    """Of an instant that is said by the present and a duration, in every form of comparison."""
+    model = data.draw(st.sampled_from(stored.models))
+    asked = relative_time(data.draw)
+    event(asked.text)
+    tree = parse_text(asked.text, clock=asked.clock)
+    truth = check(tree, await known(stored.connection, model, {"when"})).truth
+    facts = stored.facts[model]
+    expected = {uid for uid, each in facts.items() if asked.holds(each)}
+    assert _expected(facts, truth)[True] == expected
+    query = await query_of(stored.connection, window(model, None, None), [truth])
+    deadline = Deadline.after(60)
+    page = await find(stored.connection, query, limit=100, deadline=deadline)
+    assert page.uids == sorted(expected, reverse=True)
+    assert await count(stored.connection, query, deadline=deadline) == len(expected)
+
+
+async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
+    """What is found where lists of a few are taken to be long."""
+    deadline, found = Deadline.after(60), list[UUID]()
+    parts = await pieces(connection, query.scope, newest_first=True)
+    most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
+    for group in [] if query.nothing else groups(parts):
+        looked = await looked_at(
+            connection, query, group, deadline, most=most, some=some, alone=True
+        )
+        for each in looked:
+            event("pairs" if each.pairs else f"joins: {each.joins}")
+            rows, unique = chosen(query, each)
+            statement = rows if unique else rows.distinct()
+            settings = settings_for([each])
+            found += [
+                row[0] for row in await fetch(connection, statement, deadline, settings=settings)
+            ]
+    return sorted(found)

@@ -1,0 +1,207 @@
+"""The meaning of a metadata filter stands twice, in SQL and in Python: here they must agree."""
+
+import json
+import uuid
+from datetime import datetime
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store.inference.errors import Invalid
+from inference_store.inference.metadata import Metadata
+from inference_store.inference.metadata.entry import Leaf, Presence
+from inference_store.query.conditions import Names, condition_of
+from inference_store.query.filters import typed
+from inference_store.query.filters.check import check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.from_conditions import Asked, metadata_node
+from inference_store.query.filters.known import known
+from inference_store.query.matching import Query, counted, led, walked
+from inference_store.query.operators import OPERATORS, Takes
+from inference_store.query.scope import window
+from tests.integration.stored import Made, at, store
+from tests.properties import examples
+
+# Texts that share what an index keeps of them, in characters of one to four bytes.
+_PREFIXES = [c * (n // len(c.encode())) for c in "a€" for n in (445, 448, 513)]
+_LONG = st.builds(
+    lambda prefix, rest: prefix + rest,
+    st.sampled_from(_PREFIXES),
+    st.text("aé€😀%_\\\U0010ffff\x01", max_size=6),
+)
+_SHORT = st.text("abA%_\\é😀\U0010ffff\ud7ff\ue000\x01 ", max_size=3)
+_TEXTS = st.one_of(_SHORT, _LONG, st.sampled_from(["1", "0.1", "true", "2026-11-01T00:00:00Z"]))
+_NUMBERS = st.one_of(
+    st.integers(-3, 3).map(Decimal),
+    st.sampled_from(["0.1", "0.10", "-0", "1e400", "1E-400", "9007199254740993"]).map(Decimal),
+    st.sampled_from(["98765432109876543210", "98765432109876543211", "0.1000000000000000001"]).map(
+        Decimal
+    ),
+)
+_INSTANTS = st.builds(
+    lambda day, micro: f"2026-11-0{day}T00:00:00.{micro:06d}Z",
+    st.integers(1, 2),
+    st.integers(0, 2),
+)
+_BOOLS = st.booleans()
+_SCALARS = st.one_of(_TEXTS, _NUMBERS, _BOOLS)
+_OPERANDS = st.one_of(_TEXTS, _NUMBERS, _BOOLS, _INSTANTS)
+
+
+def _json(value: Any) -> str:
+    """JSON text with numbers as they are."""
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(k)}: {_json(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+_JSON = st.one_of(
+    _SCALARS, st.none(), st.lists(_SCALARS, max_size=3), st.fixed_dictionaries({"a": _SCALARS})
+).map(_json)
+_ITEMS = st.one_of(
+    st.tuples(st.just("string"), st.one_of(_TEXTS, st.none())),
+    st.tuples(st.sampled_from(["int", "float"]), st.one_of(_NUMBERS.map(str), _SHORT)),
+    st.tuples(st.just("timestamp"), _INSTANTS),
+    st.tuples(st.just("bool"), _BOOLS.map(lambda value: str(value).lower())),
+    st.tuples(st.just("json"), _JSON),
+)
+_METADATA = st.dictionaries(st.sampled_from(["k", "k", "other"]), _ITEMS, min_size=1, max_size=2)
+_TYPES = st.sampled_from([None, None, None, "string", "int", "float", "bool", "timestamp", "json"])
+_Items = list[dict[str, tuple[str, Any]]]
+
+
+def _stored(made: list[Made], key: str) -> list[Any]:
+    """The key's values, as they would be asked for."""
+    values = [leaf.value for each in made for leaf in each.read.leaves if leaf.name == key]
+    return [v.isoformat() if isinstance(v, datetime) else v for v in values] or ["nothing"]
+
+
+def _near(shown: list[Any]) -> st.SearchStrategy[Any]:
+    """Values that are stored, and texts a little beside them: comparisons that are close."""
+    near = st.sampled_from(shown)
+    texts = [value for value in shown if isinstance(value, str)] or [""]
+    beside = st.one_of(
+        st.builds(
+            lambda text, more: text + more, st.sampled_from(texts), st.sampled_from("a%_\x01")
+        ),
+        st.builds(
+            lambda text, kept: text[:kept] + "%", st.sampled_from(texts), st.integers(0, 520)
+        ),
+        st.builds(lambda text, kept: text[:kept], st.sampled_from(texts), st.integers(0, 520)),
+    )
+    # What LIKE leads its index by is the text before `_`: the case of the rest is its own to see.
+    other_case = st.sampled_from(texts).map(lambda text: "_" + text[1:].swapcase())
+    return st.one_of(near, near, beside, other_case, _OPERANDS)
+
+
+def _lists(shown: list[Any], least: int, most: int) -> st.SearchStrategy[list[Any]]:
+    """Lists of anything, which are mostly refused, and of what is stored and comparable."""
+    kinds = [
+        [each for each in shown if isinstance(each, kind)] for kind in (str, bool, (Decimal, int))
+    ]
+    numbers = st.one_of(st.sampled_from(kinds[2] or [Decimal(0)]), _NUMBERS)
+    texts = st.one_of(st.sampled_from(kinds[0] or [""]), _TEXTS)
+    alike = [each for each, kind in zip((texts, _BOOLS, numbers), kinds, strict=True) if kind]
+    mixed = st.lists(_near(shown), min_size=least, max_size=most)
+    return st.one_of(mixed, *(st.lists(each, min_size=least, max_size=most) for each in alike))
+
+
+def _ask(data: st.DataObject, made: list[Made]) -> Asked:
+    names = sorted({leaf.name for each in made for leaf in each.read.leaves} | {"k"})
+    key = data.draw(st.sampled_from(names))
+    operator = OPERATORS[data.draw(st.sampled_from(sorted(OPERATORS)))]
+    shown = _stored(made, key)
+    match operator.takes:
+        case Takes.ONE:
+            value: Any = data.draw(_near(shown))
+        case Takes.NONE:
+            value = None
+        case Takes.PAIR:
+            value = data.draw(_lists(shown, 2, 2))
+        case _:
+            value = data.draw(_lists(shown, 1, 3))
+    return Asked("metadata_filter[0]", key, data.draw(_TYPES), operator, value)
+
+
+def _refused_rightly(asked: Asked, made: list[Made]) -> None:
+    """What is compared with a value that it has is no mistake."""
+    event("refused")
+    comparable = asked.operator.name in {"eq", "neq"} and asked.type is None
+    if comparable and isinstance(asked.value, str):
+        leaves = [leaf for each in made for leaf in each.read.leaves if leaf.name == asked.key]
+        assert all(leaf.value != asked.value for leaf in leaves), asked
+
+
+def _holds(asked: Asked, truth: typed.Truth, metadata: Metadata) -> bool:
+    """What the table of operators says of the values that are there."""
+    inner = truth.of if isinstance(truth, typed.Not) else truth
+    if isinstance(inner, typed.Sent):
+        rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
+        return asked.operator.holds([row for row in rows if row.name == asked.key], None)
+    of, *constants = (getattr(inner, name) for name in inner.__dataclass_fields__ if name != "op")
+    values = [
+        leaf.value for leaf in metadata.leaves if (leaf.name, leaf.family) == (of.name, of.kind)
+    ]
+    flat = constants[0] if isinstance(inner, typed.Among) else constants
+    typed_values = [each.value if isinstance(each, typed.Constant) else each for each in flat]
+    several = asked.operator.takes in {Takes.LIST, Takes.PAIR}
+    return asked.operator.holds(values, typed_values if several else typed_values[0])
+
+
+async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
+    async with engine.connect() as connection:
+        by_walk = await connection.execute(walked(query, query.scope))
+        by_index = await connection.execute(led(query, query.scope)[0])
+        number = await connection.scalar(counted(query, query.scope))
+        return set(by_walk.scalars()), set(by_index.scalars()), int(number or 0)
+
+
+@settings(
+    max_examples=examples(200),
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.function_scoped_fixture,
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+    ],
+)
+@given(stored=st.lists(_METADATA, min_size=2, max_size=6), data=st.data())
+async def test_sql_agrees_with_python(
+    engine: AsyncEngine, stored: _Items, data: st.DataObject
+) -> None:
+    model_id = str(uuid.uuid4())
+    made = [
+        Made(str(n), at(n), [(k, t, v) for k, (t, v) in items.items()], model_id=model_id)
+        for n, items in enumerate(stored)
+    ]
+    model = await store(engine, *made)
+    async with engine.connect() as connection:
+        names = {leaf.name for each in made for leaf in each.read.leaves}
+        keys = await known(connection, model, names | {"k"})
+    for _ in range(12):
+        asked = _ask(data, made)
+        if asked.key not in keys.keys:
+            continue
+        try:
+            truth = check(metadata_node(asked, keys), keys).truth
+        except Invalid:
+            _refused_rightly(asked, made)
+            continue
+        expected = {each.uid for each in made if _holds(asked, truth, each.read)}
+        agreeing = {each.uid for each in made if evaluate(truth, Facts(metadata=each.read))}
+        assert agreeing == expected
+        condition = condition_of(truth, Names())
+        event(f"{asked.operator.name}: {'some' if expected else 'none'}")
+        scope = window(model, None, None)
+        by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))
+        assert by_walk == expected
+        assert by_index == expected
+        assert number == len(expected)

@@ -1,0 +1,87 @@
+"""What grants add up to."""
+
+import pytest
+from pydantic import ValidationError
+
+from inference_store.access import EVERYTHING, Caller
+from inference_store.access.rights import OWNER, RIGHTS, ROLES, Grant, Right
+
+READ_A = Grant(rights=(Right.READ,), model_id="a")
+READ_P = Grant(rights=(Right.READ,), project_id="p")
+DELETE_A = Grant(rights=(Right.DELETE,), model_id="a")
+
+
+def _may(caller: Caller, right: Right, model_id: str, project_id: str | None = None) -> bool:
+    return (caller.reach(Right.READ) & caller.reach(right)).has(model_id, project_id)
+
+
+def test_grants_add_up() -> None:
+    caller = Caller("x", (READ_A, READ_P, DELETE_A))
+    assert _may(caller, Right.READ, "a")
+    assert _may(caller, Right.READ, "b", "p")
+    assert not _may(caller, Right.READ, "b", "q")
+    assert not _may(caller, Right.READ, "p")
+    assert not _may(caller, Right.READ, "b", "a")
+    assert _may(caller, Right.DELETE, "a", "q")
+    assert not _may(caller, Right.DELETE, "b", "p")
+
+
+def test_a_model_that_is_not_read_cannot_be_changed() -> None:
+    everywhere = Grant(rights=tuple(right for right in Right if right is not Right.READ))
+    assert not _may(Caller("x", (everywhere,)), Right.DELETE, "a", "p")
+    assert _may(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "p")
+    assert not _may(Caller("x", (everywhere, READ_P)), Right.DELETE, "a", "q")
+
+
+def test_everything_is_also_what_belongs_to_no_model() -> None:
+    assert Caller("x", OWNER).reach(Right.ADMIN) == EVERYTHING
+    assert EVERYTHING.has("a", None)
+    assert EVERYTHING.has_project(None)
+    nobody = Caller("x", ()).reach(Right.READ)
+    assert nobody.is_nothing
+    assert not nobody.has("a", None)
+    assert not nobody.has_project(None)
+    some = Caller("x", (READ_P,)).reach(Right.READ)
+    assert not some.is_everything
+    assert not some.is_nothing
+    assert some.has_project("p")
+    assert not some.has_project(None)
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "lacking"),
+    [
+        (OWNER, (READ_A, READ_P, DELETE_A), []),
+        ((READ_A,), (READ_A,), []),
+        ((READ_A,), (DELETE_A,), [Right.DELETE]),
+        ((READ_P,), (READ_A,), [Right.READ]),
+        ((READ_A,), (READ_P,), [Right.READ]),
+        ((READ_A,), (Grant(rights=(Right.READ,)),), [Right.READ]),
+        (
+            (READ_A, DELETE_A),
+            (Grant(role="analyst", model_id="a"),),
+            sorted(ROLES["analyst"] - {Right.READ}, key=list(Right).index),
+        ),
+    ],
+)
+def test_what_somebody_may_not_give(
+    mine: tuple[Grant, ...], theirs: tuple[Grant, ...], lacking: list[Right]
+) -> None:
+    assert Caller("x", mine).lacks(theirs) == lacking
+
+
+def test_roles_are_expanded_once() -> None:
+    grant = Grant(role="analyst", rights=(Right.DELETE,), project_id="p")
+    assert set(grant.expanded.rights) == ROLES["analyst"] | {Right.DELETE}
+    assert grant.expanded.role is None
+    assert grant.expanded.project_id == "p"
+
+
+@pytest.mark.parametrize("ids", [{"model_id": "a\0"}, {"project_id": "\ud800"}, {"model_id": ""}])
+def test_ids_that_no_model_can_have(ids: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        Grant.model_validate({"rights": ["read"], **ids})
+
+
+def test_every_right_has_a_sentence() -> None:
+    assert set(RIGHTS) == set(Right)

@@ -1,0 +1,131 @@
+"""The migrations' SQL, written without a database, and what in it breaks the version before."""
+
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import Script, ScriptDirectory
+
+from inference_store.index.distribution import DISTRIBUTED
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form of statement that the version before, or its traffic, does not survive."""
+
+    name: str
+    pattern: str
+    instead: str
+
+
+_NAME = r'(?:"[^"]+"|[a-z_][\w.]*)'
+_ALTER = rf"^ALTER TABLE (IF EXISTS |ONLY )*{_NAME}"
+_BIG_INDEX = "CREATE INDEX CONCURRENTLY in an autocommit_block(), partition by partition"
+REFUSED = (
+    Form("DROP TABLE", r"^DROP TABLE", "drop it a release after nothing uses it"),
+    Form("DROP COLUMN", r"\bDROP COLUMN", "drop it a release after nothing uses it"),
+    Form("DROP INDEX", r"^DROP INDEX", "drop it a release after nothing relies on it"),
+    Form("DROP CONSTRAINT", r"\bDROP CONSTRAINT", "an ON CONFLICT may name it: a release later"),
+    Form("DROP DEFAULT", r"\bDROP DEFAULT", "the version before relies on it"),
+    Form(
+        "ALTER TYPE", r"\bALTER (COLUMN )?\S+ (SET DATA )?TYPE\b", "add a column, fill it, switch"
+    ),
+    Form("SET NOT NULL", r"\bSET NOT NULL", "the version before may write NULL"),
+    Form("RENAME", r"\bRENAME\b", "add the new one, write both, switch"),
+    Form(
+        "ADD CONSTRAINT", r"\bADD (CONSTRAINT|PRIMARY KEY|UNIQUE|CHECK|FOREIGN)", "check it in code"
+    ),
+    Form(
+        "NOT NULL without default",
+        r"\bADD (COLUMN )?(?!.*\bDEFAULT\b).*\bNOT NULL",
+        "the version before does not write it: give it a default",
+    ),
+    Form(
+        "a default that rewrites the table",
+        r"\bADD (COLUMN )?.*\b(DEFAULT \w+\(|GENERATED|IDENTITY|SERIAL)",
+        "a constant default, and fill it in batches",
+    ),
+    Form("UPDATE or DELETE of a whole table", r"^(UPDATE|DELETE)\b", "a job, in batches"),
+    Form("TRUNCATE", r"^TRUNCATE", "a job, in batches"),
+    Form("CREATE UNIQUE INDEX", r"^CREATE UNIQUE INDEX", "what was written before may not be"),
+    Form("a blocking index", r"^CREATE INDEX (?!CONCURRENTLY|.*\bON ONLY\b)", _BIG_INDEX),
+    Form("LOCK TABLE", r"^LOCK\b", "it stops everybody"),
+    Form("VACUUM FULL or CLUSTER", r"^(VACUUM|CLUSTER|REINDEX)\b", "an operator's work"),
+)
+# Tables with a row for each event, or many: building an index on them takes minutes.
+BIG = {table.name for table in DISTRIBUTED} | {
+    "dead_letter",
+    "erased_batch",
+    "erased_span",
+    "metadata_key_delta",
+    "parked_event",
+    "producer_sequence",
+}
+# All else that touches a table which was there must be one of these.
+HARMLESS = (
+    rf"{_ALTER} ADD (COLUMN )?",
+    rf"{_ALTER} ALTER (COLUMN )?\S+ (SET (DEFAULT|STATISTICS|STORAGE)|DROP NOT NULL)",
+    rf"{_ALTER} SET \(",
+    r"^CREATE INDEX (CONCURRENTLY|.*\bON ONLY\b)",
+    rf"^ALTER INDEX {_NAME} ATTACH PARTITION",
+    r"^(INSERT|COMMENT|ANALYZE|GRANT|CREATE (SEQUENCE|TABLE|FUNCTION)|SELECT|SET|RESET)\b",
+)
+
+
+def scripts(migrations: Path) -> list[Script]:
+    """Every migration, the oldest first."""
+    return [*ScriptDirectory.from_config(_config(migrations)).walk_revisions()][::-1]
+
+
+def statements(migrations: Path, script: Script) -> list[str]:
+    """What a migration runs, as Alembic writes it, each on one line without comments."""
+    written = io.StringIO()
+    config = _config(migrations, written)
+    command.upgrade(config, f"{script.down_revision or 'base'}:{script.revision}", sql=True)
+    sql = re.sub(r"--[^\n]*", "", written.getvalue())
+    lines = (" ".join(statement.split()) for statement in re.split(r";\s*(?:\n|$)", sql))
+    own = re.compile(r"^(BEGIN|COMMIT)$|alembic_version", re.IGNORECASE)
+    return [line for line in lines if line and not own.search(line)]
+
+
+def _config(migrations: Path, written: io.StringIO | None = None) -> Config:
+    config = Config(output_buffer=written) if written else Config()
+    config.set_main_option("script_location", str(migrations))
+    return config
+
+
+def broken_by(sql: list[str], there: set[str]) -> Iterator[str]:
+    """A sentence for each statement that touches a table which was there and may break it."""
+    made = {name for line in sql if (name := _made(line))}
+    for line in sql:
+        touched = _touched(line)
+        if touched in made and touched not in there:
+            continue
+        if touched not in BIG and re.match("CREATE INDEX", line, re.I):
+            continue
+        found = next((form for form in REFUSED if re.search(form.pattern, line, re.I)), None)
+        if found:
+            yield f"{found.name}: {found.instead}: {line[:120]}"
+        elif not any(re.search(pattern, line, re.I) for pattern in HARMLESS):
+            yield f"not known to be harmless: {line[:120]}"
+
+
+def tables_of(sql: list[str]) -> set[str]:
+    """The tables that these statements make."""
+    return {name for line in sql if (name := _made(line))}
+
+
+def _made(line: str) -> str | None:
+    found = re.match(rf"CREATE TABLE (?:IF NOT EXISTS )?({_NAME})", line, re.I)
+    return found[1].strip('"') if found else None
+
+
+def _touched(line: str) -> str | None:
+    table = rf"(?:ALTER TABLE (?:IF EXISTS |ONLY )*|INSERT INTO |UPDATE |DELETE FROM )({_NAME})"
+    index = rf"CREATE (?:UNIQUE )?INDEX .*?\bON (?:ONLY )?({_NAME})"
+    found = re.match(rf"{table}|{index}", line, re.I)
+    return (found[1] or found[2]).strip('"') if found else None

@@ -1,0 +1,65 @@
+import json
+from datetime import UTC, datetime
+from uuid import uuid4
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.index import sidecars
+from inference_store.index.books import Place
+from inference_store.index.records import Record
+from inference_store.inference.events import FIELDS
+from inference_store.inference.layout import edited_key, segment_of, sidecar_key
+
+AT = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
+PLACE = Place("default", "events", 0, 3)
+
+
+def record(payload: bytes, key: bytes | None = b"k") -> Record:
+    return Record(PLACE, 7, AT, key, payload, (("producer", "p"),))
+
+
+@given(st.binary(max_size=40), st.none() | st.binary(max_size=40), st.none() | st.binary())
+def test_every_byte_comes_back(event: bytes, metadata: bytes | None, key: bytes | None) -> None:
+    made = sidecars.contents_of(record(event, key), metadata)
+    assert sidecars.decode(sidecars.encode(made)) == made
+
+
+@pytest.mark.parametrize("blob", [b"", b"[]", b"{}", b'{"sidecar": 2}', b'{"sidecar": 1}', b"\xff"])
+def test_another_object_is_no_sidecar(blob: bytes) -> None:
+    with pytest.raises(ValueError):
+        sidecars.decode(blob)
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_without_its_input_it_keeps_what_is_known_of_the_event(as_text: bool) -> None:
+    blob = {"metadata": [1.50], "request": {"prompt": "secret"}}
+    event = {"model_id": "m", "ok": True, "prompt": "secret", "inputs": ["secret"]}
+    event["metadata"] = json.dumps(blob) if as_text else blob
+    contents = sidecars.contents_of(record(json.dumps(event).encode()), json.dumps(blob).encode())
+    rest = sidecars.without_input(contents, known=FIELDS)
+    assert rest.input_deleted
+    assert b"secret" not in sidecars.encode(rest)
+    kept = json.loads(rest.event)
+    assert kept.keys() == {"model_id", "ok", "metadata"}
+    assert json.loads(rest.metadata or b"") == {"metadata": [1.5]}
+    assert sidecars.without_input(rest, known=FIELDS) == rest
+
+
+@given(st.text(min_size=1, max_size=256))
+def test_keys_of_the_stores_own_hold_any_model(model_id: str) -> None:
+    model_id = model_id.encode("utf-8", "replace").decode()
+    segment = segment_of(model_id)
+    assert segment not in {"", ".", ".."}
+    assert "/" not in segment
+    assert len(segment.encode()) <= 200
+    uid = uuid4()
+    assert sidecar_key(model_id, AT, uid) == f"sidecars/{segment}/2026/11/01/23/{uid}"
+    assert edited_key(model_id, uid) == f"metadata/{segment}/{uid}"
+
+
+def test_long_models_have_segments_of_their_own() -> None:
+    first, second = ("é" * 200 + end for end in "ab")
+    assert segment_of(first) != segment_of(second)
+    assert (segment_of("."), segment_of(".."), segment_of("a/b")) == ("%2E", "%2E%2E", "a%2Fb")

@@ -1,0 +1,189 @@
+import json
+from datetime import timedelta
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.inference.errors import InvalidEvent
+from inference_store.inference.events import DEAD_LETTER_REASONS, decode
+from inference_store.inference.events.wire import NINE
+from tests.builders import BUCKETS, NOW, altered, make_event, make_payload
+
+
+def reason_of(payload: bytes) -> str:
+    with pytest.raises(InvalidEvent) as caught:
+        decode(payload, record_time=NOW, buckets=BUCKETS)
+    assert caught.value.reason in DEAD_LETTER_REASONS
+    return caught.value.reason
+
+
+def test_the_nine_fields_alone_are_an_event() -> None:
+    event = make_event()
+    assert (event.model_id, event.inference_id) == ("people-detector", "1")
+    assert str(event.data) == "s3://inference-store/a/data"
+    assert event.forwarded_at is None
+    assert event.extras.ok is None
+    assert event.extras.data_hash is None
+
+
+def test_gos_own_output_is_read() -> None:
+    payload = (
+        b'{"model_id":"m","inference_id":"i","request_received_at":"2026-11-01T12:00:00.123456789Z"'
+        b',"request_forwarded_at":"2026-11-01T13:00:00.2+01:00"'
+        b',"request_responded_at":"0001-01-01T00:00:00Z","event_published_at":""'
+        b',"data_storage_key":"","inference_storage_key":"s3://elsewhere/r"'
+        b',"metadata_storage_key":""}'
+    )
+    event = decode(payload, record_time=NOW, buckets=BUCKETS)
+    assert event.received_at == NOW
+    assert event.forwarded_at == NOW.replace(microsecond=200_000)
+    assert event.responded_at is None
+    assert event.data is None
+    assert str(event.response) == "s3://elsewhere/r"
+
+
+def test_the_same_event_has_the_same_uid_and_another_blob_another() -> None:
+    assert make_event().uid == make_event(published_at=NOW).uid
+    assert make_event().uid != make_event(data_storage_key="b/data").uid
+    assert make_event().uid != make_event(inference_id="2").uid
+    same = make_event(data_storage_key="s3://inference-store/a/data")
+    assert make_event().uid == same.uid
+
+
+@pytest.mark.parametrize("name", NINE)
+def test_a_message_without_one_of_the_nine_is_no_event(name: str) -> None:
+    assert reason_of(altered(make_payload(), **{name: ...})) == "not_an_event"
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        (b"", "not_json"),
+        (b"null", "not_json"),
+        (b"[1]", "not_json"),
+        (b'{"model_id":', "not_json"),
+        (b"\xff\xfe{}", "not_json"),
+        (b"[" * 100_000, "not_json"),
+        (b'{"a":' * 100_000, "not_json"),
+        (make_payload(model_id=""), "invalid_id"),
+        (make_payload(model_id="x" * 257), "invalid_id"),
+        (make_payload(inference_id="a\0b"), "invalid_id"),
+        (make_payload().replace(b'"people-detector"', rb'"\ud800"'), "invalid_id"),
+        (altered(make_payload(), model_id=7), "invalid_id"),
+        (altered(make_payload(), request_received_at="soon"), "invalid_time"),
+        (altered(make_payload(), request_forwarded_at="soon"), "invalid_time"),
+        (altered(make_payload(), request_received_at="0001-01-01T00:00:00Z"), "time_out_of_range"),
+        (altered(make_payload(), request_received_at=""), "time_out_of_range"),
+        (altered(make_payload(), request_received_at="1999-12-31T23:59:59Z"), "time_out_of_range"),
+        (make_payload(received_at=NOW + timedelta(hours=25)), "time_out_of_range"),
+        (make_payload(data_storage_key="s3://strangers/x"), "invalid_storage_key"),
+        (make_payload(data_storage_key="s3://elsewhere"), "invalid_storage_key"),
+        (make_payload(metadata_storage_key="x" * 1025), "invalid_storage_key"),
+        (make_payload(metadata_storage_key="a/../b"), "invalid_storage_key"),
+    ],
+)
+def test_what_is_wrong_has_a_reason(payload: bytes, reason: str) -> None:
+    assert reason_of(payload) == reason
+
+
+def test_both_ids_of_a_refused_event_are_told() -> None:
+    with pytest.raises(InvalidEvent) as caught:
+        decode(make_payload(data_storage_key="s3://x/y"), record_time=NOW, buckets=BUCKETS)
+    assert (caught.value.model_id, caught.value.inference_id) == ("people-detector", "1")
+
+
+def test_unknown_fields_and_lone_surrogates_in_them_are_no_error() -> None:
+    payload = make_payload(novelty=1).replace(b'"novelty":1', rb'"novelty":"\ud800"')
+    assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
+
+
+def test_extras_are_read_and_unreadable_ones_flagged() -> None:
+    event = make_event(
+        ok=False, width=640, height="tall", data_size=-1, error="a\0b", model_version="x"
+    )
+    assert (event.extras.ok, event.extras.width, event.extras.model_version) == (False, 640, "x")
+    assert (event.extras.height, event.extras.data_size, event.extras.error) == (None, None, None)
+    assert set(event.flags) == {f"extra_unreadable:{n}" for n in ("height", "data_size", "error")}
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "expected"),
+    [
+        ("data_hash", "0123456789ABCDEF" * 4, "0123456789abcdef" * 4),
+        ("data_hash", "0123456789abcdef" * 4, "0123456789abcdef" * 4),
+        ("data_hash", "d41d8cd98f00b204e9800998ecf8427e", None),
+        ("task_type", "Object Detection", "object_detection"),
+        ("task_type", "NER", "token_classification"),
+        ("task_type", "unknown", "unknown"),
+        ("task_type", "depth", None),
+    ],
+)
+def test_hashes_and_task_types_have_one_spelling(
+    name: str, given: str, expected: str | None
+) -> None:
+    event = make_event(**{name: given})
+    assert getattr(event.extras, name) == expected
+    assert event.flags == (() if expected else (f"extra_unreadable:{name}",))
+
+
+def test_flags_of_a_producer_are_taken_where_they_are_known() -> None:
+    event = make_event(flags=["batch_not_split", "metadata_too_large"])
+    assert event.flags == ("batch_not_split",)
+
+
+def test_aliases_are_kept_without_the_id_itself() -> None:
+    assert make_event(aliases=["1", "header-id", "header-id"]).aliases == ("header-id",)
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 12345678901234567890123, "b":0.10}', "[ 1.0 ,1e400]", r'["\ud800"]', "[]"]
+)
+def test_inline_values_are_kept_word_for_word(text: str) -> None:
+    payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata": ' + text.encode())
+    event = decode(payload, record_time=NOW, buckets=BUCKETS)
+    assert event.inline_metadata == text.encode()
+
+
+def test_an_inline_blob_is_kept_as_written_however_deep_it_is_nested() -> None:
+    deep = b"[" * 1010 + b"1 " + b"]" * 1010
+    payload = make_payload(metadata=0).replace(b'"metadata":0', b'"metadata":' + deep)
+    event = decode(payload, record_time=NOW, buckets=BUCKETS)
+    assert event.inline_metadata == deep
+    assert event.flags == ()
+
+
+def test_a_number_of_ten_thousand_digits_anywhere_is_no_error() -> None:
+    payload = make_payload(novelty=0).replace(b'"novelty":0', b'"novelty":' + b"9" * 10_000)
+    assert decode(payload, record_time=NOW, buckets=BUCKETS).inference_id == "1"
+
+
+def test_an_inline_string_is_the_blob_itself() -> None:
+    assert make_event(response='{"outputs": []}').inline_response == b'{"outputs": []}'
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_do_worse_than_invalid_event(payload: bytes) -> None:
+    try:
+        decode(payload, record_time=NOW, buckets=BUCKETS)
+    except InvalidEvent as wrong:
+        assert wrong.reason in DEAD_LETTER_REASONS
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from([*NINE, "ok", "width", "aliases", "metadata"]), json_values))
+def test_no_value_of_any_field_does_worse_than_invalid_event(changes: dict[str, Any]) -> None:
+    document = orjson.loads(make_payload()) | changes
+    payload = json.dumps(document).encode()
+    try:
+        decode(payload, record_time=NOW, buckets=BUCKETS)
+    except InvalidEvent as wrong:
+        assert wrong.reason in DEAD_LETTER_REASONS

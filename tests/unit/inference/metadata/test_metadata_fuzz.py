@@ -1,0 +1,116 @@
+"""Whatever the bytes: no error, nothing that Postgres could not hold, nothing twice."""
+
+import json
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from inference_store.inference.json_text import storable
+from inference_store.inference.metadata import (
+    METADATA_TYPES,
+    Leaf,
+    Metadata,
+    MetadataCaps,
+    Presence,
+    decode_entries,
+    encode_entries,
+    read_metadata,
+)
+
+# Other work on the machine must not fail a test.
+_UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+CAPS = MetadataCaps()
+_NAMES = [name for entry in METADATA_TYPES.values() for name in entry.accepted]
+_TEXT = st.text(st.characters(), max_size=12) | st.sampled_from(
+    ["987", "1e999", "1e200000", "NaN", "true", "2026-11-01T00:00:00Z", '{"a": [1]}', "\0"]
+)
+_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+_KEY = st.sampled_from(["a", "a.b", "a[]", "latitude", "dataset_split"]) | _TEXT
+_ITEM = st.fixed_dictionaries(
+    {"key": _KEY, "type": st.sampled_from(_NAMES) | _TEXT, "value": _VALUE | _VALUE.map(json.dumps)}
+)
+_LIST = st.lists(_ITEM | _VALUE, max_size=5)
+_SECTIONS = st.fixed_dictionaries(
+    {}, optional={"standard_metadata": _VALUE | _LIST, "extended_metadata": _LIST | _VALUE}
+)
+_DOCUMENT = (
+    _LIST
+    | _SECTIONS
+    | _VALUE
+    | st.fixed_dictionaries(
+        {"metadata": _LIST | _SECTIONS | _LIST.map(json.dumps), "event": _VALUE}
+    )
+)
+
+
+def _is_fit_for_postgres(found: Metadata) -> None:
+    assert len(found.leaves) == len({(row.name, row.family, row.value) for row in found.leaves})
+    assert len(found.presences) == len({row.name for row in found.presences})
+    rows: list[Leaf | Presence] = [*found.leaves, *found.presences]
+    for row in rows:
+        assert row.name
+        assert len(row.name) <= CAPS.key_characters
+        assert storable(row.name)
+        assert all(type(flag) is str and flag for flag in row.flags)
+    for leaf in found.leaves:
+        if leaf.family == "number":
+            assert isinstance(leaf.value, Decimal)
+            assert leaf.value.is_finite()
+        elif leaf.family == "string":
+            assert isinstance(leaf.value, str)
+            assert storable(leaf.value)
+        elif leaf.family == "bool":
+            assert type(leaf.value) is bool
+        else:
+            assert isinstance(leaf.value, datetime)
+            assert leaf.value.utcoffset() == timedelta(0)
+    assert storable(found.problem or "")
+    assert decode_entries(encode_entries(found.entries)) == found.entries
+
+
+@_UNHURRIED
+@given(st.binary(max_size=300))
+def test_any_bytes(blob: bytes) -> None:
+    _is_fit_for_postgres(read_metadata(blob, response=blob))
+
+
+@_UNHURRIED
+@given(_DOCUMENT)
+def test_any_document(document: Any) -> None:
+    _is_fit_for_postgres(read_metadata(json.dumps(document).encode()))
+
+
+@_UNHURRIED
+@given(_DOCUMENT, _VALUE)
+def test_any_response(metadata: Any, parameters: Any) -> None:
+    document = {"outputs": [{"data": [], "parameters": {"metadata": metadata, "x": parameters}}]}
+    response = json.dumps(document).encode()
+    _is_fit_for_postgres(read_metadata(None, response=response))
+
+
+@_UNHURRIED
+@given(_LIST, st.data())
+def test_any_damage(document: Any, data: st.DataObject) -> None:
+    blob = bytearray(json.dumps(document).encode())
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(blob) - 1))
+        blob[place] = data.draw(st.integers(0, 255))
+    _is_fit_for_postgres(read_metadata(bytes(blob[: data.draw(st.integers(0, len(blob)))])))
+
+
+@_UNHURRIED
+@given(st.lists(_ITEM, max_size=5))
+def test_every_key_that_was_sent_is_there(items: list[dict[str, Any]]) -> None:
+    """Leaf or presence, for every key that can be a name."""
+    found = read_metadata(json.dumps(items).encode())
+    names = {leaf.name for leaf in found.leaves} | {each.name for each in found.presences}
+    for key in {item["key"] for item in items}:
+        if key and storable(key):
+            assert {"dataset_split": "dataset_snapshot_split"}.get(key, key) in names

@@ -1,0 +1,194 @@
+"""Every type, under every name it is accepted by."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from inference_store.inference.metadata import (
+    METADATA_TYPES,
+    MetadataCaps,
+    MetadataType,
+    type_named,
+)
+
+from .samples import entry_flags, leaves, one, presences
+
+ACCEPTED = {
+    "string": ("str", "string"),
+    "int": ("int", "integer"),
+    "float": ("float", "double", "number"),
+    "bool": ("bool", "boolean"),
+    "timestamp": ("timestamp", "datetime", "date"),
+    "json": ("json", "dict", "object"),
+}
+
+
+def test_the_table_has_every_type_and_every_accepted_name() -> None:
+    assert {name: set(entry.accepted) for name, entry in METADATA_TYPES.items()} == {
+        name: set(names) for name, names in ACCEPTED.items()
+    }
+    assert set(METADATA_TYPES) == {kind.value for kind in MetadataType}
+    for name, names in ACCEPTED.items():
+        for spelling in names:
+            assert type_named(spelling.upper()) is METADATA_TYPES[name]
+    assert type_named("tensor") is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "family", "expected"),
+    [
+        ("str", "hallway", "string", "hallway"),
+        ("string", "", "string", ""),
+        ("string", 5, "string", "5"),
+        ("int", "987", "number", Decimal(987)),
+        ("integer", "-0987", "number", Decimal(-987)),
+        ("int", "987.0", "number", Decimal(987)),
+        ("int", "1e3", "number", Decimal(1000)),
+        ("int", " 7 ", "number", Decimal(7)),
+        ("int", "12345678901234567890123", "number", Decimal("12345678901234567890123")),
+        ("int", 12345678901234567890123, "number", Decimal("12345678901234567890123")),
+        ("int", "9" * 1000, "number", Decimal("9" * 1000)),
+        ("float", "-32.1", "number", Decimal("-32.1")),
+        ("double", "0.1000000000000000055511", "number", Decimal("0.1000000000000000055511")),
+        ("number", "1e-400", "number", Decimal("1e-400")),
+        ("float", ".5", "number", Decimal("0.5")),
+        ("float", 1.25, "number", Decimal("1.25")),
+        ("bool", "TRUE", "bool", True),
+        ("boolean", "0", "bool", False),
+        ("bool", "1", "bool", True),
+        ("bool", False, "bool", False),
+        ("Int", "5", "number", Decimal(5)),
+        ("json", "5", "number", Decimal(5)),
+        ("json", '"five"', "string", "five"),
+        ("json", "true", "bool", True),
+    ],
+)
+def test_values(kind: str, value: Any, family: str, expected: Any) -> None:
+    found = one(kind, value)
+    assert leaves(found) == [("k", family, expected)]
+    assert found.entries[0].flags == ()
+
+
+def test_numbers_are_as_exact_as_they_were_written() -> None:
+    found = one("float", "0.10")
+    assert str(found.leaves[0].value) == "0.10"
+    assert found.entries[0].value == "0.10"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected", "flags"),
+    [
+        ("2026-11-01T12:30:00Z", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ()),
+        ("2026-11-01t12:30:00z", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ()),
+        ("2026-11-01 12:30:00+02:00", datetime(2026, 11, 1, 10, 30, tzinfo=UTC), ()),
+        ("2026-11-01", datetime(2026, 11, 1, tzinfo=UTC), ()),
+        ("2026-11-01T12:30:00", datetime(2026, 11, 1, 12, 30, tzinfo=UTC), ("no_offset",)),
+        (
+            "2026-11-01T12:30:00.123456999Z",
+            datetime(2026, 11, 1, 12, 30, 0, 123456, tzinfo=UTC),
+            (),
+        ),
+        ("2026-11-01T12:30:00.5Z", datetime(2026, 11, 1, 12, 30, 0, 500000, tzinfo=UTC), ()),
+    ],
+)
+def test_timestamps(text: str, expected: datetime, flags: tuple[str, ...]) -> None:
+    found = one("timestamp", text)
+    assert leaves(found) == [("k", "timestamp", expected)]
+    assert found.leaves[0].flags == found.entries[0].flags == flags
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", "9.5"),
+        ("int", "abc"),
+        ("int", ""),
+        ("int", "1_000"),
+        ("int", True),
+        ("int", {"a": 1}),
+        ("float", "1,5"),
+        ("float", "0x10"),
+        ("bool", "yes"),
+        ("bool", "2"),
+        ("timestamp", "yesterday"),
+        ("timestamp", "20261101"),
+        ("timestamp", "2026-13-01"),
+        ("timestamp", "2026-02-30T00:00:00Z"),
+        ("timestamp", "2016-12-31T23:59:60Z"),
+        ("timestamp", "0001-01-01T00:00:00+01:00"),
+        ("timestamp", "2026-11-01T24:00:00Z"),
+        ("timestamp", 1700000000),
+        ("json", "{'a': 1}"),
+        ("json", ""),
+        ("string", ["a"]),
+    ],
+)
+def test_a_value_that_is_none_of_its_type_is_kept_flagged_and_found_as_text(
+    kind: str, value: Any
+) -> None:
+    found = one(kind, value)
+    [leaf] = found.leaves
+    flag = f"not_{kind}"
+    assert (leaf.family, leaf.type, leaf.flags) == ("string", kind, (flag, "untyped"))
+    assert leaf.value == found.entries[0].value
+    assert found.entries[0].flags == (flag,)
+    assert presences(found) == {"k": False}
+
+
+@pytest.mark.parametrize("kind", ["int", "float"])
+@pytest.mark.parametrize("text", ["NaN", "nan", "Infinity", "-inf"])
+def test_not_finite_is_kept_flagged_and_found_as_text(kind: str, text: str) -> None:
+    found = one(kind, text)
+    [leaf] = found.leaves
+    flags = ("not_finite", "untyped")
+    assert (leaf.family, leaf.type, leaf.value, leaf.flags) == ("string", kind, text, flags)
+    assert found.entries[0][2:] == (text, "extended", ("not_finite",))
+    assert presences(found) == {"k": False}
+
+
+@pytest.mark.parametrize("text", ["1e999", "1e200000", "1e-999", "9" * 1001, "1e" + "9" * 9999])
+@pytest.mark.parametrize("kind", ["int", "float", "json"])
+def test_a_number_over_a_cap_is_kept_flagged_and_present(kind: str, text: str) -> None:
+    found = one(kind, text)
+    assert found.leaves == ()
+    assert found.entries[0].value == text
+    assert found.entries[0].flags == ("number_too_large",)
+    assert presences(found) == {"k": False}
+
+
+@pytest.mark.parametrize(("text", "flag"), [("a\0", "nul_character"), ("\ud800", "lone_surrogate")])
+@pytest.mark.parametrize("kind", ["string", "json", "int"])
+def test_text_that_postgres_cannot_hold_is_present_only(kind: str, text: str, flag: str) -> None:
+    found = one(kind, f'"{text}"'.replace("\0", "\\u0000") if kind == "json" else text)
+    assert found.leaves == ()
+    assert flag in found.entries[0].flags
+    assert presences(found) == {"k": False}
+
+
+@pytest.mark.parametrize("value", ["x", 1, 1.5, True, ["a"]])
+@pytest.mark.parametrize(("kind", "flag"), [("tensor", "unknown_type"), ("", "no_type")])
+def test_without_a_known_type_the_json_decides(kind: str, flag: str, value: Any) -> None:
+    families = {str: "string", int: "number", float: "number", bool: "bool", list: "string"}
+    found = one(kind, value)
+    assert found.leaves[0].family == families[type(value)]
+    assert entry_flags(found) == {"k": (flag,)}
+    assert found.entries[0].type == kind
+
+
+def test_latitude_and_longitude() -> None:
+    for key, inside, outside in (("latitude", "-90", "90.1"), ("longitude", "180", "-180.5")):
+        assert one("float", inside, key).leaves[0].flags == ()
+        found = one("float", outside, key)
+        assert found.leaves[0].value == Decimal(outside)
+        assert found.leaves[0].flags == found.entries[0].flags == ("out_of_range",)
+    assert one("string", "12", "latitude").entries[0].flags == ("reserved_type",)
+    assert one("", "12", "latitude").leaves[0].family == "number"
+
+
+def test_a_parser_answers_for_text_alone() -> None:
+    caps = MetadataCaps()
+    assert METADATA_TYPES["json"].parse('{"a": 1}', caps) == (None, None)
+    assert METADATA_TYPES["json"].parse("{", caps) == (None, "not_json")
+    assert METADATA_TYPES["json"].parse("[" * 999, caps) == (None, "too_deep")

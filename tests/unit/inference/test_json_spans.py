@@ -1,0 +1,154 @@
+"""Where the values of a JSON text stand."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.inference import json_spans
+from inference_store.inference.json_spans import Span
+from inference_store.inference.json_text import read_json
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
+_JSON = st.recursive(
+    _SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def rebuilt(text: bytes, span: Span) -> Any:
+    """The value, put together from its spans."""
+    first = text[span.start : span.start + 1]
+    if first == b"{":
+        return {each.name: rebuilt(text, each.value) for each in json_spans.members(text, span)}
+    if first == b"[":
+        return [rebuilt(text, each) for each in json_spans.items(text, span)]
+    return json.loads(text[span.start : span.end])
+
+
+@given(
+    value=_JSON,
+    indent=st.sampled_from([None, 1, "\r\n\t "]),
+    separators=st.sampled_from([None, (",", ":"), (" ,\n", "\t: ")]),
+    ascii_only=st.booleans(),
+)
+def test_spans_hold_the_whole_value(
+    value: Any, indent: Any, separators: Any, ascii_only: bool
+) -> None:
+    text = json.dumps(value, indent=indent, separators=separators, ensure_ascii=ascii_only)
+    content = text.encode("utf-8", "surrogatepass")
+    found = rebuilt(content, json_spans.root(content))
+    assert repr(found) == repr(json.loads(text))
+
+
+# As servers and callers write it, beyond what JSON allows: `json_text.read_json` reads all of it.
+_WRITTEN_SCALARS = st.sampled_from(
+    [
+        *(b"null", b"NaN", b"-Infinity", b"1e400", b"0.10"),
+        *(b'""', b'"\\\\"', b'"\\"]"', b'"{\\\\\\"}"', b'"\\ud800"', b'"a\0\t\xff,"'),
+        *(b'"' + b"[a]" * 50 + b'"', b'"' + b"\\n" * 1500 + b'\\""'),
+    ]
+)
+_BLANKS = st.sampled_from([b"", b" ", b"\r\n\t"])
+_WRITTEN_NAMES = st.sampled_from(["a", "metadata", "a:", 'a"', "a\\"])
+
+
+@st.composite
+def _written_list(draw: st.DrawFn, inner: Any) -> tuple[bytes, Any]:
+    found = draw(st.lists(inner, max_size=4))
+    blank = draw(_BLANKS)
+    texts = [blank + text + blank for text, _ in found]
+    return b"[" + (b",".join(texts) or blank) + b"]", [value for _, value in found]
+
+
+@st.composite
+def _written_object(draw: st.DrawFn, inner: Any) -> tuple[bytes, Any]:
+    found = draw(st.lists(st.tuples(_WRITTEN_NAMES, inner), max_size=4))
+    blank = draw(_BLANKS)
+    texts = [
+        blank + json.dumps(name).encode() + blank + b":" + blank + text + blank
+        for name, (text, _) in found
+    ]
+    pairs = tuple((name, value) for name, (_, value) in found)
+    return b"{" + (b",".join(texts) or blank) + b"}", pairs
+
+
+_WRITTEN = st.recursive(
+    _WRITTEN_SCALARS.map(lambda text: (text, text)),
+    lambda inner: _written_list(inner) | _written_object(inner),
+    max_leaves=20,
+)
+
+
+def as_written(text: bytes, span: Span) -> Any:
+    """The value as pairs, lists and the bytes of scalars."""
+    first = text[span.start : span.start + 1]
+    if first == b"{":
+        members = json_spans.members(text, span)
+        return tuple((each.name, as_written(text, each.value)) for each in members)
+    if first == b"[":
+        return [as_written(text, each) for each in json_spans.items(text, span)]
+    return text[span.start : span.end]
+
+
+@given(written=_WRITTEN, before=st.sampled_from([b"", b"\xef\xbb\xbf", b" \n"]))
+def test_spans_are_of_what_was_written(written: tuple[bytes, Any], before: bytes) -> None:
+    text, expected = before + written[0] + b" ", written[1]
+    read_json(text)
+    root = json_spans.root(text)
+    assert text[root.start : root.end] == written[0]
+    assert as_written(text, root) == expected
+
+
+LONG = {
+    "a flat list": b"[" + b"1," * 100_000 + b"1]",
+    "lists in a list": b"[" + b"[1]," * 50_000 + b"[1]]",
+    "short texts": b"[" + b'"a",' * 50_000 + b'"a"]',
+    "one long text": b'["' + b"a" * 1_000_000 + b'"]',
+    "escapes": b'["' + b'\\"' * 100_000 + b'"]',
+    "backslashes": b'["' + b"\\\\" * 100_000 + b'"]',
+    "objects in a list": b"[" + b'{"a":[{}],"b":"]"},' * 20_000 + b"{}]",
+}
+
+
+@pytest.mark.parametrize("value", LONG.values(), ids=LONG)
+def test_the_end_of_a_long_value_is_found(value: bytes) -> None:
+    text = b'{"a": ' + value + b', "b": 1}'
+    found = json_spans.by_name(text, json_spans.root(text))
+    assert {name: text[span.start : span.end] for name, span in found.items()} == {
+        "a": value,
+        "b": b"1",
+    }
+
+
+def test_a_text_that_is_not_json_ends_all_the_same() -> None:
+    for content in (b"", b"{", b"[", b'{"a', b'{"a":', b"[,]", b"{:}", b"[[", b'["\\'):
+        rebuilt_or_not = list(json_spans.members(content, json_spans.root(content)))
+        listed = list(json_spans.items(content, json_spans.root(content)))
+        assert len(rebuilt_or_not) + len(listed) <= len(content)
+
+
+@given(content=st.text(alphabet='{}[]",:\\1a \n', max_size=30).map(str.encode))
+def test_any_text_ends(content: bytes) -> None:
+    span = json_spans.root(content)
+    assert len(list(json_spans.members(content, span))) <= len(content)
+    assert len(list(json_spans.items(content, span))) <= len(content)
+
+
+def test_names_that_come_twice_are_both_there() -> None:
+    text = b'{"a": 1, "\\u0061": [2]}'
+    found = list(json_spans.members(text, json_spans.root(text)))
+    assert [(each.name, text[slice(*each.value)]) for each in found] == [
+        ("a", b"1"),
+        ("a", b"[2]"),
+    ]
+    assert text[slice(*found[1].whole)] == b'"\\u0061": [2]'
+    assert text[slice(*json_spans.by_name(text, json_spans.root(text))["a"])] == b"[2]"
+
+
+def test_depth_takes_no_stack() -> None:
+    text = b"[" * 100_000 + b"]" * 100_000
+    assert json_spans.root(text) == (0, 200_000)

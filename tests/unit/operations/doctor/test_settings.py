@@ -1,0 +1,68 @@
+"""Every fight of the list happens where it should, and never by default."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from inference_store.operations.doctor import DoctorSettings, State, Subject
+from inference_store.operations.doctor.settings import FIGHTS, look
+
+PLANTED: list[dict[str, object]] = [
+    {"auth": "off", "api_host": "0.0.0.0"},
+    {"postgres_dsn": "postgresql://db.example/x"},
+    {"ingester_parked_first_seconds": 60, "ingester_parked_longest_seconds": 30},
+    {"ingester_parked_give_up_seconds": 5},
+    {"tombstone_seconds": 3600, "ingester_parked_give_up_seconds": 7200},
+    {"tombstone_seconds": 60, "ingester_parked_give_up_seconds": 30},
+    {"postgres_pool_size": 2},
+    {"ingester_batch_rows": 10},
+    {"log_level": "debug"},
+]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def subject(**changes: object) -> Subject:
+    settings = DoctorSettings.model_validate(
+        {"api_token": SecretStr("not-in-a-sentence"), **changes}
+    )
+    return Subject(settings, create_async_engine("postgresql+asyncpg://nobody@127.0.0.1:1/x"))
+
+
+async def test_by_default_nothing_fights() -> None:
+    assert [finding.state for finding in await look(subject())] == [State.OK]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_warned"),
+    [
+        ({"postgres_dsn": "postgresql://db.example/x?sslmode=prefer"}, True),
+        ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "prefer"}, True),
+        ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "disable"}, True),
+        ({"postgres_dsn": "postgresql://db.example/x", "postgres_tls": "require"}, False),
+        ({"postgres_dsn": "postgresql://db.example/x?sslmode=verify-full"}, False),
+        ({"postgres_dsn": "postgresql://[::1]/x?sslmode=prefer"}, False),
+        ({"postgres_dsn": "postgresql://127.0.0.1/x", "postgres_tls": "disable"}, False),
+    ],
+)
+async def test_a_line_to_postgres_that_may_be_in_the_clear(
+    changes: dict[str, object], *, is_warned: bool
+) -> None:
+    found = await look(subject(**changes))
+    assert any("sslmode=" in finding.seen for finding in found) == is_warned
+
+
+def test_every_fight_is_planted() -> None:
+    assert len(PLANTED) == len(FIGHTS)
+
+
+@pytest.mark.parametrize("number", range(len(PLANTED)))
+async def test_a_fight_is_found_and_told(number: int) -> None:
+    found = await look(subject(**PLANTED[number]))
+    assert FIGHTS[number].remedy in [finding.remedy for finding in found]
+    assert not [finding for finding in found if "{" in finding.seen or "not-in-a" in finding.seen]

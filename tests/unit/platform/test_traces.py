@@ -1,0 +1,65 @@
+"""Off without its variables, and then nothing of the SDK is even imported."""
+
+import subprocess
+import sys
+
+import pytest
+from opentelemetry.trace import INVALID_SPAN
+
+from inference_store.platform import traces
+
+ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, False),
+        (ENDPOINT, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:4318/v1/traces"}, True),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": "none"}, False),
+        (ENDPOINT | {"OTEL_TRACES_EXPORTER": ""}, True),
+        (ENDPOINT | {"OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": " "}, False),
+    ],
+)
+def test_the_environment_decides(environment: dict[str, str], wanted: bool) -> None:
+    assert traces.wanted(environment) is wanted
+
+
+def test_off_it_makes_nothing() -> None:
+    assert not traces.is_on()
+    assert traces.span("one") is traces.span("two")
+    assert traces.begin("one") is INVALID_SPAN
+    assert traces.ids() == {}
+    with traces.ended(traces.begin("one")) as span:
+        traces.link(span, iter(["00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"]))
+    traces.stop()
+
+
+def run(code: str, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+SDK = (
+    "import sys\n"
+    "import inference_store.cli.ingester, inference_store.cli.api, inference_store.cli.retention\n"
+    "from inference_store.platform import traces\n"
+    "traces.configure('api')\n"
+    "print(traces.is_on(), any(name.startswith('opentelemetry.sdk') for name in sys.modules))\n"
+    "traces.stop()"
+)
+
+
+def test_the_sdk_is_imported_only_where_traces_are_wanted() -> None:
+    assert run(SDK, {}).strip().endswith("False False")
+    assert run(SDK, ENDPOINT).strip().endswith("True True")
+
+
+def test_another_protocol_is_refused_in_words_and_the_service_goes_on() -> None:
+    said = run(SDK, ENDPOINT | {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"})
+    assert "only http/protobuf is spoken" in said
+    assert "False False" in said

@@ -1,0 +1,158 @@
+"""Where the spans of a calendar begin, also where clocks change."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from inference_store.query.aggregates.buckets import PATTERN, TooManyBuckets, starts, width_of
+
+_ALL = [
+    *("minute", "hour", "day", "week", "month"),
+    *(
+        "PT40S",
+        "PT1M",
+        "PT15M",
+        "PT45M",
+        "PT6H",
+        "PT7H",
+        "PT36H",
+        "P1D",
+        "P10D",
+        "P2W",
+        "P3M",
+        "P1Y",
+    ),
+]
+
+
+def instant(text: str) -> datetime:
+    """UTC, as it is written."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("unit", "zone", "first", "last", "expected"),
+    [
+        (
+            "hour",
+            "UTC",
+            "2026-11-01T00:59",
+            "2026-11-01T02:00",
+            ["11-01T00", "11-01T01", "11-01T02", "11-01T03"],
+        ),
+        # 02:00 to 03:00 comes twice in Berlin: at 00:00 and at 01:00 UTC
+        (
+            "hour",
+            "Europe/Berlin",
+            "2026-10-25T00:30",
+            "2026-10-25T01:30",
+            ["10-25T00", "10-25T01", "10-25T02"],
+        ),
+        # a day of 25 hours, one of 23, and one of 24 after it
+        ("day", "Europe/Berlin", "2026-10-25T12:00", "2026-10-25T12:00", ["10-24T22", "10-25T23"]),
+        (
+            "day",
+            "Europe/Berlin",
+            "2026-03-29T12:00",
+            "2026-03-30T12:00",
+            ["03-28T23", "03-29T22", "03-30T22"],
+        ),
+        (
+            "week",
+            "Europe/Berlin",
+            "2026-10-25T12:00",
+            "2026-10-26T12:00",
+            ["10-18T22", "10-25T23", "11-01T23"],
+        ),
+        (
+            "month",
+            "UTC",
+            "2026-01-31T12:00",
+            "2026-03-01T00:00",
+            ["01-01T00", "02-01T00", "03-01T00", "04-01T00"],
+        ),
+        # midnight comes twice in Havana: the day begins with the first
+        ("day", "America/Havana", "2026-11-01T05:30", "2026-11-01T05:30", ["11-01T04", "11-02T05"]),
+    ],
+)
+def test_starts(unit: str, zone: str, first: str, last: str, expected: list[str]) -> None:
+    found = starts(width_of(unit), ZoneInfo(zone), instant(first), instant(last), most=100)
+    assert [f"{each:%m-%dT%H}" for each in found] == expected
+    assert all((each.minute, each.second) == (0, 0) for each in found)
+
+
+@pytest.mark.parametrize("zone", ["Australia/Lord_Howe", "Asia/Kathmandu", "America/Sao_Paulo"])
+@pytest.mark.parametrize("unit", _ALL)
+def test_they_cover_all_of_it_in_order(unit: str, zone: str) -> None:
+    first = instant("2018-02-17T00:10")
+    days = 2 if unit in {"minute", "PT1M", "PT40S"} else 60
+    found = starts(width_of(unit), ZoneInfo(zone), first, first + timedelta(days=days), most=10_000)
+    assert found[0] <= first
+    assert found[-2] <= first + timedelta(days=days) < found[-1]
+    assert found == sorted(set(found))
+
+
+def test_half_an_hour_of_summer_time() -> None:
+    """Lord Howe goes back from 02:00 to 01:30: the hour from 01:00 on has 90 minutes."""
+    zone = ZoneInfo("Australia/Lord_Howe")
+    found = starts(
+        width_of("hour"), zone, instant("2026-04-04T14:00"), instant("2026-04-04T15:29"), most=9
+    )
+    assert [f"{each:%H:%M}" for each in found] == ["14:00", "15:30"]
+
+
+def test_too_many() -> None:
+    with pytest.raises(TooManyBuckets):
+        starts(
+            width_of("minute"),
+            ZoneInfo("UTC"),
+            instant("2000-01-01T00:00"),
+            instant("2026-01-01T00:00"),
+            most=10,
+        )
+    with pytest.raises(TooManyBuckets):
+        starts(
+            width_of("hour"),
+            ZoneInfo("UTC"),
+            instant("2026-01-01T00:00"),
+            instant("2026-01-01T12:00"),
+            most=5,
+        )
+
+
+@pytest.mark.parametrize(
+    ("span", "zone", "at", "begin"),
+    [
+        ("PT15M", "UTC", "2026-11-01T00:59", "2026-11-01T00:45"),
+        # from midnight in Berlin, which is 23:00 UTC of the day before
+        ("PT6H", "Europe/Berlin", "2026-11-01T12:00", "2026-11-01T11:00"),
+        # a day of 25 hours has a fifth span, of one hour
+        ("PT6H", "Europe/Berlin", "2026-10-25T22:30", "2026-10-25T22:00"),
+        ("P1D", "Europe/Berlin", "2026-10-25T12:00", "2026-10-24T22:00"),
+        ("P1W", "UTC", "2026-11-01T00:00", "2026-10-26T00:00"),
+        ("P3M", "UTC", "2026-11-25T00:00", "2026-10-01T00:00"),
+        ("P1Y", "Europe/Berlin", "2026-11-25T00:00", "2025-12-31T23:00"),
+        # every seven hours from the third of January 2000 on
+        ("PT7H", "UTC", "2000-01-03T14:30", "2000-01-03T14:00"),
+        ("P10D", "UTC", "2000-01-12T23:59", "2000-01-03T00:00"),
+    ],
+)
+def test_a_span_of_any_width(span: str, zone: str, at: str, begin: str) -> None:
+    found = starts(width_of(span), ZoneInfo(zone), instant(at), instant(at), most=1)
+    assert found[0] == instant(begin)
+    assert found[1] > instant(at)
+
+
+@pytest.mark.parametrize("span", _ALL)
+def test_the_pattern_has_every_span(span: str) -> None:
+    assert re.search(PATTERN, span)
+
+
+@pytest.mark.parametrize(
+    "span", ["year", "P", "PT0S", "P1Y6M", "PT1.5H", "P200Y", "PT15", "-P1D", ""]
+)
+def test_what_is_no_span(span: str) -> None:
+    with pytest.raises(ValueError, match=r"span|duration"):
+        width_of(span)

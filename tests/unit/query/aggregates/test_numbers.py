@@ -1,0 +1,91 @@
+"""Bounds of bins, percentiles near and exact, and how numbers are written."""
+
+from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.query.aggregates.bins import as_double, automatic
+from inference_store.query.aggregates.exact import deviation, exact, plain, variance
+from inference_store.query.aggregates.sketch import percentile, value_of
+
+_DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
+_DOUBLES = st.floats(allow_nan=False, allow_infinity=False)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bins", "expected"),
+    [
+        ("0", "1", 5, ["0", "0.2", "0.4", "0.6", "0.8", "1.0", "1.2"]),
+        ("0.03", "0.97", 10, ["0.0", *(f"0.{n}" for n in range(1, 10)), "1.0"]),
+        ("7", "7", 10, ["7", "8"]),
+        ("-5", "1e2", 3, ["-50", "0", "50", "100", "150"]),
+    ],
+)
+def test_automatic_bounds(low: str, high: str, bins: int, expected: list[str]) -> None:
+    assert automatic(Decimal(low), Decimal(high), bins) == tuple(map(Decimal, expected))
+
+
+@given(one=_DECIMALS, other=_DECIMALS, bins=st.integers(1, 50))
+def test_automatic_bounds_hold_all(one: Decimal, other: Decimal, bins: int) -> None:
+    low, high = sorted([one.normalize(), other.normalize()])
+    if high.adjusted() > 400 or low.adjusted() > 400 or (low and low.adjusted() < -400):
+        return
+    found = automatic(low, high, bins)
+    assert found[0] <= low
+    assert high < found[-1]
+    assert len(found) - 1 <= bins + 2
+    assert all(a < b for a, b in pairwise(found))
+
+
+@given(
+    bound=_DOUBLES.map(lambda value: Decimal(repr(value))) | st.decimals(-10, 10), value=_DOUBLES
+)
+def test_a_bound_of_doubles_cuts_where_their_spelling_does(bound: Decimal, value: float) -> None:
+    assert (value >= as_double(bound)) == (Decimal(repr(value)) >= bound)
+
+
+@pytest.mark.parametrize(
+    ("at", "expected"), [(0, 1), (25, 1), (26, 2), (50, 2), (75, 2), (76, 9), (100, 9)]
+)
+def test_percentile(at: int, expected: int) -> None:
+    assert percentile(Counter({1: 1, 2: 2, 9: 1}), Decimal(at)) == expected
+
+
+@given(st.integers(-5000, 5000))
+def test_a_bin_stands_for_what_is_near(k: int) -> None:
+    upper = Decimal("1.0099") ** k
+    middle = value_of(1_000_000 + k)
+    for edge in (upper, upper / Decimal("1.0099")):
+        assert abs(middle - edge) <= edge * Decimal("0.005")
+    assert value_of(-1_000_000 - k) == -middle
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("1.500", "1.5"), ("100", "100"), ("1E+3", "1000"), ("-0.0", "0"), ("1E+40", "1E+40")],
+)
+def test_plain(value: str, shown: str) -> None:
+    assert str(plain(Decimal(value))) == shown
+
+
+def test_a_double_is_what_it_spells() -> None:
+    assert exact(0.1) == Decimal("0.1")
+    assert exact(-0.0) == 0
+
+
+@given(st.lists(st.decimals(-(10**6), 10**6, places=6), min_size=2, max_size=20))
+def test_variance_and_deviation(values: list[Decimal]) -> None:
+    squares = sum((value * value for value in values), Decimal(0))
+    number, total = len(values), sum(values, Decimal(0))
+    mean = Fraction(total) / number
+    distances = [Fraction(value) - mean for value in values]
+    expected = sum((each * each for each in distances), Fraction(0)) / (number - 1)
+    found = variance(number, total, squares)
+    assert abs(Fraction(found) - expected) <= expected * Fraction(1, 10**33)
+    root = Fraction(deviation(number, total, squares))
+    assert abs(root * root - expected) <= expected * Fraction(1, 10**32)

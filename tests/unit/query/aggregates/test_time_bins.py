@@ -1,0 +1,71 @@
+"""Bounds of histograms of instants: few, rising, round, and around every value."""
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from inference_store.query.aggregates.time_bins import automatic_times
+from tests.properties import examples
+
+_FIRST = datetime.min.replace(tzinfo=UTC)
+_LAST = datetime.max.replace(tzinfo=UTC)
+_INSTANTS = st.datetimes(timezones=st.just(UTC))
+
+
+def _at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bins", "bounds"),
+    [
+        ("2026-11-01 10:07", "2026-11-01 10:58", 6, ["10:00", "10:10", "10:20", "10:30", "10:40",
+                                                     "10:50", "11:00"]),
+        ("2026-11-01 10:07", "2026-11-01 10:07", 20, ["10:07:00", "10:07:01"]),
+    ],
+)  # fmt: skip
+def test_bounds_within_a_day(low: str, high: str, bins: int, bounds: list[str]) -> None:
+    expected = tuple(_at(f"2026-11-01 {each}") for each in bounds)
+    assert automatic_times(_at(low), _at(high), bins) == expected
+
+
+def test_bounds_go_by_the_calendar() -> None:
+    found = automatic_times(_at("2026-01-15"), _at("2026-11-20"), 12)
+    assert found == tuple(datetime(2026, month, 1, tzinfo=UTC) for month in range(1, 13))
+    # Weeks begin on a Monday.
+    weeks = automatic_times(_at("2026-11-01"), _at("2026-11-25"), 4)
+    assert [each.date().isoformat() for each in weeks] == [
+        *("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16", "2026-11-23", "2026-11-30")
+    ]
+    years = automatic_times(_at("2001-05-01"), _at("2026-05-01"), 5)
+    assert [each.year for each in years] == [2000, 2010, 2020, 2030]
+    parts = automatic_times(_at("2026-11-01 00:00:00.01"), _at("2026-11-01 00:00:00.05"), 4)
+    assert [each.microsecond for each in parts] == [10_000, 20_000, 30_000, 40_000, 50_000, 60_000]
+
+
+@settings(deadline=None, max_examples=examples(200))
+@example(_FIRST, _LAST, 20)
+@example(_FIRST, _LAST, 1)
+@example(_FIRST, _FIRST, 1)
+@example(_LAST, _LAST, 1)
+@given(one=_INSTANTS, other=_INSTANTS, bins=st.integers(1, 1000))
+def test_every_value_lies_in_a_bin(one: datetime, other: datetime, bins: int) -> None:
+    low, high = sorted((one, other))
+    found = automatic_times(low, high, bins)
+    assert found[0] <= low
+    assert high < found[-1] or found[-1] == _LAST
+    assert all(before < after for before, after in pairwise(found))
+    assert len(found) - 1 <= bins + 2
+
+
+@settings(deadline=None, max_examples=examples(100))
+@given(low=_INSTANTS, micros=st.integers(0, 10_000_000), bins=st.integers(1, 50))
+def test_narrow_spans_too(low: datetime, micros: int, bins: int) -> None:
+    high = min(low, _LAST - timedelta(seconds=11)) + timedelta(microseconds=micros)
+    low = min(low, high)
+    found = automatic_times(low, high, bins)
+    assert found[0] <= low <= high < found[-1]
+    assert len(found) - 1 <= bins + 2

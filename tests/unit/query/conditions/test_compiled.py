@@ -1,0 +1,158 @@
+"""What a typed filter becomes, without a database."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Boolean, literal_column
+
+from inference_store.inference.events.uid import uid_floor, uid_of
+from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, condition_of
+from inference_store.query.conditions.combination import Combination
+from inference_store.query.conditions.distances import spans_of_longitude
+from inference_store.query.conditions.merged import merged
+from inference_store.query.filters.typed import (
+    Among,
+    And,
+    Calculated,
+    Column,
+    Compared,
+    Comparison,
+    Constant,
+    Fixed,
+    Folded,
+    Like,
+    Metadata,
+    Missing,
+    Not,
+    Or,
+    Predicted,
+    Property,
+    Truth,
+)
+from inference_store.query.scope import window
+
+_AT = datetime(2026, 11, 1, tzinfo=UTC)
+_N = Metadata("n", 1, "number", False)
+_UNSEEN = Metadata("never", None, "number", False)
+_ONE = Constant("number", Decimal(1))
+_IS_ONE = Compared("=", _N, _ONE)
+_PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
+
+
+@pytest.mark.parametrize(
+    ("truth", "true", "false"),
+    [
+        (Fixed(True), EVERYTHING, NOTHING),
+        (Fixed(None), NOTHING, NOTHING),
+        (Compared("=", _UNSEEN, _ONE), NOTHING, NOTHING),
+        (Missing(_UNSEEN), EVERYTHING, NOTHING),
+        (And((Fixed(True), Fixed(True))), EVERYTHING, NOTHING),
+        (Or((Fixed(True), _IS_ONE)), EVERYTHING, NOTHING),
+        (And(()), EVERYTHING, NOTHING),
+    ],
+)
+def test_what_is_decided_without_a_database(truth: Truth, true: object, false: object) -> None:
+    assert condition_of(truth, Names()) == true
+    assert condition_of(truth, Names(), when=False) == false
+
+
+@pytest.mark.parametrize(
+    ("truth", "when", "scans"),
+    [
+        (_IS_ONE, True, 1),
+        (_IS_ONE, False, 1),
+        (Missing(_N), True, 0),
+        (Missing(_N), False, 5),
+        (Predicted(_PERSON), True, 1),
+        (Predicted(_PERSON), False, 0),
+        (Predicted(None), True, 0),
+        (Compared(">", Property("width", "number"), _ONE), True, 0),
+        (Compared("=", Property("inference_id", "string"), Constant("string", "a")), True, 1),
+        (Like(Property("data_hash", "string"), "ab%"), True, 1),
+        (Or((_IS_ONE, Predicted(_PERSON))), True, 2),
+        (Or((_IS_ONE, Missing(_N))), True, 0),
+        (Or(tuple(Compared("<", _N, Constant("number", Decimal(n))) for n in range(99))), True, 0),
+    ],
+)
+def test_which_indexes_lead(truth: Truth, when: bool, scans: int) -> None:
+    assert condition_of(truth, Names(), when=when).scans == scans
+
+
+_TAGS = Metadata("tags[]", 2, "string", True)
+_MORE = Metadata("more[]", 3, "string", True)
+_CAT = Constant("string", "cat")
+
+
+@pytest.mark.parametrize(
+    ("truth", "unique"),
+    [
+        (_IS_ONE, True),
+        (Compared("<>", _N, _ONE), True),
+        (Compared("=", _TAGS, _CAT), True),
+        (Compared("=", _CAT, _TAGS), True),
+        (Compared("<>", _TAGS, _CAT), False),
+        (Compared("=", Folded("casei", _TAGS), Folded("casei", _CAT)), False),
+        (Compared("=", Folded("casei", _TAGS), _CAT), False),
+        (Compared("=", _TAGS, _MORE), False),
+        (Compared("=", _TAGS, _TAGS), False),
+        (Compared("=", Property("inference_ids", "string"), _CAT), False),
+    ],
+)
+def test_which_lists_name_an_inference_once(truth: Truth, unique: bool) -> None:
+    assert condition_of(truth, Names()).unique is unique
+
+
+@pytest.mark.parametrize(
+    ("op", "lo", "hi"),
+    [("=", 0, 1), ("<", None, 0), ("<=", None, 1), (">", 1, None), (">=", 0, None)],
+)
+def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int | None) -> None:
+    truth = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
+    found = condition_of(truth, Names())
+    after = uid_floor(_AT.replace(microsecond=1))
+    edges = {0: uid_floor(_AT), 1: after, None: None}
+    assert isinstance(found, Received)
+    assert edges[lo] in {None, found.lo}
+    assert edges[hi] in {None, found.hi}
+
+
+def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
+    uid = uid_of(_AT, "one")
+    found = [
+        condition_of(Compared("=", Property("uid", "string"), Constant("string", text)), Names())
+        for text in (str(uid), str(uid).upper(), "x")
+    ]
+    assert found == [Received(uid, UUID(int=uid.int + 1)), NOTHING, NOTHING]
+
+
+def test_equalities_become_a_list() -> None:
+    two = Constant("number", Decimal(2))
+    nested = Or((Compared("=", two, _N), Not(_IS_ONE)))
+    assert merged((_IS_ONE, nested)) == [Among(_N, (_ONE, two)), Not(_IS_ONE)]
+
+
+@pytest.mark.parametrize(
+    ("west", "east", "spans"),
+    [
+        (-1.0, 1.0, [(-1.0, 1.0)]),
+        (-190.0, -170.0, [(-180.0, -170.0), (170.0, 180.0)]),
+        (170.0, 190.0, [(170.0, 180.0), (-180.0, -170.0)]),
+        (-190.0, 190.0, [(-180.0, 180.0)]),
+    ],
+)
+def test_spans_of_longitude(west: float, east: float, spans: list[tuple[float, float]]) -> None:
+    assert spans_of_longitude(west, east) == spans
+
+
+def test_a_single_value_is_joined_once_however_often_it_is_named() -> None:
+    twice = Compared("=", Calculated("+", _N, _N), _ONE)
+    sql = str(condition_of(twice, Names()).uids(window(1, None, None)))
+    assert sql.count("metadata_number AS") == 1
+
+
+def test_nothing_that_was_asked_is_lost_without_a_row() -> None:
+    rows = Combination(window(1, None, None), Names())
+    rows.where.append(literal_column("asked", Boolean()))
+    assert "asked" in str(rows.exists())

@@ -1,0 +1,145 @@
+"""Hostile filters: refused by name, in bounded time, and never by the end of Python's stack."""
+
+import sys
+import time
+
+import pytest
+
+from inference_store.inference.errors import InvalidFilter, NotKept
+from inference_store.query.cql2 import caps, parse_json, parse_text, to_json, to_text
+from inference_store.query.cql2.tree import Named, Node, Operation
+
+PER_KB = 0.05  # seconds
+
+
+def full(piece: str) -> str:
+    return piece * (caps.BYTES // len(piece.encode()))
+
+
+HOSTILE = {
+    **{
+        piece: full(piece)
+        for piece in (
+            "(", ")", "NOT ", "-", "a+", "a AND ", "'", "''", '"', '""', "[", "{", "POINT(", "f(",
+            "POLYGON((", "((1 2),", "x IN (", "x BETWEEN 1 AND ", "\\", "'\\", "\\'", "1", "1.",
+            "1e", "is ", "is  not empty ", "=", "==", "!", "camera-", "A_EQUALS((", "INTERVAL(",
+            "DATE('", "bbox(", "é", "😀", "point ", "a<>", "a=1 OR ", ",", "2026-11-01 ", "@a", "`",
+            "GEOMETRYCOLLECTION(", "sent(", "NOT(", "a IN (1) AND ", "\t", "a.", "“",
+        )
+    },
+    "brackets": "(" * 40_000 + "a" + ")" * 40_000,
+    "few brackets": "(" * 4_900 + "a" + ")" * 4_900,
+    "negations": "NOT " * 9_000 + "a",
+    "signs": "a = " + "-" * 9_000 + "b",
+    "a sum": "a = " + "b+" * 4_900 + "b",
+    "a list": "a IN (" + "1," * 4_900 + "1)",
+    "a ring": "S_INTERSECTS(a, POLYGON((" + "1 1," * 3_000 + "1 1)))",
+    "an array in arrays": "A_EQUALS(a, " + "(" * 4_900 + "1" + ")" * 4_900 + ")",
+    "brackets in a geometry": "S_INTERSECTS(a, POLYGON(" + "(" * 4_900 + "1 1" + ")" * 4_900,
+    "a long text": "a = '" + "x" * 99_000 + "'",
+    "a text of escapes": "a = '" + "\\n" * 49_000 + "'",
+    "an endless text": "a = '" + "\\'" * 49_000,
+    "a long name": "a" * 99_000 + " = 1",
+    "a long name in brackets": "a" * 99_000 + "[]",
+    "a long wait": "a IS" + " " * 99_000 + "x",
+    "a word before blanks": "point" + " " * 99_000 + "x",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_hostile_text_is_answered_in_time(text: str) -> None:
+    parse_text("a")  # the parser is made
+    # Processor time, and four times the bar: other work on the machine must not fail a test, and
+    # what is not linear takes a hundred times as long.
+    began = time.process_time()
+    try:
+        tree = parse_text(text)
+        spent = time.process_time() - began
+    except (InvalidFilter, NotKept) as refused:
+        spent = time.process_time() - began
+        assert len(refused.detail) < 1_000
+        assert len(refused.faults[0].message) < 1_000
+        assert sum(map(len, refused.faults[0].known)) < 1_000
+    else:
+        assert parse_text(to_text(tree)) == tree
+    assert spent < 4 * PER_KB * (1 + len(text.encode()) / 1000)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a" * (caps.BYTES + 1), "a filter has at most 100,000 bytes"),
+        ("é" * (caps.BYTES // 2 + 1), "a filter has at most 100,000 bytes"),
+        ("(" * (caps.TOKENS + 1), "a filter has at most 10,000 words and signs"),
+        ("NOT " * caps.DEPTH + "a", "nested at most 64 levels deep"),
+        (" AND ".join(["a"] * caps.NODES), "at most 2,000 operations, names and values"),
+        ("a IN (" + "1," * caps.ITEMS + "1)", "an array has at most 1,000 items"),
+        ("a = 'x\0'", "neither NUL"),
+        ("a = '\ud800'", "half a surrogate pair"),
+        (
+            "S_INTERSECTS(a, POLYGON((" + "1 1," * caps.POSITIONS + "1 1)))",
+            "a geometry has at most 1,000 positions",
+        ),
+    ],
+)
+def test_what_is_over_a_cap_is_told(text: str, told: str) -> None:
+    with pytest.raises(InvalidFilter, match=told):
+        parse_text(text)
+
+
+def test_what_is_just_within_the_caps_is_read() -> None:
+    for text in (
+        "NOT " * (caps.DEPTH - 1) + "a",
+        " AND ".join(["a"] * (caps.NODES - 1)),
+        "a IN (" + "1," * (caps.ITEMS - 1) + "1)",
+        "S_INTERSECTS(a, POLYGON((" + "1 1," * (caps.POSITIONS - 1) + "1 1)))",
+    ):
+        tree = parse_text(text)
+        assert parse_text(to_text(tree)) == tree
+        assert parse_json(to_json(tree)) == tree
+
+
+def nested(levels: int) -> object:
+    value: object = True
+    for _ in range(levels):
+        value = {"op": "not", "args": [value]}
+    return value
+
+
+def lists(levels: int) -> object:
+    value: object = 1
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (nested(100_000), "nested at most 64 levels deep"),
+        (nested(caps.DEPTH), "nested at most 64 levels deep"),
+        (lists(100_000), "nested at most 64 levels deep"),
+        ({"bbox": lists(100_000)}, "coordinates are lists of numbers"),
+        ({"type": "Polygon", "coordinates": lists(100_000)}, "coordinates are lists of numbers"),
+        ({"op": "and", "args": [True] * caps.NODES}, "at most 2,000 operations"),
+        ({"op": "in", "args": [1, [1] * (caps.ITEMS + 1)]}, "an array has at most 1,000 items"),
+        ({"op": "=", "args": ["x" * 60_000, "x" * 60_000]}, "at most 100,000 bytes"),
+        ({"op": "x" * 200_000, "args": []}, "at most 100,000 bytes"),
+        ({"x" * 200_000: 1}, "an object here has one of"),
+        ({"bbox": [0] * 200_000}, "at most 100,000 bytes"),
+    ],
+)
+def test_hostile_json_is_told(value: object, told: str) -> None:
+    with pytest.raises(InvalidFilter, match=told) as refused:
+        parse_json(value)
+    assert len(refused.value.detail) < 2_000
+    assert parse_json(nested(caps.DEPTH - 1))
+
+
+def test_a_tree_too_deep_to_be_written_is_refused() -> None:
+    tree: Node = Named("a")
+    for _ in range(sys.getrecursionlimit() * 2):
+        tree = Operation("not", (tree,))
+    for write in (to_text, to_json):
+        with pytest.raises(InvalidFilter, match="levels deep"):
+            write(tree)

@@ -1,0 +1,84 @@
+"""The examples of the standard: each is read, printed, and means the same in text and JSON."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from inference_store.inference.errors import InvalidFilter, NotKept
+from inference_store.inference.json_text import read_exactly, read_json, write_json
+from inference_store.query.cql2 import parse_json, parse_json_text, parse_text, to_json, to_text
+
+EXAMPLES = Path(__file__).parent / "examples"
+TEXTS = sorted((EXAMPLES / "text").glob("*.txt"))
+JSONS = sorted((EXAMPLES / "json").glob("*.json"))
+# What this store has no function for, and the relations and geometries it does not keep.
+FOREIGN = {"clause6_01", "clause6_02b", "clause7_18", "example68", "example69"}
+UNKEPT = {
+    *("clause7_10", "clause7_16", "example46", "example48", "example50", "example51"),
+    *("example52", "example83", "example84"),
+}
+
+
+def test_all_examples_are_here() -> None:
+    assert len(TEXTS) == 120
+    assert len(JSONS) == 109
+    stems = {path.stem.removesuffix("-alt01") for path in TEXTS}
+    assert stems == {path.stem for path in JSONS}
+
+
+def test_a_text_means_what_its_json_means(subtests: pytest.Subtests) -> None:
+    for path in TEXTS:
+        with subtests.test(path.stem):
+            example = EXAMPLES / "json" / f"{path.stem.removesuffix('-alt01')}.json"
+            tree = parse_text(path.read_text(), whole_standard=True)
+            assert tree == parse_json_text(example.read_text(), whole_standard=True)
+
+
+def test_an_example_survives_being_printed(subtests: pytest.Subtests) -> None:
+    for path in JSONS:
+        with subtests.test(path.stem):
+            tree = parse_json(read_json(path.read_bytes()), whole_standard=True)
+            assert parse_text(to_text(tree), whole_standard=True) == tree
+            written = write_json(to_json(tree))
+            assert parse_json(read_exactly(written), whole_standard=True) == tree
+            assert parse_json(read_json(written), whole_standard=True) == tree
+
+
+def test_an_example_is_kept_unless_named_here(subtests: pytest.Subtests) -> None:
+    for path in TEXTS:
+        with subtests.test(path.stem):
+            check_kept(path.stem.removesuffix("-alt01"), path.read_text())
+
+
+def check_kept(stem: str, text: str) -> None:
+    if stem in FOREIGN:
+        with pytest.raises(InvalidFilter, match="there is no function"):
+            parse_text(text)
+    elif stem in UNKEPT:
+        with pytest.raises(NotKept, match=re.escape("http://www.opengis.net/spec/cql2/1.0/conf/")):
+            parse_text(text)
+    else:
+        parse_text(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ACCENTI(CASEI(name)) LIKE accenti(casei('Ä%'))",
+        "name like '\\%\\_'",
+        "name like ''",
+        "name between 100.0 and 1.0",
+        "true",
+        "A_CONTAINS(tags,('foo','bar'))",
+        "S_INTERSECTS(geom,POINT(90 180))",
+        "S_INTERSECTS(geom,MULTIPOINT(7.02 49.92, 90 180))",
+        "S_INTERSECTS(geom,POLYGON((-180 -90, -90 -90, -90 90, -180 90, -180 -90), "
+        "(-120 -50, -100 -50, -100 -40, -120 -40, -120 -50)))",
+        "T_AFTER(ts_start,INTERVAL('2021-01-01T00:00:00Z','2021-12-31T23:59:59Z'))",
+        "floatfield <> intfield",
+    ],
+)
+def test_filters_of_the_abstract_tests_are_read(text: str) -> None:
+    tree = parse_text(text)
+    assert parse_text(to_text(tree)) == tree

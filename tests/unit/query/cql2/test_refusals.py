@@ -1,0 +1,196 @@
+"""What a filter that cannot be read is answered: the place, and what was probably meant."""
+
+import pytest
+
+from inference_store.inference.errors import InvalidFilter, NotKept
+from inference_store.query.cql2 import meant_by, parse_json, parse_text, pointed, where
+from inference_store.query.cql2.tree import Named, Node, Operation, Place
+
+
+def refused(text: str) -> InvalidFilter:
+    with pytest.raises(InvalidFilter) as found:
+        parse_text(text)
+    return found.value
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("camera == 3", "="),
+        ("camera != 3", "<>"),
+        ("camera =< 3", "<="),
+        ("camera => 3", ">="),
+        ("a = 1 && b = 2", "AND"),
+        ("a = 1 || b = 2", "OR"),
+        ("a = 1 AND !b", "NOT"),
+        ("a ILIKE 'x%'", "CASEI(name) LIKE CASEI('pattern%')"),
+        ("a IS EMPTY", "IS NULL"),
+        ("a IS NOT EMPTY", "IS NOT NULL"),
+        ("a IS TRUE", "= TRUE"),
+        ("a IS NOT FALSE", "<> FALSE"),
+        ("a = NULL", "IS NULL"),
+        ("a <> NULL", "IS NOT NULL"),
+        ("a EXISTS", "name IS NOT NULL"),
+        ("a CONTAINS 'x'", "LIKE '%part%'"),
+        ("a STARTS WITH 'x'", "LIKE 'beginning%'"),
+        ("a ~ 'x'", "LIKE 'pattern%'"),
+        ("a > 2026-11-01T10:00:00Z", "TIMESTAMP('2026-11-01T10:00:00Z')"),
+        ("a > 2026-11-01 10:00", "TIMESTAMP('2026-11-01T10:00:00Z')"),
+        ("a IN ['x']", "IN ('a', 'b')"),
+        ("a IN 'x'", "IN ('a', 'b')"),
+        ("a = ‘x’", "'text'"),
+        ("a = “x”", "'text'"),
+        ("`a b` = 1", '"a'),
+        ("tags[] = 'x'", '"tags[]"'),
+        ("a.b[0].c = 'x'", '"a.b[0].c"'),
+        ("user@host = 'x'", '"user@host"'),
+        ("camera-id[] = 'x'", '"camera-id[]"'),
+        ("2nd_floor = 1", '"2nd_floor"'),
+        ('{"op": "="}', "cql2-json"),
+        ("a = 'O'Brien'", "''"),
+        ("a = 'x", "''"),
+        ('"a = 1', '""'),
+        ("a > DATE('2026-11-01T10:00:00Z')", "TIMESTAMP('2026-11-01T10:00:00Z')"),
+        ("a > TIMESTAMP('2026-11-01')", "DATE('2026-11-01')"),
+        ("a > TIMESTAMP('2026-11-01 10:00:00')", "TIMESTAMP('2026-11-01T10:00:00Z')"),
+        ("upper(a) = 'X'", "CASEI"),
+        ("s_intersect(a, POINT(1 2))", "S_INTERSECTS"),
+        ("predictions(label = 'x')", "prediction"),
+        ("a = ('x', 'y')", "A_EQUALS"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(text: str, meant: str) -> None:
+    known = refused(text).faults[0].known
+    assert known
+    assert known[0].startswith(meant)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "the filter is empty"),
+        (" \n", "the filter is empty"),
+        ("a =", "the filter ends too early: expected a name, a number"),
+        ("(a = 1", "the filter ends too early: expected"),
+        ("a = 1)", "')' is unexpected here: expected"),
+        ("a = 1 b", "'b' is unexpected here: expected"),
+        ("and = 1", "'and' is unexpected here: expected a name"),
+        ("a BETWEEN 1 OR 2", "'OR' is unexpected here: expected"),
+        ("a = #", "'#' means nothing here"),
+        ("a = 1;", "no semicolon"),
+        ("5", "a filter is a condition, and this is a number"),
+        ("'x'", "a filter is a condition, and this is a text"),
+        ("a + 1", "a filter is a condition, and this is a number"),
+        ("a AND 1", "AND takes a condition here, and this is a number"),
+        ("a + 'x' = 1", "+ takes a number here, and this is a text"),
+        ("-'x' = 1", "* takes a number here, and this is a text"),
+        ("+a = 1", "a + stands before a number"),
+        ("a LIKE b", "LIKE takes a pattern"),
+        ("a LIKE 5", "LIKE takes a pattern"),
+        ("5 LIKE 'x'", "LIKE takes a text here, and this is a number"),
+        ("a BETWEEN TRUE AND FALSE", "BETWEEN takes a number, text or time here"),
+        ("POINT(1 2) = a", "= takes one value here, and this is a geometry"),
+        ("a IN (POINT(1 2))", "a list holds"),
+        ("S_WITHIN(a, 'x')", "S_WITHIN takes a geometry here, and this is a text"),
+        ("S_WITHIN(a)", "S_WITHIN takes two arguments, not 1"),
+        ("T_AFTER(a, 5)", "T_AFTER takes a time"),
+        ("T_AFTER(a, INTERVAL(count_predictions(), '..'))", "a bound of an interval is no number"),
+        ("A_EQUALS(a, 5)", "A_EQUALS takes an array"),
+        ("CASEI(5) = 'x'", "CASEI takes a text here, and this is a number"),
+        ("sent('a')", "sent takes a name here, and this is a text"),
+        ("isNull(a)", "isNull is not a function: write it as IS NULL"),
+        ("foo(a)", "there is no function foo; known are prediction, "),
+        ("count_prediction()", "there is no function count_prediction; the nearest are count_pred"),
+        ("INTERVAL(DATE('2026-11-01'), '..') = a", "'DATE' is unexpected here"),
+        ("2 ^ 3 ^ 4 = a", "'^' is unexpected here"),
+        ("a = b = c", "'=' is unexpected here"),
+    ],
+)
+def test_what_cannot_be_read_is_told_in_words(text: str, told: str) -> None:
+    assert told in refused(text).faults[0].message
+    assert told in refused(text).detail
+
+
+def test_a_caret_stands_under_the_place() -> None:
+    found = refused("a = 1\n  AND\tcamera-id == 'x'")
+    assert found.faults[0].path == "filter"
+    assert found.faults[0].message == (
+        "line 2, column 18: equality is written =\n    AND camera-id == 'x'\n                   ^"
+    )
+    assert found.detail == ("The filter cannot be read, line 2, column 18: equality is written =.")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a = 1\n  AND\tcamera-id == 'x'", (2, 18, 1)),
+        ("a = 1 AND foo(a)", (1, 11, 6)),
+        ("a =", (1, 4, 1)),
+        ("é = 1 AND 'x", (1, 11, 2)),
+        ("", (None, None, None)),
+    ],
+)
+def test_line_column_and_length_are_numbers_too(
+    text: str, place: tuple[int | None, int | None, int | None]
+) -> None:
+    [fault] = refused(text).faults
+    assert (fault.line, fault.column, fault.length) == place
+
+
+def test_a_long_line_is_cut_around_the_place() -> None:
+    found = refused("a = 1 AND " * 50 + "b == 2" + " AND a = 1" * 50)
+    message, line, carets = found.faults[0].message.split("\n")
+    assert message.startswith("line 1, column 504:")
+    assert len(line) < 80
+    assert line[carets.index("^") - 1 :].startswith("== 2 AND")
+
+
+def test_a_place_in_json_is_its_path() -> None:
+    tree = parse_json({"op": "not", "args": [{"property": "a"}]})
+    assert isinstance(tree, Operation)
+    assert where(tree.args[0].at, None) == "filter.args[0]"
+    assert pointed(Place(start=2, end=5), "a bcd e") == "  a bcd e\n    ^^^"
+
+
+def left_of(text: str) -> Node:
+    tree = parse_text(text)
+    assert isinstance(tree, Operation)
+    return tree.args[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("camera-id = 3", '"camera-id"'),
+        ("camera-id-2 = 3", '"camera-id-2"'),
+        ("camera-007 = 3", '"camera-007"'),
+        ("2026-11-01 < received_at", "DATE('2026-11-01')"),
+        ('"Toronto" = city', "'Toronto'"),
+        ('"O\'Brien" = name', "'O''Brien'"),
+        ("camera - id = 3", None),
+        ("city = 3", None),
+        ("a - 1.5 = 3", None),
+        ("(a-b)-c = 3", None),
+        ("5-3 = 3", None),
+    ],
+)
+def test_what_a_readable_filter_probably_meant(text: str, meant: str | None) -> None:
+    assert meant_by(left_of(text)) == meant
+
+
+def test_nothing_is_guessed_of_json() -> None:
+    tree = parse_json({"op": "=", "args": [{"op": "-", "args": [{"property": "a"}, 1]}, 3]})
+    assert isinstance(tree, Operation)
+    assert meant_by(tree.args[0]) is None
+    assert meant_by(Named("a")) is None
+
+
+def test_what_is_not_kept_is_a_501_that_names_the_class() -> None:
+    with pytest.raises(NotKept) as found:
+        parse_text("a AND S_CROSSES(location, BBOX(1, 2, 3, 4))")
+    assert found.value.status == 501
+    assert found.value.detail == (
+        "S_CROSSES is not kept; it belongs to the conformance class Spatial Functions "
+        "(http://www.opengis.net/spec/cql2/1.0/conf/spatial-functions), which is not kept here."
+    )
+    assert "line 1, column 7" in found.value.faults[0].message

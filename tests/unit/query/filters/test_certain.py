@@ -1,0 +1,164 @@
+"""What is certain of an inference that the index does not have whole: nothing it lacks ends it."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import event, given
+from hypothesis import strategies as st
+
+from inference_store.inference.errors import InvalidFilter
+from inference_store.inference.metadata import Metadata, read_metadata
+from inference_store.query.cql2 import parse_text
+from inference_store.query.filters.certain import FLAGS, Doubts, certain, doubts_of, spoken_of
+from inference_store.query.filters.check import check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.facts import Facts
+from inference_store.query.filters.known import Known, KnownKey
+from inference_store.query.filters.typed import Kind, Truth
+
+_ROWS: dict[str, dict[Kind, int]] = {
+    "n": {"number": 1},
+    "s": {"string": 1},
+    "flag": {"bool": 1},
+    "tags[]": {"string": 1, "number": 1},
+    "longitude": {"number": 1},
+    "latitude": {"number": 1},
+}
+_KNOWN = Known({name: KnownKey(name, 1, rows, tuple(rows)) for name, rows in _ROWS.items()})
+_ATOMS = [
+    *("n > 0", "n <> 1", "n IS NULL", "n IN (1, 2)", "n BETWEEN 0 AND 1", "n + width > 2"),
+    *("s LIKE 'a%'", "s = 'b'", "flag", "flag = FALSE", "\"tags[]\" = 'a'", '"tags[]" IS NULL'),
+    *("sent(n)", "sent(s)", "A_CONTAINS(\"tags[]\", ('a', 'b'))", "(n > 0) IS NULL", "(flag) = ok"),
+    *("A_CONTAINEDBY(\"tags[]\", ('a', 'b'))", "A_EQUALS(\"tags[]\", ('a'))", "\"tags[]\" <> 'a'"),
+    *("A_OVERLAPS(\"tags[]\", ('a', 'c'))", "ok", "NOT ok", "ok IS NULL", "width > 1", "TRUE"),
+    *("S_INTERSECTS(location, BBOX(-1, -1, 1, 1))", "location IS NULL", "CASEI(s) = CASEI('B')"),
+    *("distance(location, POINT(1 1)) < 200000", "prediction(label = 'a')", "prediction_count = 1"),
+    *("prediction(label <> 'a')", "prediction(label IS NULL)", "prediction(NOT (label = 'b'))"),
+    *("count_predictions(label = 'a') = 0", "top_label = 'a'", "top_label IS NULL"),
+    *("top_score < 0.3", "prediction(score > 0.4 AND label = 'b')"),
+]
+_FILTERS = st.recursive(
+    st.sampled_from(_ATOMS),
+    lambda inner: st.one_of(
+        st.builds("({} AND {})".format, inner, inner),
+        st.builds("({} OR {})".format, inner, inner),
+        st.builds("(NOT {})".format, inner),
+        st.builds("({} IS NULL)".format, st.builds("({})".format, inner)),
+    ),
+    max_leaves=4,
+)
+
+
+def _truth(text: str) -> Truth:
+    return check(parse_text(text), _KNOWN, source=text).truth
+
+
+def _is_taken(text: str) -> bool:
+    """Too many that are asked twice, inside each other, are refused."""
+    try:
+        _truth(text)
+    except InvalidFilter:
+        return False
+    return True
+
+
+def _facts(metadata: Metadata, predictions: Any, ok: bool | None) -> Facts:
+    """As a row has them: the first prediction is the top."""
+    first = predictions[0] if predictions else {"label": None, "score": None}
+    found = {"top_label": first["label"], "top_score": first["score"], "ok": ok, "width": 2}
+    found["prediction_count"] = None if predictions is None else len(predictions)
+    properties = {name: (each,) for name, each in found.items() if each is not None}
+    return Facts(properties, metadata, predictions)
+
+
+@st.composite
+def _whole(draw: st.DrawFn) -> Metadata:
+    values: dict[str, Any] = {
+        "n": ("float", draw(st.sampled_from(["-1", "0", "1", "2"]))),
+        "s": ("string", draw(st.sampled_from(["a", "ab", "b", "B"]))),
+        "flag": ("bool", draw(st.sampled_from(["true", "false"]))),
+        "tags": ("json", json.dumps(draw(st.lists(st.sampled_from(["a", "b", "c", 1]))))),
+        "longitude": ("float", draw(st.sampled_from(["0", "1", "5"]))),
+        "latitude": ("float", "0.5"),
+    }
+    sent = draw(st.sets(st.sampled_from(sorted(values))))
+    items = [{"key": k, "type": values[k][0], "value": values[k][1]} for k in sorted(sent)]
+    return read_metadata(json.dumps(items).encode())
+
+
+@st.composite
+def _part(draw: st.DrawFn, whole: Metadata) -> Metadata:
+    """What an index may have of it."""
+    leaves = [each for each in whole.leaves if draw(st.booleans())]
+    presences = [each for each in whole.presences if draw(st.booleans())]
+    return replace(whole, leaves=tuple(leaves), presences=tuple(presences))
+
+
+_PREDICTIONS = st.none() | st.lists(
+    st.fixed_dictionaries(
+        {"label": st.sampled_from(["a", "b", None]), "score": st.sampled_from([0.2, 0.5])}
+    ),
+    max_size=3,
+)
+
+
+@given(data=st.data(), text=_FILTERS.filter(_is_taken), whole=_whole(), predictions=_PREDICTIONS)
+def test_nothing_that_the_index_lacks_ends_what_is_certain(
+    data: st.DataObject, text: str, whole: Metadata, predictions: Any
+) -> None:
+    truth, ok = _truth(text), data.draw(st.sampled_from([True, False, None]))
+    doubts: Doubts = data.draw(st.sets(st.sampled_from(sorted(FLAGS))).map(frozenset))
+    part = data.draw(_part(whole)) if "metadata" in doubts else whole
+    seen = predictions
+    if predictions is not None and "predictions" in doubts:
+        seen = [
+            each | {"label": data.draw(st.sampled_from([each["label"], None]))}
+            for each in predictions[: data.draw(st.integers(0, len(predictions)))]
+        ]
+    indexed, real = _facts(part, seen, ok), _facts(whole, predictions, ok)
+    found = evaluate(certain(truth, doubts), indexed) is True
+    event(f"certain: {found}")
+    if found:
+        assert evaluate(truth, indexed) is True
+        assert evaluate(truth, real) is True
+    if not doubts:
+        assert found == (evaluate(truth, indexed) is True)
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [
+        ("n = 1", True),
+        ("n <> 2", True),
+        ("NOT (n = 2)", True),
+        ("\"tags[]\" = 'a'", True),
+        ("\"tags[]\" <> 'b'", True),
+        ("NOT (\"tags[]\" = 'b')", False),
+        ("s IS NULL", False),
+        ("NOT (s IS NULL)", False),
+        ("NOT (n IS NULL)", True),
+        ("NOT sent(s)", False),
+        ("(s = 'a') IS NULL", False),
+        ("s IS NULL OR n = 1", True),
+        ("prediction_count = 0", True),
+        ("A_CONTAINEDBY(\"tags[]\", ('a'))", False),
+        ("NOT A_CONTAINEDBY(\"tags[]\", ('b'))", True),
+    ],
+)
+def test_what_is_certain_of_metadata_in_doubt(text: str, sure: bool) -> None:
+    items = [
+        {"key": "n", "type": "int", "value": "1"},
+        {"key": "tags", "type": "json", "value": '["a"]'},
+    ]
+    facts = _facts(read_metadata(json.dumps(items).encode()), [], True)
+    found = certain(_truth(text), doubts_of(["metadata_keys_capped", "not_utf8"]))
+    assert (evaluate(found, facts) is True) == sure
+
+
+def test_what_no_doubt_speaks_of_is_as_it_was() -> None:
+    truth = _truth("ok AND NOT (width > 3)")
+    assert certain(truth, frozenset(FLAGS)) is truth
+    assert spoken_of(_truth("n > 0 AND prediction(label = 'a')")) == frozenset(FLAGS)
+    assert certain(_truth("n > 0"), frozenset({"predictions"})) == _truth("n > 0")

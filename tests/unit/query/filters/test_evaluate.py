@@ -1,0 +1,254 @@
+"""What typed filters mean, of one inference: every kind of truth, true, false and NULL."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, get_args
+
+import pytest
+
+from inference_store.inference.metadata import read_metadata
+from inference_store.query.filters.evaluate import _MEANINGS, _VALUES, evaluate
+from inference_store.query.filters.facts import Facts, exact, milliseconds
+from inference_store.query.filters.typed import (
+    Among,
+    And,
+    Area,
+    Array,
+    Between,
+    Calculated,
+    Column,
+    Compared,
+    Constant,
+    Counted,
+    Distance,
+    Fixed,
+    Folded,
+    Holds,
+    Kind,
+    Like,
+    Located,
+    Metadata,
+    Missing,
+    Not,
+    Or,
+    Predicted,
+    Property,
+    Sent,
+    Truth,
+    Unknown,
+    Value,
+)
+
+_NOW = datetime(2026, 11, 1, tzinfo=UTC)
+_ITEMS: list[tuple[str, str, Any]] = [
+    ("frame", "int", "9000"),
+    ("source", "string", "hallway"),
+    ("day", "bool", "true"),
+    ("seen", "timestamp", "2026-11-01T00:00:00Z"),
+    ("tags", "json", '["a", "b", 3]'),
+    ("nothing", "json", "null"),
+    ("empty", "json", "[]"),
+    ("odd", "int", "many"),
+    ("longitude", "float", "2.5"),
+    ("latitude", "float", "48.5"),
+]
+
+
+def _facts(**changes: Any) -> Facts:
+    items = [{"key": k, "type": t, "value": v} for k, t, v in _ITEMS]
+    given: dict[str, Any] = {
+        "properties": {
+            "ok": (True,),
+            "width": (640,),
+            "top_score": (0.1,),
+            "received_at": (_NOW,),
+            "inference_ids": ("1", "alias"),
+            "top_label": (None,),
+        },
+        "metadata": read_metadata(json.dumps(items).encode()),
+        "predictions": (
+            {"label": "cat", "score": 0.9, "rank": 1},
+            {"label": "dog", "score": 0.1, "rank": 2},
+            {"label": None, "score": None, "rank": 3},
+        ),
+    }
+    return Facts(**(given | changes))
+
+
+def _number(value: str) -> Constant:
+    return Constant("number", Decimal(value))
+
+
+def _text(value: str) -> Constant:
+    return Constant("string", value)
+
+
+def _key(name: str, kind: Kind = "number") -> Metadata:
+    return Metadata(name, 1, kind, "[]" in name)
+
+
+_WIDTH = Property("width", "number")
+_SCORE = Column("score", "number")
+_TAGS = _key("tags[]", "string")
+_UNKNOWN = _key("none")
+_NULL = Compared("=", _UNKNOWN, _number("1"))
+_BOX = Area(
+    tuple((Decimal(x), Decimal(y)) for x, y in ((2, 48), (3, 48), (3, 49), (2, 49), (2, 48)))
+)
+_ZERO = _number("0")
+
+
+@pytest.mark.parametrize(
+    ("truth", "expected"),
+    [
+        (Fixed(None), None),
+        (Compared(">", _key("frame"), _number("8999.5")), True),
+        (Compared("<>", _key("source", "string"), _text("hallway")), False),
+        (Compared("=", _key("frame", "string"), _text("9000")), None),
+        (_NULL, None),
+        (Compared("<", _key("seen", "timestamp"), Property("received_at", "timestamp")), False),
+        (Compared("<=", _key("seen", "timestamp"), Property("received_at", "timestamp")), True),
+        # Some combination of several values.
+        (Compared("=", _TAGS, _text("b")), True),
+        (Compared("<>", _TAGS, _text("b")), True),
+        (Not(Compared("=", _TAGS, _text("b"))), False),
+        (Compared("<", _TAGS, _TAGS), True),
+        (Compared("=", _key("tags[]"), _number("3")), True),
+        # A double is the decimal that it spells.
+        (Compared("=", Property("top_score", "number"), _number("0.1")), True),
+        (Between(_WIDTH, _number("640"), _number("640.0")), True),
+        (Between(_WIDTH, _number("641"), _number("1")), False),
+        (Between(_WIDTH, _UNKNOWN, _number("1")), None),
+        (Among(_key("source", "string"), (_text("a"), _text("hallway"))), True),
+        (Among(_key("source", "string"), (_text("a"),)), False),
+        (Among(_UNKNOWN, (_number("1"),)), None),
+        (Like(_key("source", "string"), "h_ll%"), True),
+        (Like(_key("source", "string"), "H%"), False),
+        (Like(_UNKNOWN, "%"), None),
+        (Like(Folded("casei", _key("source", "string")), "h%"), True),
+        # IS NULL.
+        (Missing(_key("frame", "string")), False),
+        (Missing(_key("nothing", "string")), True),
+        (Missing(_key("empty", "string")), False),
+        (Missing(_key("odd")), False),
+        (Missing(_UNKNOWN), True),
+        (Missing(Property("top_label", "string")), True),
+        (Missing(_WIDTH), False),
+        (Missing(Calculated("/", _WIDTH, _ZERO)), True),
+        (Unknown(_NULL), True),
+        (Unknown(Compared("=", _WIDTH, _WIDTH)), False),
+        (Sent("nothing", 1), True),
+        (Sent("none", None), False),
+        (Holds(Property("ok", "bool")), True),
+        (Holds(_key("day", "bool")), True),
+        (Holds(_key("frame", "bool")), None),
+        # Calculations.
+        (Compared("=", Calculated("+", _key("frame"), _WIDTH), _number("9640")), True),
+        (Compared("=", Calculated("/", _WIDTH, _ZERO), _number("1")), None),
+        (Not(Compared("=", Calculated("%", _WIDTH, _ZERO), _number("1"))), None),
+        (Compared("<", Distance(Decimal("2.5"), Decimal("48.5")), _number("0.001")), True),
+        # Predictions.
+        (Predicted(None), True),
+        (Predicted(Compared("=", Column("label", "string"), _text("cat"))), True),
+        (
+            Predicted(
+                And(
+                    (
+                        Compared("=", Column("label", "string"), _text("cat")),
+                        Compared("<", _SCORE, _number("0.5")),
+                    )
+                )
+            ),
+            False,
+        ),
+        (Compared("=", Counted(None), _number("3")), True),
+        (Compared("=", Counted(Not(Compared("<", _SCORE, _number("0.5")))), _number("1")), True),
+        (Compared("=", Counted(Missing(_SCORE)), _number("1")), True),
+        # Places.
+        (Located("within", (_BOX,)), True),
+        (Located("intersects", points=((Decimal(1), Decimal(1)),)), False),
+        # Arrays.
+        (Array("equals", _TAGS, (_text("b"), _text("a"), _text("b"))), True),
+        (Array("contains", _TAGS, (_text("a"),)), True),
+        (Array("contains", _TAGS, (_text("a"), _text("c"))), False),
+        (Array("contains", _TAGS, ()), True),
+        (Array("containedby", _TAGS, (_text("a"), _text("b"), _text("c"))), True),
+        (Array("overlaps", _TAGS, (_text("c"), _text("b"))), True),
+        (Array("overlaps", _TAGS, ()), False),
+        (Array("overlaps", _key("empty[]", "string"), ()), None),
+        (Array("contains", Property("inference_ids", "string"), (_text("alias"),)), True),
+    ],
+)
+def test_of_an_inference(truth: Truth, expected: bool | None) -> None:
+    assert evaluate(truth, _facts()) is expected
+
+
+@pytest.mark.parametrize(
+    ("truth", "expected"),
+    [
+        (Predicted(None), None),
+        (Predicted(Compared("=", Column("label", "string"), _text("cat"))), None),
+        (Compared(">=", Counted(None), _number("0")), None),
+        (Missing(Counted(None)), True),
+    ],
+)
+def test_predictions_that_are_unknown(truth: Truth, expected: bool | None) -> None:
+    assert evaluate(truth, _facts(predictions=None)) is expected
+
+
+def test_no_predictions_are_none() -> None:
+    assert evaluate(Predicted(None), _facts(predictions=())) is False
+    assert evaluate(Compared("=", Counted(None), _ZERO), _facts(predictions=())) is True
+
+
+@pytest.mark.parametrize("longitude", ["180.5", "east"])
+def test_off_the_map_is_nowhere(longitude: str) -> None:
+    items = [
+        {"key": "longitude", "type": "float", "value": longitude},
+        {"key": "latitude", "type": "float", "value": "1"},
+    ]
+    facts = _facts(metadata=read_metadata(json.dumps(items).encode()))
+    assert evaluate(Located("intersects", (_BOX,)), facts) is None
+    assert evaluate(Not(Located("intersects", (_BOX,))), facts) is None
+
+
+_THREE = (True, False, None)
+
+
+@pytest.mark.parametrize("left", _THREE)
+@pytest.mark.parametrize("right", _THREE)
+def test_three_valued_logic(left: bool | None, right: bool | None) -> None:
+    parts = (Fixed(left), Fixed(right))
+    both, either = {left, right}, {left, right}
+    conjunction = False if False in both else None if None in both else True
+    disjunction = True if True in either else None if None in either else False
+    assert evaluate(And(parts), _facts()) is conjunction
+    assert evaluate(Or(parts), _facts()) is disjunction
+    opposite = None if conjunction is None else not conjunction
+    assert evaluate(Not(And(parts)), _facts()) is opposite
+
+
+def test_a_column_is_only_of_a_prediction() -> None:
+    with pytest.raises(AssertionError, match="score"):
+        evaluate(Compared("=", _SCORE, _ZERO), _facts())
+
+
+@pytest.mark.parametrize(
+    ("double", "spelt"), [(0.1, "0.1"), (5.0, "5"), (1e-05, "0.00001"), (1e16, "1e16")]
+)
+def test_doubles(double: float, spelt: str) -> None:
+    assert exact(double) == Decimal(spelt)
+    assert exact(double).as_tuple().exponent == Decimal(spelt).as_tuple().exponent
+
+
+def test_milliseconds_are_exact() -> None:
+    assert milliseconds(_NOW, _NOW + timedelta(microseconds=1)) == (Decimal("0.001"),)
+    assert milliseconds(_NOW, _NOW - timedelta(seconds=1)) == (Decimal(-1000),)
+    assert str(milliseconds(_NOW, _NOW)[0]) == "0.000000"
+    assert milliseconds(_NOW, None) == ()
+
+
+def test_every_kind_has_a_meaning() -> None:
+    assert set(get_args(Truth)) == set(_MEANINGS)
+    assert set(get_args(Value)) == set(_VALUES)

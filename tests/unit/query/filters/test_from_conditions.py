@@ -1,0 +1,188 @@
+"""The reference system's conditions, as trees: their meaning, their errors and their paths."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
+from inference_store.inference.json_text import read_exactly, write_json
+from inference_store.query.cql2 import parse_json, to_json, to_text
+from inference_store.query.filters.check import check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.from_conditions import (
+    Asked,
+    metadata_node,
+    one_of,
+    predicted,
+    succeeded,
+)
+from inference_store.query.filters.known import Known, known_key
+from inference_store.query.operators import OPERATORS
+from tests.unit.query.filters.asked import KNOWN, facts
+
+
+def _asked(key: str, operator: str, value: Any = None, type_: str | None = None) -> Asked:
+    return Asked("metadata_filter[0]", key, type_, OPERATORS[operator], value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "text"),
+    [
+        (_asked("frame_number", "eq", "9000"), '"metadata.frame_number" = 9000'),
+        (_asked("frame_number", "neq", Decimal("0.1")), '"metadata.frame_number" <> 0.1'),
+        (_asked("frame_number", "gt", 1), '"metadata.frame_number" > 1'),
+        (_asked("frame_number", "gte", 1), '"metadata.frame_number" >= 1'),
+        (_asked("frame_number", "lt", 1), '"metadata.frame_number" < 1'),
+        (_asked("frame_number", "lte", 1), '"metadata.frame_number" <= 1'),
+        (_asked("data_source", "in", ["a", "b"]), "\"metadata.data_source\" IN ('a', 'b')"),
+        (_asked("day", "not_in", [True]), '"metadata.day" NOT IN (TRUE)'),
+        (
+            _asked("frame_number", "between", ["1", "2"]),
+            '"metadata.frame_number" BETWEEN 1 AND 2',
+        ),
+        (_asked("data_source", "like", "a%"), "\"metadata.data_source\" LIKE 'a%'"),
+        (_asked("frame_number", "exists"), 'sent("metadata.frame_number")'),
+        (_asked("frame_number", "missing"), 'NOT sent("metadata.frame_number")'),
+        (
+            _asked("seen", "gt", "2026-11-01"),
+            "\"metadata.seen\" > TIMESTAMP('2026-11-01T00:00:00Z')",
+        ),
+        (_asked("width", "eq", 3), '"metadata.width" = 3'),
+        (_asked("speed", "eq", "3"), "\"metadata.speed\" = '3'"),
+        (_asked("speed", "eq", "3", "int"), '"metadata.speed" = 3'),
+    ],
+)
+def test_the_operators_as_trees(asked: Asked, text: str) -> None:
+    node = metadata_node(asked, KNOWN)
+    assert to_text(node).replace('"', "") == text.replace('"', "")
+    # Each compiles to CQL2-JSON.
+    assert parse_json(read_exactly(write_json(to_json(node)))) == node
+
+
+@pytest.mark.parametrize("name", sorted(OPERATORS))
+@pytest.mark.parametrize(
+    "metadata", [{}, {"frame_number": 2}, {"frame_number": 5}, {"frame_number": None}]
+)
+def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any]) -> None:
+    operator = OPERATORS[name]
+    operands: dict[str, Any] = {"in": [2], "not_in": [2], "between": [1, 2]}
+    key, value = "frame_number", operands.get(name, 2)
+    if name == "like":
+        key, value = "data_source", "2"
+        texts = [("string", str(each)) for each in metadata.values() if each is not None]
+        metadata = dict.fromkeys(["data_source"], *texts) if texts else {}
+    asked = _asked(key, name, None if name in ("exists", "missing") else value)
+    of = facts(metadata)
+    truth = check(metadata_node(asked, KNOWN), KNOWN).truth
+    rows: list[Any] = [leaf.value for leaf in of.metadata.leaves]
+    if name in ("exists", "missing"):
+        rows += [None for _ in of.metadata.presences]
+    assert (evaluate(truth, of) is True) is operator.holds(rows, value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "path"),
+    [
+        (_asked("frame_no", "eq", 1), UnknownKey, "key"),
+        (_asked("frame_number", "eq", "abc"), ImpossibleComparison, "value"),
+        (_asked("frame_number", "eq", "1", "string"), ImpossibleComparison, "value"),
+        (_asked("frame_number", "eq", "1", "strin"), Invalid, "type"),
+        (_asked("frame_number", "like", 1), ImpossibleComparison, "operator"),
+        (_asked("day", "gt", True), ImpossibleComparison, "operator"),
+        (_asked("frame_number", "eq", [1]), Invalid, "value"),
+        (_asked("frame_number", "in", 1), Invalid, "value"),
+        (_asked("frame_number", "in", []), Invalid, "value"),
+        (_asked("frame_number", "between", [1]), Invalid, "value"),
+        (_asked("frame_number", "eq", {"a": 1}), Invalid, "value"),
+        (_asked("frame_number", "eq", Decimal("NaN")), Invalid, "value"),
+        (_asked("data_source", "eq", "a\0"), Invalid, "value"),
+        (_asked("data_source", "like", "a\\"), Invalid, "value"),
+        (_asked("frame_number", "exists", 1), Invalid, "value"),
+        (_asked("frame_number", "eq"), Invalid, "value"),
+    ],
+)
+def test_errors_and_their_paths(asked: Asked, error: type[Invalid], path: str) -> None:
+    with pytest.raises(error) as caught:
+        metadata_node(asked, KNOWN)
+    assert type(caught.value) is error
+    assert [fault.path for fault in caught.value.faults] == [f"metadata_filter[0].{path}"]
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(UnknownKey, match=r"'frame_no'\. The nearest are frame_number\.") as caught:
+        metadata_node(_asked("frame_no", "eq", 1), KNOWN)
+    assert caught.value.faults[0].known == ("frame_number",)
+
+
+@pytest.mark.parametrize("key", ["label", "prediction.score"])
+def test_a_column_of_predictions_is_no_key_and_the_condition_is_named(key: str) -> None:
+    with pytest.raises(UnknownKey, match=r"Predictions are asked by the body's `prediction`"):
+        metadata_node(_asked(key, "eq", 1), KNOWN)
+
+
+@pytest.mark.parametrize(("operator", "matches"), [("missing", True), ("eq", False)])
+def test_unknown_keys_can_be_empty(operator: str, matches: bool) -> None:
+    value = None if operator == "missing" else 1
+    node = metadata_node(_asked("frame_no", operator, value), KNOWN, "empty")
+    truth = check(node, KNOWN, unknown_keys="empty").truth
+    assert (evaluate(truth, facts()) is True) is matches
+
+
+def test_the_other_conditions() -> None:
+    given = facts(
+        inference_ids=("1", "alias"),
+        ok=True,
+        predictions=({"label": "cat", "score": 0.1}, {"label": "dog", "score": 0.9}),
+    )
+    for node, expected in (
+        (one_of("inference_ids", ["x", "alias"], "inference_ids"), True),
+        (one_of("data_hash", ["0" * 64], "data_hash"), None),
+        (succeeded(True), True),
+        (succeeded(False), False),
+        (predicted(None, {}), True),
+        (predicted(["cat", "cow"], {}), True),
+        (predicted(["cat"], {"gte": 0.1, "lt": 0.2}), True),
+        (predicted(["cat"], {"gt": 0.1}), False),
+        (predicted(None, {"eq": 0.9}), True),
+    ):
+        assert evaluate(check(node, KNOWN).truth, given) is expected
+
+
+_NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def _seen(*types: tuple[str, str]) -> Known:
+    seen = tuple(TypeSeen(name, flag, 1, _NOW, _NOW, ()) for name, flag in types)
+    return Known({"k": known_key(KeySeen(1, "k", seen))})
+
+
+@pytest.mark.parametrize(
+    ("types", "operator", "value", "text"),
+    [
+        ([("float", ""), ("float", "not_finite")], "eq", "1.5", "k = 1.5"),
+        ([("float", ""), ("float", "not_finite")], "gt", "9000", "k > 9000"),
+        ([("float", ""), ("float", "not_finite")], "eq", "NaN", "k = 'NaN'"),
+        ([("float", ""), ("float", "not_finite")], "in", ["1", "NaN"], "k IN ('1', 'NaN')"),
+        ([("int", ""), ("int", "not_int")], "between", ["1", "2"], "k BETWEEN 1 AND 2"),
+        ([("int", ""), ("int", "not_int")], "like", "1", "k LIKE '1'"),
+        ([("bool", ""), ("bool", "not_bool")], "eq", "1", "k = TRUE"),
+        ([("bool", ""), ("bool", "not_bool")], "gt", "1", "k > '1'"),
+        ([("int", ""), ("string", ""), ("int", "not_int")], "eq", "1", "k = '1'"),
+        ([("int", "from_text"), ("string", "")], "eq", "1", "k = '1'"),
+        ([("int", "not_int")], "eq", "1", "k = '1'"),
+        (
+            [("timestamp", ""), ("timestamp", "not_timestamp")],
+            "lt",
+            "2026-11-01",
+            "k < TIMESTAMP('2026-11-01T00:00:00Z')",
+        ),
+    ],
+)
+def test_stray_texts_make_no_text_of_a_value(
+    types: list[tuple[str, str]], operator: str, value: Any, text: str
+) -> None:
+    node = metadata_node(_asked("k", operator, value), _seen(*types))
+    assert to_text(node).replace('"', "").replace("metadata.", "") == text

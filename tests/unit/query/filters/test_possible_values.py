@@ -1,0 +1,194 @@
+"""Values that a name never has are refused by name; other spellings are those that are stored."""
+
+import re
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from inference_store.inference.errors import ImpossibleComparison, Invalid
+from inference_store.inference.task_types import TASK_TYPES
+from inference_store.query.cql2 import parse_json, parse_text
+from inference_store.query.filters.check import check
+from inference_store.query.filters.evaluate import evaluate
+from inference_store.query.filters.from_conditions import Asked, metadata_node, one_of
+from inference_store.query.filters.known import Known, KnownKey
+from inference_store.query.filters.saved import resolved, save
+from inference_store.query.operators import OPERATORS
+from tests.unit.query.filters.asked import asked, checked, facts
+
+_HASH = "0123456789abcdef" * 4
+_UID = "019ac3f2-7c00-8123-9abc-0123456789ab"
+_OFF = KnownKey("latitude", 1, {"number": 3}, ("float",), off_map=True)
+_ON = {name: KnownKey(name, 1, {"number": 3}, ("float",)) for name in ("latitude", "longitude")}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"data_hash = '{_HASH.upper()}'",
+        f"'{_HASH.upper()}' = inference.data_hash",
+        f"data_hash IN ('{_HASH.upper()}', '{'0' * 64}')",
+        "data_hash BETWEEN '0' AND 'F'",
+        "data_hash LIKE '%CDEF'",
+        "data_hash < 'g' AND NOT data_hash > 'hmac-sha256:'",
+        "data_hash < 'A'",
+        f"NOT data_hash <> '{_HASH.upper()}'",
+        f"uid = '{_UID.upper()}'",
+        f"uid = '{UUID(_UID).hex}'",
+        f"uid >= '{_UID.upper()}' AND uid < '019B'",
+        "task_type = 'Object Detection'",
+        "task_type IN ('object-detection', 'tabular')",
+        "NOT task_type <> 'OBJECT_DETECTION'",
+    ],
+)
+def test_other_spellings_are_the_one_that_is_stored(text: str) -> None:
+    given: dict[str, Any] = {"data_hash": _HASH, "uid": _UID, "task_type": "object_detection"}
+    assert asked(text, **given) is True
+    assert evaluate(check(parse_text(text), Known()).truth, facts(**given)) is True
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (f"data_hash = '{_HASH[:63]}'", "64 hexadecimal digits"),
+        (f"data_hash = '{_HASH[:63]}'", f"LIKE '{_HASH[:63]}%'"),
+        (f"data_hash <> '{_HASH}0'", "64 hexadecimal digits"),
+        (f"'{'g' * 64}' = data_hash", "64 hexadecimal digits"),
+        (f"data_hash IN ('{_HASH}', 'hallway')", "'hallway'"),
+        ("uid = 'xyz'", "'xyz' is no uid"),
+        ("uid = 'xyz'", "inference_id"),
+        ("inference.uid <> ''", "no uid"),
+        ("uid IN ('frame-003')", "'frame-003' is no uid"),
+        ("task_type = 'object_detectoin'", "the nearest are object_detection"),
+        ("task_type <> 'segments of the whole'", "known are"),
+        ("task_type IN ('tabular', 'detect')", "there is no task type 'detect'"),
+        ("distance(location, POINT(52.5 113.4)) < 1", "may be swapped"),
+        ("S_INTERSECTS(location, POINT(52.5 113.4))", "may be swapped"),
+        ("distance(location, POINT(13.4 52.5)) < -5", "a distance is 0 metres or more"),
+        ("distance(location, POINT(13.4 52.5)) < 0", "a distance is 0 metres or more"),
+        ("distance(location, POINT(13.4 52.5)) = -5", "a distance is 0 metres or more"),
+        ("NOT -5 >= distance(location, POINT(13.4 52.5))", "a distance is 0 metres or more"),
+        ("distance(location, POINT(13.4 52.5)) BETWEEN -9 AND -5", "a distance is 0 metres"),
+        ("-5 BETWEEN distance(location, POINT(13.4 52.5)) AND 9", "a distance is 0 metres"),
+    ],
+)
+def test_what_can_match_nothing_is_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=re.escape(message)):
+        checked(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("latitude = -122.4", "a latitude is from -90 to 90"),
+        ("latitude = -122.4", "longitude and latitude may be swapped"),
+        ("metadata.latitude <> 91", "a latitude"),
+        ("latitude IN (1, 180)", "a latitude"),
+        ("longitude = 180.5", "a longitude is from -180 to 180"),
+        ("latitude BETWEEN -123 AND -122", "a latitude"),
+        ("latitude > 100", "a latitude"),
+    ],
+)
+def test_degrees_that_no_place_has_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ImpossibleComparison, match=re.escape(message)) as caught:
+        checked(text, known=Known(_ON))
+    assert "line 1, column" in caught.value.detail
+
+
+def test_degrees_that_some_inference_has_can_be_asked_for() -> None:
+    found = checked("latitude = 91 OR latitude > 90", known=Known({"latitude": _OFF}))
+    assert evaluate(found.truth, facts({"latitude": ("float", "91")})) is True
+    assert not checked("latitude > 90", known=Known(_ON)).warnings
+
+
+def test_the_task_types_are_told_the_nearest_first() -> None:
+    with pytest.raises(ImpossibleComparison) as caught:
+        checked("task_type = 'object_detectoin'")
+    [fault] = caught.value.faults
+    assert fault.known[0] == "object_detection"
+    assert set(fault.known) == set(TASK_TYPES)
+
+
+def test_a_long_text_is_shown_as_far_as_it_is_read() -> None:
+    with pytest.raises(ImpossibleComparison) as caught:
+        checked(f"data_hash = '{'x' * 10_000}'")
+    assert len(caught.value.detail) < 400
+
+
+def test_in_json_the_path_says_where() -> None:
+    node = parse_json({"op": "=", "args": [{"property": "uid"}, "xyz"]})
+    with pytest.raises(ImpossibleComparison, match="'xyz' is no uid") as caught:
+        check(node, Known())
+    assert caught.value.faults[0].path == "filter.args[1]"
+
+
+def test_the_conditions_of_a_body_are_held_to_it() -> None:
+    with pytest.raises(ImpossibleComparison, match="64") as caught:
+        check(one_of("data_hash", ["x"], "data_hash"), Known())
+    assert caught.value.faults[0].path == "data_hash"
+    condition = Asked("metadata_filter[0]", "latitude", None, OPERATORS["eq"], "122")
+    with pytest.raises(ImpossibleComparison, match="swapped") as caught:
+        check(metadata_node(condition, Known(_ON)), Known(_ON))
+    assert caught.value.faults[0].path == "metadata_filter[0].value"
+
+
+@pytest.mark.parametrize("text", ["data_hash = 'x'", "uid = 'xyz'", "task_type = 'x'"])
+def test_what_was_saved_before_is_read_and_matches_nothing(text: str) -> None:
+    with pytest.raises(ImpossibleComparison):
+        save(parse_text(text), Known(), source=text)
+    name, value = text.split(" = ")
+    valid = {"data_hash": _HASH, "uid": _UID, "task_type": "tabular"}[name]
+    kept = save(parse_text(f"{name} = '{valid}'"), Known()).text.replace(valid, value.strip("'"))
+    assert evaluate(resolved(kept, {}), facts(None, **{name: valid})) is False
+
+
+def test_texts_that_are_folded_or_names_are_left_alone() -> None:
+    assert asked("CASEI(data_hash) = CASEI('AB')", data_hash=_HASH) is False
+    assert asked("uid = inference_id", uid=_UID, inference_id=_UID) is True
+
+
+def test_the_hash_of_a_redacted_input_is_one() -> None:
+    redacted = f"hmac-sha256:{_HASH}"
+    assert asked(f"data_hash = '{redacted.upper()}'", data_hash=redacted) is True
+
+
+@pytest.mark.parametrize(
+    "condition", ["<= 0", "= 0", "> -5", ">= -5", "BETWEEN -5 AND 5", "< 1", "<> -5"]
+)
+def test_distances_that_there_are_can_be_asked_for(condition: str) -> None:
+    assert not checked(f"distance(location, POINT(13.4 52.5)) {condition}").warnings
+    assert checked(f"20 > distance(location, POINT(13.4 52.5)) AND frame_number {condition}")
+
+
+def test_a_distance_may_be_the_upper_bound_of_what_is_below_nothing() -> None:
+    text = "-5 BETWEEN -10 AND distance(location, POINT(13.4 52.5))"
+    assert evaluate(checked(text).truth, facts({"latitude": 52.5, "longitude": 13.4})) is True
+
+
+def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
+    kept = save(parse_text("distance(location, POINT(13.4 52.5)) < 77"), Known()).text
+    truth = resolved(kept.replace("77", "-77"), {})
+    assert evaluate(truth, facts({"latitude": 52.5, "longitude": 13.4})) is not True
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "frame_number BETWEEN 9 AND 3",
+        "NOT frame_number BETWEEN 9 AND 3",
+        "data_source BETWEEN 'b' AND 'a'",
+        "seen BETWEEN DATE('2026-11-02') AND DATE('2026-11-01')",
+        "prediction(score BETWEEN 0.9 AND 0.3)",
+    ],
+)
+def test_bounds_the_wrong_way_round_are_warned_of(text: str) -> None:
+    [warning] = checked(text).warnings
+    assert re.fullmatch(
+        r"Nothing is BETWEEN '.*' AND '.*': the lower bound stands first\.", warning
+    )
+
+
+def test_bounds_that_are_right_or_not_known_are_not_warned_of() -> None:
+    assert not checked("frame_number BETWEEN 3 AND 3").warnings
+    assert not checked("3 BETWEEN frame_number AND camera_position.angle").warnings

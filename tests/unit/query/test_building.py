@@ -1,0 +1,58 @@
+"""What a statement that is built beside the loop waits for, and for how long."""
+
+import asyncio
+from threading import Event
+from typing import Any
+
+import pytest
+from sqlalchemy import Dialect, Select, literal, select
+from sqlalchemy.dialects.postgresql import asyncpg
+
+from inference_store.query.building import NotBegun, built
+
+
+class _Connection:
+    """What building asks of a connection."""
+
+    dialect: Dialect = asyncpg.dialect()  # type: ignore[no-untyped-call]
+
+
+async def _build(build: Any, seconds: float) -> Any:
+    connection: Any = _Connection()
+    return await built(connection, build, beside=True, seconds=seconds)
+
+
+async def test_its_turn_does_not_come_in_time() -> None:
+    begun, go_on = Event(), Event()
+
+    def slow() -> Select[tuple[int]]:
+        begun.set()
+        go_on.wait(60)
+        return select(literal(1))
+
+    first = asyncio.create_task(_build(slow, 60))
+    await asyncio.to_thread(begun.wait, 60)
+    try:
+        with pytest.raises(NotBegun):
+            await _build(lambda: select(literal(2)), 0.01)
+    finally:
+        go_on.set()
+    await first
+
+
+async def test_it_takes_too_long_itself() -> None:
+    begun, go_on = Event(), Event()
+
+    def slow() -> Select[tuple[int]]:
+        begun.set()
+        go_on.wait(60)
+        return select(literal(1))
+
+    asked = asyncio.create_task(_build(slow, 0.5))
+    try:
+        await asyncio.to_thread(begun.wait, 60)
+        with pytest.raises(TimeoutError) as raised:
+            await asked
+        assert not isinstance(raised.value, NotBegun)
+    finally:
+        go_on.set()

@@ -1,0 +1,76 @@
+"""What is known of the lists of a piece, and what follows for its statement."""
+
+from uuid import UUID
+
+import pytest
+
+from inference_store.query.leading import MOST_JOINED, Leading, settings_for, together
+from inference_store.query.looking import led_next
+from inference_store.query.page import passed_over
+from inference_store.query.scope import Scope
+
+_SCOPE = Scope(1, UUID(int=1), UUID(int=2))
+_ALONE = Leading(_SCOPE)
+_SHORT = Leading(_SCOPE, (3, 100), 100)
+
+
+def _long(lists: int) -> Leading:
+    return Leading(_SCOPE, (100,) * lists, 100)
+
+
+@pytest.mark.parametrize(
+    ("looked", "work_mem"),
+    [
+        ([_ALONE, _SHORT], None),
+        ([_long(2)], "256MB"),
+        ([_long(2), _SHORT, _long(3)], "85MB"),
+        ([_long(8)] * 8, "4MB"),
+        ([_long(8)] * 20, "4MB"),
+    ],
+)
+def test_the_hashes_of_a_statement_share_its_memory(
+    looked: list[Leading], work_mem: str | None
+) -> None:
+    settings = settings_for(looked)
+    assert settings.get("work_mem") == work_mem
+    assert settings.get("hash_mem_multiplier") == (None if work_mem is None else "1")
+
+
+def test_few_pieces_are_joined_by_a_statement() -> None:
+    looked = [_long(2), _ALONE, _long(3), _SHORT, _long(4)]
+    found = [list(some) for some in together(looked)]
+    assert found == [[_ALONE, _SHORT], [_long(2), _long(3)], [_long(4)]]
+    assert all(sum(each.joins > 0 for each in some) <= MOST_JOINED for some in found)
+    assert list(together([])) == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "silent"),
+    [([], []), ([0, 0], []), ([0, 1, 1], []), ([2], [0, 1]), ([0, 0, 3], [1, 2]), ([1, 2], [0])],
+)
+def test_parts_that_may_never_have_been_asked(parts: list[int], silent: list[int]) -> None:
+    assert passed_over(parts) == silent
+
+
+@pytest.mark.parametrize(
+    ("sizes", "place"),
+    [
+        ([], None),
+        ([(3, 8_000)], 0),
+        # the shortest of two; one that is long in a single piece is none
+        ([(200, 8_000, 3), (0, 8_000, 250)], 0),
+        ([(200, 3, 9), (0, 8_000, 1)], 2),
+        ([(255, 8_000), (256, 8_000)], None),
+        # nothing is known of one of the pieces
+        ([(3, 8_000), ()], None),
+    ],
+)
+def test_what_was_very_short_is_counted_first(
+    sizes: list[tuple[int, ...]], place: int | None
+) -> None:
+    assert led_next([Leading(_SCOPE, each, 8_000) for each in sizes]) == place
+
+
+def test_what_was_counted_no_further_is_not_very_short() -> None:
+    assert led_next([Leading(_SCOPE, (10, 9), 10)]) == 1
+    assert led_next([Leading(_SCOPE, (10, 10), 10)]) is None

@@ -1,0 +1,74 @@
+"""The table of operators, without a database."""
+
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from inference_store.query.operators import OPERATORS, like_expression, operator_named
+
+_PAGE = Path(__file__).parents[3] / "docs/query.md"
+
+
+@pytest.mark.parametrize(
+    ("name", "values", "operand", "holds"),
+    [
+        ("eq", [1, 2], 2, True),
+        ("eq", [], 2, False),
+        ("neq", [1, 2], 2, True),
+        ("neq", [2], 2, False),
+        ("neq", [], 2, False),
+        ("not_in", [1, 2], [2], False),
+        ("not_in", [1], [2], True),
+        ("not_in", [], [2], False),
+        ("between", [Decimal("0.1")], [Decimal("0.1"), Decimal(1)], True),
+        ("like", ["a%c"], "a\\%c", True),
+        ("like", ["abc"], "a\\%c", False),
+        ("like", ["a\nc"], "a_c", True),
+        ("exists", [None], None, True),
+        ("missing", [], None, True),
+    ],
+)
+def test_the_meaning(name: str, values: list[object], operand: object, holds: bool) -> None:
+    assert OPERATORS[name].holds(values, operand) is holds
+
+
+def test_names_in_any_case_of_letters() -> None:
+    for entry in OPERATORS.values():
+        for name in (entry.name, *entry.aliases):
+            assert operator_named(name.lower()) is operator_named(name.upper()) is entry
+    assert operator_named("gtt") is None
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "matches"),
+    [
+        ("%ab%ab", "abab", True),
+        ("%ab%ab", "xab", False),
+        ("a%b%b", "abxb", True),
+        ("a%b%b", "ab", False),
+        ("%a_%c", "aabc", True),
+        ("%a_%c", "ac", False),
+        ("%%", "", True),
+        ("a%%", "ba", False),
+        ("%\\%%", "50% off", True),
+        ("", "", True),
+        ("%a%" * 20 + "b", "a" * 5_000, False),
+    ],
+)
+def test_patterns_of_several_pieces(pattern: str, text: str, matches: bool) -> None:
+    assert (like_expression(pattern).fullmatch(text) is not None) is matches
+
+
+def test_a_pattern_does_not_end_in_a_backslash() -> None:
+    with pytest.raises(ValueError, match="backslash"):
+        like_expression("a\\")
+
+
+def test_every_operator_is_documented() -> None:
+    page = _PAGE.read_text()
+    for entry in OPERATORS.values():
+        assert f"`{entry.name}`" in page
+        assert entry.meaning in page
+        for alias in entry.aliases:
+            assert f"`{alias}`" in page

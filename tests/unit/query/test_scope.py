@@ -1,0 +1,33 @@
+"""Pieces of a scope: which of them are read as one."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from inference_store.query.scope import Scope, around, unbroken, unbroken_groups
+
+
+def _pieces(*bounds: tuple[int, int]) -> list[Scope]:
+    return [Scope(1, UUID(int=lo), UUID(int=hi)) for lo, hi in bounds]
+
+
+_HOLED = _pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
+def test_a_group_never_crosses_a_hole(order: int) -> None:
+    pieces = _HOLED[::order]
+    sizes = [len(group) for group in unbroken_groups(pieces)]
+    assert sizes == [2, 3, 1][::order]
+    for group in unbroken_groups(pieces):
+        whole = around(group)
+        assert whole.hi.int - whole.lo.int == len(group)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "size", "length"),
+    [([], 8, 0), (_HOLED[:1], 8, 1), (_HOLED, 8, 2), (_HOLED, 1, 1), (_HOLED[2:], 2, 2)],
+)
+def test_it_is_as_long_as_it_may_be(pieces: Sequence[Scope], size: int, length: int) -> None:
+    assert unbroken(pieces, size) == pieces[:length]
