@@ -17,11 +17,14 @@ CHART = ROOT / "helm" / "inference-store"
 _IMAGE = re.compile(r"inference-store:(\d+\.\d+[\w.]*)")
 _PLACES = ("*.md", "*.yaml", "*.example", "docs/**/*", "examples/*", "helm/**/*", "Dockerfile")
 
+# Bytecode lies beside an example once a test has imported it.
+_NO_TEXT = {".png", ".pyc"}
+
 
 def texts() -> Iterator[tuple[Path, str]]:
     """Every file that may name an image, with its text."""
     for path in sorted({path for place in _PLACES for path in ROOT.glob(place)}):
-        if path.is_file() and path.suffix != ".png":
+        if path.is_file() and path.suffix not in _NO_TEXT:
             yield path, path.read_text()
 
 
