@@ -101,10 +101,10 @@ async def write_deltas(connection: AsyncConnection, deltas: Sequence[Row]) -> No
 
 async def _copy(driver: Any, table: str, columns: Sequence[str], rows: Sequence[Row]) -> None:
     with traces.span(f"COPY {table}", SpanKind.CLIENT, _copying(table, len(rows))):
-        await driver.copy_records_to_table(table, columns=columns, records=_begun(rows))
+        await driver.copy_records_to_table(table, columns=columns, records=_pass_on(rows))
 
 
-def _begun(rows: Sequence[Row]) -> Iterator[Row]:
+def _pass_on(rows: Sequence[Row]) -> Iterator[Row]:
     """Give the rows once Postgres waits for them."""
     failpoint("ingester.write.copy")
     yield from rows
