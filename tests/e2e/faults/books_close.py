@@ -58,7 +58,19 @@ async def drained(engine: AsyncEngine, *, records: int, seconds: float = 180) ->
     def done(found: Counter[Outcome]) -> bool:
         return found.total() >= records and not found[Outcome.PARKED]
 
-    return await until(lambda: counted(engine), done, seconds=seconds)
+    try:
+        return await until(lambda: counted(engine), done, seconds=seconds)
+    except AssertionError as error:
+        error.add_note(await waiting(engine))
+        raise
+
+
+async def waiting(engine: AsyncEngine) -> str:
+    """Return why the first parked events wait, and until when, for the message of a failed test."""
+    here = parked_event.c
+    query = select(here.detail, here.attempts, here.next_attempt_at).order_by(here.id).limit(3)
+    async with engine.connect() as connection:
+        return f"parked: {[tuple(row) for row in await connection.execute(query)]}"
 
 
 async def check_ingested(
