@@ -1,4 +1,4 @@
-"""A migration that does not exist: for tests of what a later version's would do."""
+"""Migrations that do not exist: for tests of what a later version's would do."""
 
 import shutil
 from pathlib import Path
@@ -6,6 +6,8 @@ from pathlib import Path
 from inference_store.index.schema import MIGRATIONS, newest
 
 NEXT = f"{int(newest()) + 1:04}"
+INDEX, COLUMNS = "inference_size_idx", "(model, uid) INCLUDE (width, height)"
+_EXAMPLE = Path(__file__).with_name("index_migration.py")
 _SCRIPT = '''"""A column here and there, and a table."""
 
 from alembic import op
@@ -26,9 +28,20 @@ def upgrade() -> None:
 
 def migrations_with_one_more(folder: Path) -> Path:
     """A copy of the migrations in `folder`, with one more that only adds."""
+    return _copy_with(folder, "synthetic", _SCRIPT.format(next=NEXT, head=newest()))
+
+
+def migrations_with_an_index(folder: Path) -> Path:
+    """A copy of the migrations in `folder`, with one more that builds an index beside writers."""
+    numbers = f'revision = "{NEXT}"\ndown_revision: str | None = "{newest()}"'
+    example = _EXAMPLE.read_text()
+    script = example.replace('revision = "0002"\ndown_revision: str | None = "0001"', numbers)
+    return _copy_with(folder, "index", script)
+
+
+def _copy_with(folder: Path, name: str, script: str) -> Path:
     copy = folder / "migrations"
     if not copy.exists():
         shutil.copytree(MIGRATIONS, copy, ignore=shutil.ignore_patterns("__pycache__"))
-        script = _SCRIPT.format(next=NEXT, head=newest())
-        (copy / "versions" / f"{NEXT}_synthetic.py").write_text(script)
+        (copy / "versions" / f"{NEXT}_{name}.py").write_text(script)
     return copy

@@ -71,7 +71,6 @@ LOCAL = (
     "reconciliation",
     "reconciliation_finding",
     "reconciliation_named",
-    "retention_policy",
     "retention_run",
 )
 # A distributed table has no triggers, so nothing is counted ahead of its queries.

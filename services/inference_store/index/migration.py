@@ -54,12 +54,6 @@ def upgrade(
     asyncio.run(_Migrator(database, until, say, migrations).upgrade(revision))
 
 
-def downgrade(database: Database, revision: str = "base") -> None:
-    """Undo down to `revision`. Deletes data; for tests and for trying out."""
-    until = time.monotonic() + 60
-    asyncio.run(_Migrator(database, until, lambda _: None, MIGRATIONS).downgrade(revision))
-
-
 class _Migrator:
     def __init__(self, database: Database, until: float, say: Say, migrations: Path) -> None:
         self._engine = opened(database, application="inference-store-migrate")
@@ -72,13 +66,6 @@ class _Migrator:
     async def upgrade(self, revision: str) -> None:
         """Every missing migration, one after the other."""
         await self._locked(lambda connection: self._upgrade(connection, revision))
-
-    async def downgrade(self, revision: str) -> None:
-        def undo(connection: Connection) -> None:
-            self._config.attributes["connection"] = connection
-            command.downgrade(self._config, revision)
-
-        await self._locked(lambda connection: connection.run_sync(undo))
 
     async def _locked(self, work: Callable[[AsyncConnection], Awaitable[None]]) -> None:
         """Do the work on a connection that holds the migration lock, which ends with it.

@@ -43,6 +43,13 @@ def test_the_worktree_counts_before_it_is_committed(repository: Path, tmp_path: 
     assert (found.source / "services" / "code.py").read_text() == "3"
 
 
+def test_a_higher_number_is_no_older_schema(repository: Path, tmp_path: Path) -> None:
+    for script in (repository / "migrations" / "versions").iterdir():
+        script.unlink()
+    (repository / "migrations" / "versions" / "0001_initial.py").write_text("")
+    assert before_this_schema(tmp_path / "found", root=repository) is None
+
+
 def test_a_source_archive_has_no_history(repository: Path, tmp_path: Path) -> None:
     subprocess.run(["rm", "-r", str(repository / ".git")], check=True)
     assert before_this_schema(tmp_path / "found", root=repository) is None

@@ -54,15 +54,16 @@ class Version:
 
 
 def before_this_schema(folder: Path, *, root: Path = ROOT) -> Version | None:
-    """The newest version of the first-parent history whose newest migration is another's.
+    """Find the newest version of the first-parent history with an older schema.
 
-    Its source is laid into `folder`. None where there is none, or no history at all.
+    Its source is put into `folder`. None if there is no such version, or no history at all. A
+    higher number is of the time before the migrations were numbered again.
     """
     own = newest(root / "migrations")
     for commit in _git(root, "rev-list", "--first-parent", "HEAD").split():
         files = _git(root, "ls-tree", "--name-only", commit, "migrations/versions/").split()
         heads = [Path(name).name.split("_")[0] for name in files if name.endswith(".py")]
-        if heads and max(heads) != own:
+        if heads and max(heads) < own:
             _lay(root, commit, folder)
             return Version(folder, f"{commit[:12]} (schema {max(heads)})")
     return None

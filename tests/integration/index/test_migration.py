@@ -1,20 +1,20 @@
 import asyncio
 from datetime import timedelta
+from pathlib import Path
 
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure import policies
-from inference_store.erasure.policies import Of, RetentionPolicy
 from inference_store.index import partitions
 from inference_store.index.database import create_engine
-from inference_store.index.migration import downgrade, upgrade
+from inference_store.index.migration import upgrade
 from inference_store.index.tables import METADATA
-from tests.integration.stored import START, Made, store
+from tests.integration.stored import START
 from tests.servers.fixtures import migrate, unique
 from tests.servers.postgres import Postgres
+from tests.synthetic_migration import COLUMNS, INDEX, migrations_with_an_index
 
 
 def differences(connection: Connection) -> list[object]:
@@ -27,102 +27,43 @@ async def test_the_migrations_make_the_tables_that_the_code_knows(engine: AsyncE
         assert await connection.run_sync(differences) == []
 
 
-def test_down_and_up_again(postgres_server: Postgres) -> None:
+def test_a_second_run_changes_nothing(postgres_server: Postgres) -> None:
     name = unique()
     dsn = postgres_server.create_database(name)
     migrate(dsn)
-    downgrade(dsn)
-    upgrade(dsn)
     upgrade(dsn)
     postgres_server.drop_database(name)
 
 
-async def test_the_sidecars_column_reaches_partitions_that_are_there(
-    postgres_server: Postgres,
+async def test_an_index_is_built_beside_writers_in_every_partition(
+    postgres_server: Postgres, tmp_path: Path
 ) -> None:
+    """Also after an attempt that was cut off: amid a build, or before it was attached."""
     name = unique()
     dsn = postgres_server.create_database(name)
-    await asyncio.to_thread(upgrade, dsn, "0001")
-    engine = create_engine(dsn)
-    two_days = [START, START + timedelta(days=1)]
-    await partitions.make_missing(engine, two_days, target=5_000_000)
-    await asyncio.to_thread(upgrade, dsn)
-    # written to the old partitions, and copied by position to one that is made anew
-    await store(engine, Made("one", START), Made("two", two_days[1]))
-    await partitions.analyse(engine)
-    assert await partitions.merge(engine, target=5_000_000, older_than=timedelta()) == 1
-    async with engine.connect() as connection:
-        rows = await connection.execute(text("SELECT sidecar_storage_key FROM inference"))
-        assert list(rows.scalars()) == [None, None]
-    await engine.dispose()
-    postgres_server.drop_database(name)
-
-
-async def test_policies_of_the_version_before_stay_in_force(postgres_server: Postgres) -> None:
-    name = unique()
-    dsn = postgres_server.create_database(name)
-    await asyncio.to_thread(upgrade, dsn, "0011")
-    engine = create_engine(dsn)
-    async with engine.begin() as connection:
-        made = await connection.execute(
-            text(
-                "INSERT INTO registration (model_id, registered_by) VALUES ('a/b', 'api'),"
-                " ('other', 'api') RETURNING model"
-            )
-        )
-        model, _ = made.scalars()
-        rules = '[{"name": "é", "keep_input": "P1D", "keep_inference": "P1Y"}]'
-        await connection.execute(
-            text(
-                "INSERT INTO retention_policy (model, rules, revision)"
-                " VALUES (:model, CAST(:rules AS jsonb), 7)"
-            ),
-            {"model": model, "rules": rules},
-        )
-    await asyncio.to_thread(upgrade, dsn)
-    async with engine.begin() as connection:
-        [(number, chain)] = (await policies.by_model(connection)).items()
-        [decider] = chain.rules
-        assert (number, decider.of, decider.revision) == (model, Of("model", "a/b"), 7)
-        rule = decider.rule
-        assert (rule.name, rule.keep_input, rule.response) == ("é", "P1D", "P1Y")
-        later = await policies.put(connection, model, RetentionPolicy(max_inferences=1))
-        assert later.revision == 8
-    await engine.dispose()
-    postgres_server.drop_database(name)
-
-
-async def test_the_index_of_outcomes_reaches_partitions_that_are_there(
-    postgres_server: Postgres,
-) -> None:
-    """Also where an attempt before was cut off: while it built a part, or before it attached it."""
-    name = unique()
-    dsn = postgres_server.create_database(name)
-    await asyncio.to_thread(upgrade, dsn, "0004")
+    migrate(dsn)
     engine = create_engine(dsn)
     days = [START + timedelta(days=day) for day in range(3)]
     made = await partitions.make_missing(engine, days, target=5_000_000)
     spans = [span for day in days if (span := made.find(day)) is not None]
     cut_off, unattached, _ = [f"inference_{span.name}" for span in spans]
-    columns = "(model, uid) INCLUDE (ok, top_label, top_score, prediction_count)"
     async with engine.begin() as connection:
-        await connection.execute(
-            text(f"CREATE INDEX inference_outcome_idx ON ONLY inference {columns}")
-        )
+        await connection.execute(text(f"CREATE INDEX {INDEX} ON ONLY inference {COLUMNS}"))
         for partition in (cut_off, unattached):
-            index = f"{partition}_inference_outcome_idx"
-            await connection.execute(text(f"CREATE INDEX {index} ON {partition} {columns}"))
+            index = f"{partition}_{INDEX}"
+            await connection.execute(text(f"CREATE INDEX {index} ON {partition} {COLUMNS}"))
         invalid = text(
             "UPDATE pg_index SET indisvalid = false"
-            f" WHERE indexrelid = '{cut_off}_inference_outcome_idx'::regclass"
+            f" WHERE indexrelid = '{cut_off}_{INDEX}'::regclass"
         )
         await connection.execute(invalid)
-    await asyncio.to_thread(upgrade, dsn)
+    migrations = migrations_with_an_index(tmp_path)
+    await asyncio.to_thread(upgrade, dsn, migrations=migrations)
     await partitions.make_missing(engine, [days[-1] + timedelta(days=1)], target=5_000_000)
     query = text(
         "SELECT count(*), bool_and(indisvalid) FROM pg_index"
         " LEFT JOIN pg_inherits ON inhrelid = indexrelid"
-        " WHERE 'inference_outcome_idx'::regclass IN (inhparent, indexrelid)"
+        f" WHERE '{INDEX}'::regclass IN (inhparent, indexrelid)"
     )
     async with engine.connect() as connection:
         assert (await connection.execute(query)).one() == (5, True)

@@ -23,7 +23,6 @@ from inference_store.index.tables import (
     policy_sweep,
     policy_version,
     registration,
-    retention_policy,
 )
 from inference_store.inference.errors import Conflict
 
@@ -89,7 +88,6 @@ async def apply_removed(
     if found is None:
         return
     model = found.model
-    await connection.execute(retention_policy.delete().where(retention_policy.c.model == model))
     if found.revision > body.get("revision", found.revision):
         return
     if await _left(connection, model) is not None:

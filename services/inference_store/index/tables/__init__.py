@@ -29,7 +29,6 @@ from .deletion import (
     policy_preview,
     policy_sweep,
     policy_version,
-    retention_policy,
     retention_run,
     tombstone,
 )
@@ -121,7 +120,6 @@ __all__ = [
     "reconciliation_finding",
     "reconciliation_named",
     "registration",
-    "retention_policy",
     "retention_run",
     "tombstone",
 ]

@@ -24,16 +24,6 @@ def _now(name: str) -> Column[Any]:
     return Column(name, DateTime(timezone=True), nullable=False, server_default=func.now())
 
 
-# Of the version before: its rows are versions of policies now, and nothing reads it.
-retention_policy = Table(
-    "retention_policy",
-    METADATA,
-    Column("model", Integer, primary_key=True, autoincrement=False),
-    Column("rules", JSONB, nullable=False),
-    Column("revision", Integer, nullable=False, server_default=text("1")),
-    _now("updated_at"),
-)
-
 # Whose policy: 'model' and 'project' by their ids, 'default' by none. The lock of whoever sets it.
 _OF = (("level", CODE_POINTS), ("subject", CODE_POINTS))
 

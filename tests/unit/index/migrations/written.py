@@ -87,6 +87,7 @@ def statements(migrations: Path, script: Script) -> list[str]:
     config = _config(migrations, written)
     command.upgrade(config, f"{script.down_revision or 'base'}:{script.revision}", sql=True)
     sql = re.sub(r"--[^\n]*", "", written.getvalue())
+    sql = re.sub(r"\$(\w*)\$.*?\$\1\$", "$$ a body $$", sql, flags=re.DOTALL)
     lines = (" ".join(statement.split()) for statement in re.split(r";\s*(?:\n|$)", sql))
     own = re.compile(r"^(BEGIN|COMMIT)$|alembic_version", re.IGNORECASE)
     return [line for line in lines if line and not own.search(line)]
@@ -126,6 +127,6 @@ def _made(line: str) -> str | None:
 
 def _touched(line: str) -> str | None:
     table = rf"(?:ALTER TABLE (?:IF EXISTS |ONLY )*|INSERT INTO |UPDATE |DELETE FROM )({_NAME})"
-    index = rf"CREATE (?:UNIQUE )?INDEX .*?\bON (?:ONLY )?({_NAME})"
+    index = rf"CREATE (?:UNIQUE )?(?:INDEX|TRIGGER) .*?\bON (?:ONLY )?({_NAME})"
     found = re.match(rf"{table}|{index}", line, re.I)
     return (found[1] or found[2]).strip('"') if found else None

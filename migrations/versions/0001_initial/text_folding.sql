@@ -1,3 +1,7 @@
+-- Fold case and remove accents, for comparisons of text that ignore them. Unicode 14's full case
+-- folding and its nonspacing marks (Mn) are written out: no extension, no ICU, and the same in
+-- every locale. Most text is ASCII and takes the short way. A function that has a FROM is not
+-- inlined, so that its long constants are not repeated in the plan of every partition.
 CREATE FUNCTION fold_case_beyond_ascii(given text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
 SELECT string_agg(coalesce('{"A":"a","B":"b","C":"c","D":"d","E":"e","F":"f","G":"g","H":"h","I":"i","J":"j","K":"k","L":"l",
@@ -347,10 +351,12 @@ SELECT string_agg(coalesce('{"A":"a","B":"b","C":"c","D":"d","E":"e","F":"f","G"
 "\ud83a\udd1f":"\ud83a\udd41","\ud83a\udd20":"\ud83a\udd42","\ud83a\udd21":"\ud83a\udd43"}'::jsonb ->> letter, letter), '' ORDER BY place)
 FROM string_to_table(given, NULL) WITH ORDINALITY AS letters (letter, place)
 $$;
+
 CREATE FUNCTION fold_case(given text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 SELECT CASE WHEN octet_length(given) = length(given) THEN lower(given COLLATE "C")
 ELSE fold_case_beyond_ascii(given) END
 $$;
+
 CREATE FUNCTION fold_accents_beyond_ascii(given text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE AS $$
 SELECT normalize(regexp_replace(normalize(given, NFD), '[\u0300-\u036F\u0483-\u0487\u0591-\u05BD\u05BF\u05C1-\u05C2\u05C4-\u05C5\u05C7\u0610-\u061A'
@@ -405,7 +411,8 @@ SELECT normalize(regexp_replace(normalize(given, NFD), '[\u0300-\u036F\u0483-\u0
 '\U0001E8D0-\U0001E8D6\U0001E944-\U0001E94A\U000E0100-\U000E01EF]', '', 'g'), NFC)
 FROM (VALUES (1)) AS once
 $$;
+
 CREATE FUNCTION fold_accents(given text) RETURNS text LANGUAGE sql IMMUTABLE PARALLEL SAFE AS $$
 SELECT CASE WHEN octet_length(given) = length(given) THEN given
 ELSE fold_accents_beyond_ascii(given) END
-$$
+$$;
