@@ -44,7 +44,7 @@ def test_check_tells_by_its_exit_code_whether_the_schema_is_current(empty: str) 
     done = command(empty)
     assert done.returncode == 0, done.stderr
     assert f"The schema is {newest()}." in done.stdout
-    assert "0001: The spine" in done.stdout
+    assert "0001: The first schema" in done.stdout
     again = command(empty)
     assert "already: nothing to do" in again.stdout
     assert command(empty, "--check").returncode == 0

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import books
 from inference_store.index.books import Outcome
-from inference_store.index.tables import inference, metadata_number, prediction
+from inference_store.index.tables import inference, label, metadata_number, prediction
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment
@@ -55,6 +55,10 @@ async def test_events_become_typed_rows_once(line: Line, engine: AsyncEngine) ->
         assert await connection.scalar(select(func.count()).select_from(prediction)) == 100
         # frame_number, exposure, camera_position.angle and .tilt
         assert await connection.scalar(select(func.count()).select_from(metadata_number)) == 200
+        # the second prediction of each, the car, has the higher score
+        top = select(inference.c.top_score, label.c.name).distinct()
+        top = top.join(label, label.c.label == inference.c.top_label)
+        assert [tuple(row) for row in await connection.execute(top)] == [(0.5, "car")]
 
 
 async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(

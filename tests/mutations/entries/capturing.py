@@ -69,7 +69,7 @@ CAPTURING = (
             self._threads.submit(self._put_one, blob)
         return prepared
 """,
-        command="integration",
+        command="faults",
         tests=("tests/integration/proxy/capture/test_servers_away.py",),
     ),
     Mutant(
@@ -84,7 +84,7 @@ CAPTURING = (
             await self.kafka.until_done(partial(self._publish, prepared))
             return
         except""",
-        command="integration",
+        command="faults",
         tests=("tests/integration/proxy/capture/test_servers_away.py",),
     ),
     Mutant(

@@ -51,7 +51,7 @@ QUERYING = (
         return COMPARISONS[op](*sides)
 """,
         command="integration",
-        tests=("tests/integration/query/test_sql_agrees_with_evaluate.py",),
+        tests=("tests/integration/api/test_filters.py",),
     ),
     Mutant(
         name="unknown-key-is-empty",
@@ -117,7 +117,10 @@ QUERYING = (
         old='func.count(row.c.uid.distinct()).label("n"))\n        .where',
         new='func.count(row.c.uid).label("n"))\n        .where',
         command="integration",
-        tests=("tests/integration/query/aggregates/test_agrees_with_python.py",),
+        tests=(
+            "tests/integration/query/aggregates/test_agrees_with_python.py",
+            "tests/integration/query/counting",
+        ),
     ),
     Mutant(
         name="days-in-utc",
