@@ -18,16 +18,16 @@ from inference_store.index.tables import erasing, inference
 
 from .bounded import Deadline, OutOfTime, fetch
 from .hit import Hit
-from .matching import Query, counted, led, ordered, walked
-from .page import WALK
+from .matching import Query, count_matches, match_by_index, match_by_scan, order_matches
+from .page import SCAN
 from .progress import Progress
 from .scope import HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
 from .stored import numbers
 
 MODELS = 8
 _FEW_SCANS = 4
-_LEAST_WALK = 50
-_LONGEST_WALK = 64
+_LEAST_SCAN = 50
+_LONGEST_SCAN = 64
 Unit = tuple[Query, Scope]
 """A model's question and the span of uids where it is asked."""
 
@@ -68,7 +68,7 @@ def units(queries: Sequence[Query], parts: Sequence[Scope]) -> list[Unit]:
 
 
 @dataclass(slots=True, kw_only=True)
-class Found(Progress):
+class SearchAcross(Progress):
     """What a search has found so far; it has looked everywhere as far as it says."""
 
     wanted: int
@@ -93,24 +93,26 @@ async def find_across(
     *,
     limit: int,
     deadline: Deadline,
-    walk: int = WALK,
+    scan: int = SCAN,
     goes_on: bool = False,
-) -> Found:
+) -> SearchAcross:
     """Up to `limit` hits in order of time. Raises OutOfTime only when nothing was looked at."""
     newest_first = not queries or queries[0].newest_first
-    found = Found(wanted=limit, newest_first=newest_first, deadline=deadline, goes_on=goes_on)
+    search = SearchAcross(
+        wanted=limit, newest_first=newest_first, deadline=deadline, goes_on=goes_on
+    )
     if not queries or queries[0].nothing or queries[0].scope.empty:
-        return found
+        return search
     first = queries[0]
     parts = await pieces(connection, first.scope, newest_first=first.newest_first)
     try:
-        rest = await _walk(connection, queries, parts, found, walk)
-        await _follow(connection, queries, rest, found)
+        rest = await _scan(connection, queries, parts, search, scan)
+        await _follow(connection, queries, rest, search)
     except OutOfTime:
-        if found.searched is None:
+        if search.searched is None:
             raise
-        found.out_of_time = True
-    return found
+        search.out_of_time = True
+    return search
 
 
 async def count_across(
@@ -120,10 +122,10 @@ async def count_across(
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return 0
     first, what = queries[0], "count the matches"
-    found = await pieces(connection, first.scope, newest_first=True)
-    known = await numbers(connection, queries, found, deadline)
+    search = await pieces(connection, first.scope, newest_first=True)
+    known = await numbers(connection, queries, search, deadline)
     matches = sum(known.values())
-    for group in groups(found, first.group):
+    for group in groups(search, first.group):
         for batch in batches(queries):
             left = [unit for unit in units(batch, group) if unit[1] not in known]
             if not left:
@@ -135,33 +137,33 @@ async def count_across(
 
 
 def _counts(asked: Sequence[Unit]) -> Select[Any]:
-    together = union_all(*(counted(query, scope) for query, scope in asked)).subquery()
+    together = union_all(*(count_matches(query, scope) for query, scope in asked)).subquery()
     return select(func.sum(together.c.matches))
 
 
-async def _walk(
+async def _scan(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[Scope],
-    found: Found,
-    walk: int,
+    search: SearchAcross,
+    scan: int,
 ) -> Sequence[Scope]:
     """Test inference after inference, as `page` does; the pieces that are left."""
-    first, length = queries[0], walk
+    first, length = queries[0], scan
     if not first.conditions:
         return parts
-    while parts and found.missing > 0:
-        stride, parts = await _stride(connection, queries, parts, length, found.until)
+    while parts and search.missing > 0:
+        stride, parts = await _stride(connection, queries, parts, length, search.until)
         hits: list[Hit] = []
         for batch in batches(queries):
-            asked = [partial(_tested, *unit, found.missing) for unit in units(batch, [stride])]
+            asked = [partial(_tested, *unit, search.missing) for unit in units(batch, [stride])]
             what = "walk in order of time"
-            hits += await _fetch(connection, asked, found.until, what, large=first.large)
-        found.take(hits, stride)
-        if first.led:
+            hits += await _fetch(connection, asked, search.until, what, large=first.large)
+        search.take(hits, stride)
+        if first.is_driven:
             break
-        found.came_on = length > walk
-        length = min(2 * length, _LONGEST_WALK * walk)
+        search.came_on = length > scan
+        length = min(2 * length, _LONGEST_SCAN * scan)
     return parts
 
 
@@ -173,7 +175,7 @@ async def _stride(
     deadline: Deadline,
 ) -> tuple[Scope, Sequence[Scope]]:
     """What is walked next, so that of no model more than its share is; and the pieces after it."""
-    share = max(length // len(queries), _LEAST_WALK if length >= WALK else 1)
+    share = max(length // len(queries), _LEAST_SCAN if length >= SCAN else 1)
     newest_first = queries[0].newest_first
     run = unbroken(parts)
     here = around(run)
@@ -202,20 +204,20 @@ async def _follow(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[Scope],
-    found: Found,
+    search: SearchAcross,
 ) -> None:
     """Let an index lead: one partition, then two, then more, as long as the page is not full."""
     start, size = 0, 1
-    while start < len(parts) and found.missing > 0:
+    while start < len(parts) and search.missing > 0:
         group = parts[start : start + size]
         share = 1.0 if len(group) == 1 else 0.5
         try:
-            await _follow_group(connection, queries, group, found, share=share)
+            await _follow_group(connection, queries, group, search, share=share)
         except OutOfTime:
             # One partition at a time: the nearest ones may still be done in time.
             for part in group:
-                if found.missing > 0:
-                    await _follow_group(connection, queries, [part], found)
+                if search.missing > 0:
+                    await _follow_group(connection, queries, [part], search)
         start, size = start + size, min(2 * size, queries[0].group)
 
 
@@ -223,7 +225,7 @@ async def _follow_group(
     connection: AsyncConnection,
     queries: Sequence[Query],
     group: Sequence[Scope],
-    found: Found,
+    search: SearchAcross,
     *,
     share: float = 1.0,
 ) -> None:
@@ -233,35 +235,35 @@ async def _follow_group(
     for batch in batches(queries):
         parts = []
         for query, scope in units(batch, scopes):
-            parts.append(partial(_led, query, scope, found.missing))
+            parts.append(partial(_select_driven, query, scope, search.missing))
         if parts:
             first = queries[0]
-            what = "let an index lead" if first.led else "read in order of time"
+            what = "let an index lead" if first.is_driven else "read in order of time"
             hits += await _fetch(
-                connection, parts, found.until, what, share=share, large=first.large
+                connection, parts, search.until, what, share=share, large=first.large
             )
-        hits.sort(key=lambda hit: hit.uid, reverse=found.newest_first)
-        del hits[found.missing :]
-        if len(hits) == found.missing:
+        hits.sort(key=lambda hit: hit.uid, reverse=search.newest_first)
+        del hits[search.missing :]
+        if len(hits) == search.missing:
             worst = hits[-1].uid
-            bound = (worst, HIGHEST) if found.newest_first else (LOWEST, worst)
+            bound = (worst, HIGHEST) if search.newest_first else (LOWEST, worst)
             scopes = [scope.clip(*bound) for scope in group]
-    found.take(hits, around(group))
-    found.came_on = True
+    search.take(hits, around(group))
+    search.came_on = True
 
 
 def _tested(query: Query, scope: Scope, limit: int) -> Select[Any]:
-    return _named(query, ordered(query, walked(query, scope), limit))
+    return _named(query, order_matches(query, match_by_scan(query, scope), limit))
 
 
-def _led(query: Query, scope: Scope, limit: int) -> Select[Any]:
-    matches, unique = led(query, scope)
-    return _named(query, ordered(query, matches, limit, unique=unique))
+def _select_driven(query: Query, scope: Scope, limit: int) -> Select[Any]:
+    matches, unique = match_by_index(query, scope)
+    return _named(query, order_matches(query, matches, limit, unique=unique))
 
 
-def _named(query: Query, found: Select[Any]) -> Select[Any]:
+def _named(query: Query, search: Select[Any]) -> Select[Any]:
     """A SELECT of uids, with the model beside them."""
-    uids = found.subquery()
+    uids = search.subquery()
     return select(literal(query.scope.model, Integer).label("model"), uids.c.uid)
 
 

@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.key_registry import Models
 from inference_store.query.filters.size import comparisons_in
-from inference_store.query.filters.typed import And, Truth
+from inference_store.query.filters.typed import And, Predicate
 
 from .conditions import (
     EVERYTHING,
@@ -23,9 +23,9 @@ from .conditions import (
 )
 from .extent import Extent
 from .matching import Query
+from .predicates import check_request
 from .question import Question, UnknownKeys
 from .scope import Scope, has_marks, window
-from .truths import understand
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,36 +44,36 @@ async def prepare(
     Of several models (`across.spread` asks each of them) a name is one that any of them has.
     `extent`: of the one model, where it is known.
     """
-    understood = await understand(connection, model, question)
+    understood = await check_request(connection, model, question)
     first = model if isinstance(model, int) else next(iter(model), 0)
     scope = window(first, question.since, question.until)
-    query = await query_of(connection, scope, understood.truths, extent=extent)
+    query = await query_of(connection, scope, understood.predicates, extent=extent)
     return Answerable(replace(query, newest_first=question.newest_first), understood.warnings)
 
 
 async def query_of(
     connection: AsyncConnection,
     scope: Scope,
-    truths: Sequence[Truth],
+    predicates: Sequence[Predicate],
     *,
     certain: bool = False,
     extent: Extent | None = None,
 ) -> Query:
-    """The query of what satisfies all of the truths; spans of time narrow where it looks.
+    """Return the query that matches all of the predicates; time conditions narrow its range.
 
     `certain`: whatever the index may lack of it. `extent`: of the model, where it is known.
     """
-    whole = And(tuple(truths))
+    whole = And(tuple(predicates))
     names = await names_of(connection, whole)
     found = certainly(whole, names) if certain else condition_of(whole, names)
     return await _query(connection, scope, whole, found, extent)
 
 
 async def doubted(
-    connection: AsyncConnection, scope: Scope, truths: Sequence[Truth]
+    connection: AsyncConnection, scope: Scope, predicates: Sequence[Predicate]
 ) -> Query | None:
     """The query of what satisfies them as the index has it, and may not; None: nothing is so."""
-    whole = And(tuple(truths))
+    whole = And(tuple(predicates))
     names = await names_of(connection, whole)
     found, sure = condition_of(whole, names), certainly(whole, names)
     if found == sure:
@@ -84,7 +84,7 @@ async def doubted(
 async def _query(
     connection: AsyncConnection,
     scope: Scope,
-    whole: Truth,
+    whole: Predicate,
     found: Condition,
     extent: Extent | None = None,
 ) -> Query:

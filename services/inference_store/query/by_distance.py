@@ -28,7 +28,7 @@ class ByDistance:
     names: Names
     descending: bool
     kind: ClassVar[Family] = "number"
-    walkable: ClassVar[bool] = False
+    is_scannable: ClassVar[bool] = False
     always: ClassVar[bool] = False
 
     @property
@@ -51,7 +51,7 @@ class ByDistance:
         assert place.uid is not None, "a coordinate leads"
         return Rows(value, place.uid, tuple(place.where))
 
-    def lacks(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether the inference by this uid has no location."""
         if self._nowhere:
             return true()

@@ -7,12 +7,12 @@ from typing import Any
 from sqlalchemy import Select, func, select, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from .anti_join import JOINING, WORKERS, count_without, find_anti_joins
 from .bounded import Deadline, OutOfTime, fetch
 from .conditions import OfKey
-from .lacking import JOINING, WORKERS, counts, lacking
-from .leading import Leading, chosen, settings_for, together
-from .looking import looked_at
-from .matching import Query, pieces_of
+from .driving import DrivingIndex, build_matches, group_by_joins, settings_for
+from .list_sizes import find_candidates
+from .matching import Query, find_pieces
 from .scope import groups
 from .stored import numbers
 
@@ -21,26 +21,26 @@ async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline
     """The number of matches. Raises OutOfTime."""
     if query.nothing or query.scope.empty:
         return 0
-    parts = await pieces_of(connection, query, newest_first=True)
+    parts = await find_pieces(connection, query, newest_first=True)
     known = await numbers(connection, [query], parts, deadline)
     matches = sum(known.values())
     for group in groups([part for part in parts if part not in known], query.group):
-        for there in together(await looked_at(connection, query, group, deadline)):
-            matches += await _sum(connection, query, there, deadline)
+        for pieces in group_by_joins(await find_candidates(connection, query, group, deadline)):
+            matches += await _sum(connection, query, pieces, deadline)
     return matches
 
 
 async def _sum(
-    connection: AsyncConnection, query: Query, there: Sequence[Leading], deadline: Deadline
+    connection: AsyncConnection, query: Query, pieces: Sequence[DrivingIndex], deadline: Deadline
 ) -> int:
-    settings, workers = settings_for(there), WORKERS
-    if any(each.joins for each in there):
+    settings, workers = settings_for(pieces), WORKERS
+    if any(each.joins for each in pieces):
         workers = 0  # each process would have hashes of its own
     elif _subtracted(query):
         settings = JOINING
     rows = await fetch(
         connection,
-        partial(_summed, query, there),
+        partial(_summed, query, pieces),
         deadline,
         large=query.large,
         workers=workers,
@@ -50,23 +50,23 @@ async def _sum(
     return max(0, int(rows[0][0]))
 
 
-def _summed(query: Query, there: Sequence[Leading]) -> Select[Any]:
-    counted = union_all(*(part for leading in there for part in _counted(query, leading)))
+def _summed(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
+    counted = union_all(*(part for piece in pieces for part in _counted(query, piece)))
     return select(func.sum(counted.subquery().c.matches))
 
 
 def _subtracted(query: Query) -> OfKey | None:
     """The one condition, where those that do not satisfy it are counted."""
-    keys = lacking(query)
+    keys = find_anti_joins(query)
     return keys[0] if len(query.conditions) == len(keys) == 1 else None
 
 
-def _counted(query: Query, leading: Leading) -> list[Select[Any]]:
+def _counted(query: Query, piece: DrivingIndex) -> list[Select[Any]]:
     """Numbers whose sum is how many match."""
     key = _subtracted(query)
     if key is not None:
-        return counts(query, key, leading.scope)
-    found, unique = chosen(query, leading)
+        return count_without(query, key, piece.scope)
+    found, unique = build_matches(query, piece)
     rows = (found if unique else found.distinct()).subquery()
     return [select(func.count().label("matches")).select_from(rows)]
 

@@ -13,12 +13,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.key_registry import Models, of_models
 from inference_store.index.tables import label, model_label
 from inference_store.inference.nearest import LONGEST, MOST_COMPARED, each_told, nearest, shortened
-from inference_store.query.filters.typed import Among, Column, Compared, Constant, Property, Truth
+from inference_store.query.filters.typed import (
+    Among,
+    Column,
+    Compared,
+    Constant,
+    Predicate,
+    Property,
+)
 
 
-def labels_in(truths: Sequence[Truth]) -> list[str]:
+def labels_in(predicates: Sequence[Predicate]) -> list[str]:
     """The labels that typed filters compare with `=` and IN, each once."""
-    found = (each for truth in truths for each in _labels_of(truth))
+    found = (each for predicate in predicates for each in _labels_of(predicate))
     return list(dict.fromkeys(found))
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 
-from .conditions import Condition, leading, tests
+from .conditions import Condition, split_driving, tests
 from .scope import GROUP, HIGHEST, LOWEST, Range, Scope, cut, pieces, unmarked
 
 # A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
@@ -37,7 +37,7 @@ class Query:
     """The open spans, the newest first, where they are known already."""
 
     @property
-    def led(self) -> bool:
+    def is_driven(self) -> bool:
         """Whether an index leads to the matches."""
         return any(condition.scans for condition in self.conditions)
 
@@ -78,7 +78,7 @@ class Query:
         return uid.desc() if self.newest_first else uid.asc()
 
 
-async def pieces_of(
+async def find_pieces(
     connection: AsyncConnection, query: Query, *, newest_first: bool
 ) -> list[Scope]:
     """As `pieces`, of a query's scope."""
@@ -88,33 +88,33 @@ async def pieces_of(
     return cut(query.scope, query.spans, newest_first=newest_first)
 
 
-def walked(query: Query, scope: Scope) -> Select[Any]:
+def match_by_scan(query: Query, scope: Scope) -> Select[Any]:
     """Every inference of the scope, which is short, each tested."""
     return select(inference.c.uid).where(
-        scope.of(inference), *one_by_one(query, query.conditions, scope, inference.c.uid)
+        scope.of(inference), *test_each(query, query.conditions, scope, inference.c.uid)
     )
 
 
-def led(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+def match_by_index(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     """The matches by index, and whether each is there once. Several lists are intersected."""
-    leads, others = leading(query.conditions)
+    leads, others = split_driving(query.conditions)
     if not leads:
         everyone = select(inference.c.uid).where(scope.of(inference))
-        return everyone.where(*_tests(query, others, scope, inference.c.uid)), True
+        return everyone.where(*_build_tests(query, others, scope, inference.c.uid)), True
     lists = [uids for condition in leads if (uids := condition.uids(scope)) is not None]
     first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
     unique = len(lists) > 1 or leads[0].unique
-    return select(first.c.uid).where(*_tests(query, others, scope, first.c.uid)), unique
+    return select(first.c.uid).where(*_build_tests(query, others, scope, first.c.uid)), unique
 
 
-def _tests(
+def _build_tests(
     query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
     found = tests(conditions, scope, uid)
     return [*found, unmarked(scope, uid)] if query.marks else found
 
 
-def one_by_one(
+def test_each(
     query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
     """Tests of few inferences: the planner cannot turn them into joins, whose other side would be
@@ -125,15 +125,17 @@ def one_by_one(
     return [*found, unmarked(scope, uid)] if query.marks else found
 
 
-def ordered(query: Query, found: Select[Any], limit: int, *, unique: bool = True) -> Select[Any]:
+def order_matches(
+    query: Query, found: Select[Any], limit: int, *, unique: bool = True
+) -> Select[Any]:
     """The first so many uids of a SELECT of uids, in the page's order."""
     [uid] = found.selected_columns
     chosen = found if unique else found.distinct()
     return chosen.order_by(query.order(uid)).limit(limit)
 
 
-def counted(query: Query, scope: Scope) -> Select[Any]:
+def count_matches(query: Query, scope: Scope) -> Select[Any]:
     """How many inferences of the scope match."""
-    found, unique = led(query, scope)
+    found, unique = match_by_index(query, scope)
     rows = (found if unique else found.distinct()).subquery()
     return select(func.count().label("matches")).select_from(rows)

@@ -62,7 +62,7 @@ class ByKey:
     many: bool
     descending: bool
     # its index has the values in order
-    walkable: ClassVar[bool] = True
+    is_scannable: ClassVar[bool] = True
     always: ClassVar[bool] = False
 
     @property
@@ -83,13 +83,13 @@ class ByKey:
             where.append(~select(other.c.uid).where(*same, before).exists())
         return Rows(table.c.value, table.c.uid, tuple(where))
 
-    def lacks(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether the inference by this uid has no such value."""
         table = SIDE_TABLES[self.kind].alias()
         here = (scope.of(table), table.c.key == self.key, table.c.uid == uid)
         return ~select(table.c.uid).where(*here).exists()
 
-    def lacking(self, scope: Scope) -> Uids:
+    def anti_join(self, scope: Scope) -> Uids:
         """All inferences of the scope that have none."""
         table = SIDE_TABLES[self.kind]
         have = select(table.c.uid).where(scope.of(table), table.c.key == self.key)
@@ -110,7 +110,7 @@ class ByProperty:
         return self.of.kind
 
     @property
-    def walkable(self) -> bool:
+    def is_scannable(self) -> bool:
         """Whether an index has its values in order."""
         return self.of.name in _INDEXED
 
@@ -147,7 +147,7 @@ class ByProperty:
         there = () if self.always else (value.is_not(None),)
         return Rows(value, inference.c.uid, (scope.of(inference), *there))
 
-    def lacks(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether the inference by this uid has no value."""
         own = inference.alias()
         here = (scope.of(own), own.c.uid == uid, self._value(scope, own).is_(None))
@@ -161,7 +161,7 @@ class AtRandom:
     seed: int
     kind: ClassVar[Family] = "number"
     descending: ClassVar[bool] = False
-    walkable: ClassVar[bool] = False
+    is_scannable: ClassVar[bool] = False
     always: ClassVar[bool] = True
 
     @property
@@ -175,7 +175,7 @@ class AtRandom:
         value = func.uuid_hash_extended(uid, one(self.seed, BigInteger()), type_=BigInteger())
         return Rows(value, uid, (scope.of(inference),))
 
-    def lacks(self, _scope: Scope, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, _scope: Scope, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Nothing has no hash."""
         return false()
 
@@ -188,24 +188,26 @@ SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
 
 
 @dataclass(frozen=True, slots=True)
-class Lacks:
+class MissingValue:
     """The inference has no value to be sorted by. `leads`: no other condition leads a query."""
 
     kind: ClassVar[str] = "missing"
     order: Order
-    leads: bool
+    drives: bool
     unique: bool = True
 
     @property
     def scans(self) -> int:
         """Index scans that its list takes; 0: it has none."""
-        return 2 if self.leads and isinstance(self.order, ByKey) else 0
+        return 2 if self.drives and isinstance(self.order, ByKey) else 0
 
     def uids(self, scope: Scope) -> Uids | None:
-        return self.order.lacking(scope) if self.leads and isinstance(self.order, ByKey) else None
+        return (
+            self.order.anti_join(scope) if self.drives and isinstance(self.order, ByKey) else None
+        )
 
     def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.order.lacks(scope, uid)
+        return self.order.is_missing(scope, uid)
 
 
 def beyond(order: Order, rows: Rows, place: Hit, *, after: bool) -> ColumnElement[bool]:

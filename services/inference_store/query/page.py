@@ -18,32 +18,32 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.prepared import Prepared
 from inference_store.index.tables import inference
 
+from .anti_join import find_anti_joins
 from .bounded import Deadline, OutOfTime, fetch
 from .building import Building
-from .lacking import lacking
-from .leading import FEW, Leading, chosen, settings_for
-from .looking import counted_next, led_next, lists_in
-from .matching import Query, ordered, pieces_of, walked
+from .driving import FEW, DrivingIndex, build_matches, settings_for
+from .list_sizes import choose_next_driver, choose_next_most, count_lists
+from .matching import Query, find_pieces, match_by_scan, order_matches
 from .progress import Progress
 from .read import Ahead
 from .scope import HIGHEST, LOWEST, Scope, around, growing, unbroken
 
-WALK = 4_000
-_LONGEST_WALK = 64
+SCAN = 4_000
+_LONGEST_SCAN = 64
 # So much longer than the first walk is a walk that costs no more than a partition's two lists.
 _LONGEST_DETOUR = 4
 
 
 @dataclass(slots=True, kw_only=True)
-class Found(Progress):
+class PageSearch(Progress):
     """What a search has found so far."""
 
     wanted: int
-    walk: int = WALK
+    scan: int = SCAN
     uids: list[UUID] = field(default_factory=list)
     counted: int = FEW
     """Up to how many the lists of the next partitions are counted."""
-    led_by: int | None = None
+    driven_by: int | None = None
     """The place of the list that was very short in the last ones: it is counted first."""
     ahead: Ahead | None = None
     """What is read of those that the first statement finds, if it needs no condition."""
@@ -60,31 +60,31 @@ async def find(
     *,
     limit: int,
     deadline: Deadline,
-    walk: int = WALK,
+    scan: int = SCAN,
     goes_on: bool = False,
     ahead: Ahead | None = None,
-) -> Found:
-    """Up to `limit` uids in the query's order; `walk`: inferences that are walked first.
+) -> PageSearch:
+    """Up to `limit` uids in the query's order; `scan`: inferences that are walked first.
 
     `goes_on`: a page came before it. `ahead`: takes what is read as it is found. Raises OutOfTime
     only when not even the walk came to an end.
     """
-    found = Found(wanted=limit, walk=walk, deadline=deadline, goes_on=goes_on, ahead=ahead)
+    search = PageSearch(wanted=limit, scan=scan, deadline=deadline, goes_on=goes_on, ahead=ahead)
     if query.nothing or query.scope.empty:
-        return found
-    parts = await pieces_of(connection, query, newest_first=query.newest_first)
+        return search
+    parts = await find_pieces(connection, query, newest_first=query.newest_first)
     try:
-        rest = await _walk(connection, query, parts, found)
-        await _follow(connection, query, rest, found)
+        rest = await _scan(connection, query, parts, search)
+        await _follow(connection, query, rest, search)
     except OutOfTime:
-        if found.searched is None:
+        if search.searched is None:
             raise
-        found.out_of_time = True
-    return found
+        search.out_of_time = True
+    return search
 
 
-async def _walk(
-    connection: AsyncConnection, query: Query, parts: Sequence[Scope], found: Found
+async def _scan(
+    connection: AsyncConnection, query: Query, parts: Sequence[Scope], search: PageSearch
 ) -> Sequence[Scope]:
     """Test inference after inference; the pieces that are left. Without conditions nothing is.
 
@@ -93,33 +93,33 @@ async def _walk(
     """
     if not query.conditions:
         return parts
-    length = found.walk
-    while parts and found.missing > 0:
+    length = search.scan
+    while parts and search.missing > 0:
         run = unbroken(parts)
-        end = await _end_of_walk(connection, query, around(run), length, found.until)
+        end = await _find_end_of_scan(connection, query, around(run), length, search.until)
         stride, parts = _split(query, parts, run, end)
-        statement = partial(_strode, query, stride, found.missing)
-        rows = await fetch(connection, statement, found.until, large=query.large)
-        _take(found, query, stride, rows)
+        statement = partial(_select_stride, query, stride, search.missing)
+        rows = await fetch(connection, statement, search.until, large=query.large)
+        _take(search, query, stride, rows)
         # of another condition as well it is not known which is rare: the walk keeps what it did
-        alone = 0 < len(lacking(query)) == len(query.conditions)
-        if query.led or (alone and _too_few(found, length)):
+        alone = 0 < len(find_anti_joins(query)) == len(query.conditions)
+        if query.is_driven or (alone and _too_few(search, length)):
             break
-        found.came_on = length > found.walk
-        length = min(2 * length, _LONGEST_WALK * found.walk)
+        search.came_on = length > search.scan
+        length = min(2 * length, _LONGEST_SCAN * search.scan)
     return parts
 
 
-def _strode(query: Query, stride: Scope, limit: int) -> Select[Any]:
-    return ordered(query, walked(query, stride), limit)
+def _select_stride(query: Query, stride: Scope, limit: int) -> Select[Any]:
+    return order_matches(query, match_by_scan(query, stride), limit)
 
 
-def _too_few(found: Found, walked: int) -> bool:
+def _too_few(search: PageSearch, scanned: int) -> bool:
     """Whether so few were met on the way so far that it would be too long a way to a full page."""
-    return found.missing * walked > _LONGEST_DETOUR * found.walk * len(found.uids)
+    return search.missing * scanned > _LONGEST_DETOUR * search.scan * len(search.uids)
 
 
-async def _end_of_walk(
+async def _find_end_of_scan(
     connection: AsyncConnection, query: Query, scope: Scope, length: int, deadline: Deadline
 ) -> UUID | None:
     """The last uid of a walk of that length; None: the scope holds fewer."""
@@ -157,67 +157,67 @@ async def _follow(
     connection: AsyncConnection,
     query: Query,
     parts: Sequence[Scope],
-    found: Found,
+    search: PageSearch,
 ) -> None:
     for group in growing(parts, query.group):
-        if found.missing <= 0:
+        if search.missing <= 0:
             return
         share = 1.0 if len(group) == 1 else 0.5
         try:
-            await _follow_group(connection, query, group, found, share=share)
+            await _follow_group(connection, query, group, search, share=share)
         except OutOfTime:
             # One partition at a time: the nearest ones may still be done in time.
             for part in group:
-                if found.missing > 0:
-                    await _follow_group(connection, query, [part], found)
+                if search.missing > 0:
+                    await _follow_group(connection, query, [part], search)
 
 
 async def _follow_group(
     connection: AsyncConnection,
     query: Query,
     group: Sequence[Scope],
-    found: Found,
+    search: PageSearch,
     *,
     share: float = 1.0,
 ) -> None:
-    deadline = found.until
-    looked = await lists_in(
+    deadline = search.until
+    looked = await count_lists(
         connection,
         query,
         group,
         deadline,
         share=share,
-        most=found.counted,
+        most=search.counted,
         alone=True,
-        led_by=found.led_by,
+        driven_by=search.driven_by,
     )
     pieces_left = [each for each in looked if not each.empty]
-    found.counted, found.led_by = counted_next(pieces_left), led_next(looked)
+    search.counted, search.driven_by = choose_next_most(pieces_left), choose_next_driver(looked)
     rows: Sequence[Any] = ()
     wrong = False
     if pieces_left:
         # only by the first, which may take all of the time
-        read = None if found.uids else found.ahead
-        rows = await _read(connection, query, pieces_left, found.missing, deadline, share, read)
+        read = None if search.uids else search.ahead
+        rows = await _read(connection, query, pieces_left, search.missing, deadline, share, read)
         uids = [row[0] for row in rows]
         wrong = uids != sorted(uids, reverse=query.newest_first)
-        if not wrong and len(rows) == found.missing:
+        if not wrong and len(rows) == search.missing:
             silent = [pieces_left[place] for place in passed_over([row[1] for row in rows])]
             wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
     if len(group) > 1 and wrong:
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
         for part in group:
-            if found.missing > 0:
-                await _follow_group(connection, query, [part], found)
+            if search.missing > 0:
+                await _follow_group(connection, query, [part], search)
         return
-    _take(found, query, around(group), rows)
-    found.came_on = True
+    _take(search, query, around(group), rows)
+    search.came_on = True
 
 
 async def _read(  # noqa: PLR0917
     connection: AsyncConnection,
     query: Query,
-    group: Sequence[Leading],
+    group: Sequence[DrivingIndex],
     limit: int,
     deadline: Deadline,
     share: float,
@@ -265,19 +265,19 @@ def passed_over(parts: Sequence[int]) -> list[int]:
     return [place for place in range(parts[-1]) if place not in parts] if parts else []
 
 
-def _union(query: Query, group: Sequence[Leading], limit: int) -> Select[Any]:
+def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[Any]:
     """One ordered, limited part a partition: each is planned by its own statistics, and runs
     only if those before it did not fill the page. Each row says of which part it is."""
     parts = []
     for place, leading in enumerate(group):
-        matches, unique = chosen(query, leading)
-        uids = ordered(query, matches, limit, unique=unique).subquery()
+        matches, unique = build_matches(query, leading)
+        uids = order_matches(query, matches, limit, unique=unique).subquery()
         parts.append(select(uids.c.uid, literal(place, Integer).label("part")))
     together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
     return select(together.c.uid, together.c.part).limit(limit)
 
 
-def _take(found: Found, query: Query, scope: Scope, rows: Sequence[Any]) -> None:
+def _take(search: PageSearch, query: Query, scope: Scope, rows: Sequence[Any]) -> None:
     """Keep what was found in the scope, and how far that was."""
-    found.uids.extend(row[0] for row in rows)
-    found.searched = scope.lo if query.newest_first else UUID(int=scope.hi.int - 1)
+    search.uids.extend(row[0] for row in rows)
+    search.searched = scope.lo if query.newest_first else UUID(int=scope.hi.int - 1)

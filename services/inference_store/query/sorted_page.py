@@ -32,9 +32,9 @@ from .across import Unit, batches, find_across, units
 from .bounded import Deadline, OutOfTime, fetch
 from .explain import say_form
 from .hit import Hit
-from .matching import Query, led, pieces_of
+from .matching import Query, find_pieces, match_by_index
 from .operand import many
-from .order import Lacks, Order, beyond, in_order
+from .order import MissingValue, Order, beyond, in_order
 from .place import Place
 from .scope import Scope, groups, unmarked
 
@@ -96,7 +96,7 @@ async def find_sorted(
     """
     if not queries or queries[0].nothing or queries[0].scope.empty:
         return []
-    parts = await pieces_of(connection, queries[0], newest_first=True)
+    parts = await find_pieces(connection, queries[0], newest_first=True)
     hits: list[Hit] = []
     if after is None or after.value is not None:
         place = None if after is None else Hit(0, after.uid, after.value)
@@ -116,23 +116,23 @@ async def find_sorted(
 
 
 async def _with_a_value(search: _Search, parts: Sequence[Scope], few: int) -> None:
-    led_to = await _few(search, parts, few) if search.first.led else None
+    led_to = await _few(search, parts, few) if search.first.is_driven else None
     if led_to is not None:
         say_form("few: the matches were looked up and sorted")
         await _look_up(search, parts, led_to)
         return
-    if search.order.walkable:
+    if search.order.is_scannable:
         try:
             say_form("walk: the order's index was walked, what it named was tested")
-            await _merge(search, parts, _walked, "walk the order", share=0.5)
+            await _merge(search, parts, _test_scanned, "walk the order", share=0.5)
         except OutOfTime:
-            if not search.first.led:
+            if not search.first.is_driven:
                 raise
             search.hits = []
         else:
             return
     say_form("sort: all matches were sorted")
-    tested = _led if search.first.led else _walked
+    tested = _test_driven if search.first.is_driven else _test_scanned
     await _merge(search, parts, tested, "sort the matches")
 
 
@@ -144,7 +144,7 @@ async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | Non
     try:
         for group in groups(parts, search.first.group):
             for batch in batches(search.queries):
-                lists = partial(_lists, units(batch, group), left)
+                lists = partial(_select_all_matches, units(batch, group), left)
                 what, large = "see whether the matches are few", search.first.large
                 for row in await fetch(search.connection, lists, deadline, large=large, what=what):
                     found.setdefault(row.model, []).append(row.uid)
@@ -156,14 +156,14 @@ async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | Non
     return found
 
 
-def _lists(asked: Sequence[Unit], limit: int) -> Select[Any]:
-    together = union_all(*(_listed(unit, limit) for unit in asked)).subquery()
+def _select_all_matches(asked: Sequence[Unit], limit: int) -> Select[Any]:
+    together = union_all(*(_select_matches(unit, limit) for unit in asked)).subquery()
     return select(together.c.model, together.c.uid).limit(limit)
 
 
-def _listed(unit: Unit, limit: int) -> Select[Any]:
+def _select_matches(unit: Unit, limit: int) -> Select[Any]:
     query, scope = unit
-    matches, unique = led(query, scope)
+    matches, unique = match_by_index(query, scope)
     uids = (matches if unique else matches.distinct()).limit(limit).subquery()
     return select(_model(query), uids.c.uid)
 
@@ -182,7 +182,7 @@ async def _look_up(search: _Search, parts: Sequence[Scope], uids: Uids) -> None:
                 wanted = many(here, UUID_TYPE(as_uuid=True))
                 asked.append(
                     partial(
-                        _ordered,
+                        _select_ordered,
                         search,
                         (query, scope),
                         lambda _, uid, w=wanted: uid == any_(w),
@@ -194,15 +194,15 @@ async def _look_up(search: _Search, parts: Sequence[Scope], uids: Uids) -> None:
             asked = []
 
 
-def _walked(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     query, scope = unit
     tests = [condition.holds(scope, uid) for condition in query.conditions]
     return [*tests, unmarked(scope, uid)] if query.marks else tests
 
 
-def _led(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
+def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     query, scope = unit
-    return [uid.in_(led(query, scope)[0])]
+    return [uid.in_(match_by_index(query, scope)[0])]
 
 
 async def _merge(
@@ -212,11 +212,11 @@ async def _merge(
     deadline = Deadline.after(search.deadline.left_seconds * share)
     for group in groups(parts, search.first.group):
         for batch in batches(search.queries):
-            asked = [partial(_ordered, search, unit, tested) for unit in units(batch, group)]
+            asked = [partial(_select_ordered, search, unit, tested) for unit in units(batch, group)]
             await _take(search, asked, what, deadline)
 
 
-def _ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
+def _select_ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
     query, scope = unit
     rows = search.order.rows(scope)
     found = select(_model(query), rows.uid.label("uid"), rows.value.label("value"))
@@ -259,7 +259,7 @@ async def _without(  # noqa: PLR0917
     after: UUID | None,
 ) -> list[Hit]:
     """Those without a value, in order of time."""
-    lacks = Lacks(order, leads=not queries[0].led)
+    lacks = MissingValue(order, drives=not queries[0].is_driven)
     asked = [
         replace(query, conditions=(*query.conditions, lacks), newest_first=order.descending)
         for query in queries

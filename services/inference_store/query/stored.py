@@ -29,7 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import erasing, outdated_count, partition_count
 from inference_store.query.filters import typed
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 
 from .bounded import Deadline, fetch
 from .conditions import OfKey
@@ -141,7 +141,7 @@ def _having(column: Any, number: int, place: int | None = None) -> Number:
     return case((column.is_not(None), found))
 
 
-def _label(condition: Truth | None) -> str | None:
+def _label(condition: Predicate | None) -> str | None:
     """The one label that a prediction must have; None where more is asked of it."""
     match condition:
         case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):

@@ -54,10 +54,10 @@ class Asides:
             return
         async with self._engine.connect() as connection:
             models = await erasures.models_of(connection, one)
-            truth = await chosen.truth_of(connection, models, one.asked)
+            predicate = await chosen.build_predicate(connection, models, one.asked)
         async for model, table, some in self._pages(one):
             metadata = await asyncio.to_thread(metadata_of, self._blobs, some)
-            found = unstored.of_subject(some, subject, truth, metadata)
+            found = unstored.of_subject(some, subject, predicate, metadata)
             async with self._engine.connect() as connection:
                 free, _ = await aside_holds.parted(connection, one, model, found, metadata)
                 named = [each.mark() for each in free if each.event is not None]

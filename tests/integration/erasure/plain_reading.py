@@ -78,8 +78,8 @@ class Reading:
             for rule in policy.get("rules", ()):
                 if "saved" not in rule:
                     return policy, rule
-                truth = certain(resolved(rule["saved"], {}), doubts_of(one.flags))
-                if evaluate(truth, one.facts) is True:
+                predicate = certain(resolved(rule["saved"], {}), doubts_of(one.flags))
+                if evaluate(predicate, one.facts) is True:
                     return policy, rule
         return None
 
@@ -123,7 +123,7 @@ class Reading:
             return False
         if hold.model not in (None, self.model):
             return False
-        truth = resolved(hold.filter, {})
-        if doubts_of(one.flags) and spoken_of(truth):
+        predicate = resolved(hold.filter, {})
+        if doubts_of(one.flags) and spoken_of(predicate):
             return True  # rather too much than too little
-        return evaluate(truth, one.facts) is not False
+        return evaluate(predicate, one.facts) is not False

@@ -10,7 +10,7 @@ from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.from_conditions import Asked, metadata_node
 from inference_store.query.filters.known import known
-from inference_store.query.matching import Query, led
+from inference_store.query.matching import Query, match_by_index
 from inference_store.query.operators import OPERATORS
 from inference_store.query.scope import window
 from tests.integration.stored import Made, at, store
@@ -38,8 +38,10 @@ async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: st
             for text in texts[:: 1 if name in {"gt", "lte", "eq"} else 4]:
                 value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
                 asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
-                truth = check(metadata_node(asked, keys), keys).truth
-                query = Query(window(model, None, None), (condition_of(truth, Names()),))
-                assert query.led
-                found = set((await connection.execute(led(query, query.scope)[0])).scalars())
-                assert found == {uid for uid, each in facts.items() if evaluate(truth, each)}
+                predicate = check(metadata_node(asked, keys), keys).predicate
+                query = Query(window(model, None, None), (condition_of(predicate, Names()),))
+                assert query.is_driven
+                found = set(
+                    (await connection.execute(match_by_index(query, query.scope)[0])).scalars()
+                )
+                assert found == {uid for uid, each in facts.items() if evaluate(predicate, each)}

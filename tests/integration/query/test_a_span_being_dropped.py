@@ -74,20 +74,20 @@ async def test_pages_and_counts_agree(engine: AsyncEngine, filter: str | None) -
             query = (await prepare(connection, model, _question(filter))).query
             uids = [each.uid for each in there]
             assert await count(connection, query, deadline=Deadline.after(60)) == 4
-            for walk in (1, 4_000):
+            for scan in (1, 4_000):
                 deadline = Deadline.after(60)
-                found = await find(connection, query, limit=9, deadline=deadline, walk=walk)
+                found = await find(connection, query, limit=9, deadline=deadline, scan=scan)
                 assert found.uids == uids[::-1]
                 oldest = query.in_order()
-                found = await find(connection, oldest, limit=9, deadline=deadline, walk=walk)
+                found = await find(connection, oldest, limit=9, deadline=deadline, scan=scan)
                 assert found.uids == uids
         everything = sorted(each.uid for there in expected for each in there)
         query = (await prepare(connection, models, _question(filter))).query
         queries = await spread(connection, query, models)
         assert await count_across(connection, queries, deadline=Deadline.after(60)) == 8
-        for walk in (1, 4_000):
+        for scan in (1, 4_000):
             deadline = Deadline.after(60)
-            both = await find_across(connection, queries, limit=20, deadline=deadline, walk=walk)
+            both = await find_across(connection, queries, limit=20, deadline=deadline, scan=scan)
             assert [hit.uid for hit in both.hits] == everything[::-1]
 
 

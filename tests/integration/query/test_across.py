@@ -89,18 +89,18 @@ async def test_pages_and_counts(engine: AsyncEngine) -> None:
         async with engine.connect() as connection:
             counted = await count_across(connection, queries, deadline=Deadline.after(60))
             assert counted == len(expected), name
-        for newest_first, walk in ((True, 1), (False, 40), (True, 4_000)):
+        for newest_first, scan in ((True, 1), (False, 40), (True, 4_000)):
             queries = await _queries(engine, models, question, newest_first=newest_first)
-            found = await _paged(engine, queries, walk)
+            found = await _paged(engine, queries, scan)
             assert found == sorted(expected, reverse=newest_first), name
 
 
-async def _paged(engine: AsyncEngine, queries: tuple[Query, ...], walk: int) -> list[UUID]:
+async def _paged(engine: AsyncEngine, queries: tuple[Query, ...], scan: int) -> list[UUID]:
     found: list[UUID] = []
     async with engine.connect() as connection:
         while True:
             page = await find_across(
-                connection, queries, limit=17, deadline=Deadline.after(60), walk=walk
+                connection, queries, limit=17, deadline=Deadline.after(60), scan=scan
             )
             found += [hit.uid for hit in page.hits]
             if len(page.hits) < 17:
@@ -137,7 +137,7 @@ async def test_the_next_page_goes_on_where_time_ran_out(
     async with engine.connect() as connection:
         async with held(engine, metadata_number, at(5 * _DAY)) as span:
             page = await find_across(
-                connection, queries, limit=1000, deadline=Deadline.after(3), walk=1
+                connection, queries, limit=1000, deadline=Deadline.after(3), scan=1
             )
         assert page.out_of_time
         assert page.searched is not None

@@ -25,11 +25,11 @@ from inference_store.query.filters.typed import (
     Metadata,
     Not,
     Or,
+    Predicate,
+    PredicateValue,
     Predicted,
     Property,
     Sets,
-    Truth,
-    Truthful,
     Unknown,
     Value,
 )
@@ -48,7 +48,7 @@ def _number(value: int) -> Constant:
     return Constant("number", Decimal(value))
 
 
-def _comparisons() -> tuple[Truth, ...]:
+def _comparisons() -> tuple[Predicate, ...]:
     """Of the same and of other values, so that they are not one list."""
     return tuple(
         Compared("<" if n % 2 else ">", Calculated("+", _KEY, _number(n % 3)), _number(n))
@@ -56,63 +56,63 @@ def _comparisons() -> tuple[Truth, ...]:
     )
 
 
-def _deep() -> Truth:
-    found: Truth = Compared(">", _KEY, _number(1))
+def _deep() -> Predicate:
+    found: Predicate = Compared(">", _KEY, _number(1))
     for n in range(_DEPTH):
         found = (And if n % 2 else Or)((found, Compared(">", _KEY, _number(n))))
     return found
 
 
-def _negated() -> Truth:
-    found: Truth = Compared(">", _KEY, _number(1))
+def _negated() -> Predicate:
+    found: Predicate = Compared(">", _KEY, _number(1))
     for n in range(8):
         found = Unknown(found) if n % 2 else Not(found)
     return found
 
 
-def _calculated() -> Truth:
+def _calculated() -> Predicate:
     value: Value = _KEY
     for n in range(_DEPTH):
         value = Calculated("+", value, _number(n))
     return Compared(">", value, _number(3))
 
 
-def _powers() -> Truth:
+def _powers() -> Predicate:
     value: Value = Property("width", "number")
     for _ in range(8):
         value = Calculated("^", value, _number(2))
     return Compared(">", value, _number(3))
 
 
-def _folded() -> Truth:
+def _folded() -> Predicate:
     value: Value = _TEXT
     for _ in range(_DEPTH):
         value = Folded("casei", value)
     return Compared("<", value, Constant("string", "é"))
 
 
-def _predicted(n: int) -> Truth:
+def _predicted(n: int) -> Predicate:
     label = Compared("=", Column("label", "string"), Constant("string", "car"))
     score = Compared("<", Column("score", "number"), Constant("number", Decimal(n) / 1000))
     return Predicted(And((label, score)))
 
 
-def _many_corners() -> Truth:
+def _many_corners() -> Predicate:
     corners = [(Decimal(n) / 10, Decimal(n * n % 80)) for n in range(1_500)]
     return Located("intersects", (Area((*corners, corners[0])),))
 
 
-def _arrays(n: int) -> Truth:
+def _arrays(n: int) -> Predicate:
     tags = tuple(Metadata("tags[]", -3, kind, True) for kind in ("number", "string"))
     return Sets("equals", (tags,), ((_TEXT,), (Calculated("+", _KEY, _number(n)),)))
 
 
-def _compared(n: int) -> Truth:
+def _compared(n: int) -> Predicate:
     below, other = Compared("<", _KEY, _number(n)), Compared("<", _TEXT, Constant("string", "é"))
-    return Compared("=", Truthful(below), Truthful(other))
+    return Compared("=", PredicateValue(below), PredicateValue(other))
 
 
-FILTERS: dict[str, Truth] = {
+FILTERS: dict[str, Predicate] = {
     "one of many": Or(_comparisons()),
     "all of many": And(_comparisons()),
     "not all of many": Not(And(_comparisons())),
@@ -149,9 +149,9 @@ async def test_the_largest_filters(engine: AsyncEngine) -> None:
         rows = await connection.execute(select(metadata_key.c.name, metadata_key.c.key))
         keys = {row.name: row.key for row in rows}
         for name, unkeyed in FILTERS.items():
-            truth = _with_keys(unkeyed, keys)
-            expected = {uid for uid, each in facts.items() if evaluate(truth, each)}
-            query = await query_of(connection, window(model, None, None), [truth])
+            predicate = _with_keys(unkeyed, keys)
+            expected = {uid for uid, each in facts.items() if evaluate(predicate, each)}
+            query = await query_of(connection, window(model, None, None), [predicate])
             deadline = Deadline.after(120)
             page = await find(connection, query, limit=100, deadline=deadline)
             assert set(page.uids) == expected, name

@@ -7,10 +7,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.query.ask import Question, prepare
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.cql2 import parse_text
+from inference_store.query.driving import build_matches, settings_for
 from inference_store.query.explain import Explain, recording
-from inference_store.query.leading import chosen, settings_for
-from inference_store.query.looking import lists_in, looked_at
-from inference_store.query.matching import walked
+from inference_store.query.list_sizes import count_lists, find_candidates
+from inference_store.query.matching import match_by_scan
 from inference_store.query.page import find
 from inference_store.query.scope import pieces
 from tests.integration.stored import Made, at, store
@@ -33,10 +33,10 @@ async def test_they_are_joined(engine: AsyncEngine, some: int, joins: int) -> No
         parts = await pieces(connection, query.scope, newest_first=True)
         deadline = Deadline.after(60)
         # what is counted no further than this is taken to be long
-        looked = await looked_at(connection, query, parts, deadline, most=1, some=some)
+        looked = await find_candidates(connection, query, parts, deadline, most=1, some=some)
         assert [each.joins for each in looked] == [joins] * len(looked)
         assert all(each.pairs == (joins == 1) for each in looked)
-        statement = union_all(*(chosen(query, each)[0] for each in looked))
+        statement = union_all(*(build_matches(query, each)[0] for each in looked))
         rows = await fetch(connection, statement, deadline, settings=settings_for(looked))
         assert sorted(row[0] for row in rows) == sorted(wanted)
 
@@ -56,9 +56,9 @@ async def test_what_is_dear_is_counted_only_where_nothing_is_very_short(
         query = (await prepare(connection, model, question)).query
         deadline = Deadline.after(60)
         with recording(True) as said:
-            page = await find(connection, query, limit=100, deadline=deadline, walk=1)
+            page = await find(connection, query, limit=100, deadline=deadline, scan=1)
         assert page.uids == [made[n].uid for n in (11, 7, 3)]
-        assert page.led_by == 0
+        assert page.driven_by == 0
         assert said is not None
         counted = [step for step in said.steps if step.what.startswith("see which index leads")]
         assert counted
@@ -68,9 +68,9 @@ async def test_what_is_dear_is_counted_only_where_nothing_is_very_short(
         assert not any("metadata_timestamp" in step.what for step in counted)
         # counted no further than one everything is long: then all lists are
         parts = await pieces(connection, query.scope, newest_first=True)
-        looked = await looked_at(connection, query, parts, deadline, most=1, some=1)
+        looked = await find_candidates(connection, query, parts, deadline, most=1, some=1)
         assert [each.sizes for each in looked] == [(1, 1)] * 3
-        looked = await lists_in(connection, query, parts, deadline, most=5, some=5)
+        looked = await count_lists(connection, query, parts, deadline, most=5, some=5)
         assert [each.sizes for each in looked] == [(int(n % 4 == 3), 5) for n in range(11, -1, -1)]
 
 
@@ -86,7 +86,7 @@ async def test_two_values_of_one_inference_are_tested_inference_by_inference(
     async with engine.connect() as connection:
         await connection.execute(text("ANALYZE"))
         query = (await prepare(connection, model, Question(filter=parse_text("n + m > 300")))).query
-        plan = await connection.execute(Explain(walked(query, query.scope)))
+        plan = await connection.execute(Explain(match_by_scan(query, query.scope)))
         assert "hashed SubPlan" not in str(plan.scalar_one())
         found = await find(connection, query, limit=500, deadline=Deadline.after(60))
     assert found.uids == [made[n].uid for n in range(399, -1, -1) if n + n % 7 > 300]

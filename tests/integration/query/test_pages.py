@@ -85,7 +85,7 @@ async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
 async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
     found: list[UUID] = []
     while True:
-        page = await find(connection, query, limit=7, deadline=Deadline.after(120), walk=walk)
+        page = await find(connection, query, limit=7, deadline=Deadline.after(120), scan=walk)
         found += page.uids
         if len(page.uids) < 7:
             return found
@@ -99,7 +99,7 @@ async def test_what_lacks_a_key_is_explained(engine: AsyncEngine, key: str, numb
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
         with recording(True) as said:
-            found = await find(connection, query, limit=100, deadline=Deadline.after(60), walk=3)
+            found = await find(connection, query, limit=100, deadline=Deadline.after(60), scan=3)
             assert await count(connection, query, deadline=Deadline.after(60)) == number
     assert len(found.uids) == number
     assert said is not None

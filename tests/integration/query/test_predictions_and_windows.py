@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.query.ask import Question, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
-from inference_store.query.matching import led, walked
+from inference_store.query.matching import match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS
 from inference_store.query.page import find
 from tests.integration.stored import START, Made, store
@@ -106,11 +106,11 @@ async def test_sql_agrees_with_python(
         async with engine.connect() as connection:
             query = (await prepare(connection, model, question)).query
             deadline = Deadline.after(180)
-            by_walk = await connection.execute(walked(query, query.scope))
+            by_walk = await connection.execute(match_by_scan(query, query.scope))
             assert sorted(by_walk.scalars(), reverse=question.newest_first) == expected
-            by_index = await connection.execute(led(query, query.scope)[0])
+            by_index = await connection.execute(match_by_index(query, query.scope)[0])
             assert set(by_index.scalars()) == set(expected)
             assert await count(connection, query, deadline=deadline) == len(expected)
-            for walk in (1, 4_000):
-                page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
+            for scan in (1, 4_000):
+                page = await find(connection, query, limit=100, deadline=deadline, scan=scan)
                 assert page.uids == expected

@@ -41,14 +41,14 @@ async def test_it_is_there_once(engine: AsyncEngine, filter: str) -> None:
     async with engine.connect() as connection:
         query = (await prepare(connection, model, Question(filter=parse_text(filter)))).query
         assert await count(connection, query, deadline=Deadline.after(60)) == len(_WANTED)
-        for walk in (1, 4_000):
-            page = await find(connection, query, limit=100, deadline=Deadline.after(60), walk=walk)
+        for scan in (1, 4_000):
+            page = await find(connection, query, limit=100, deadline=Deadline.after(60), scan=scan)
             assert page.uids == _WANTED[::-1]
-            full = await find(connection, query, limit=3, deadline=Deadline.after(60), walk=walk)
+            full = await find(connection, query, limit=3, deadline=Deadline.after(60), scan=scan)
             assert full.uids == _WANTED[:0:-1]
         queries = await spread(connection, query, [model])
         assert await count_across(connection, queries, deadline=Deadline.after(60)) == len(_WANTED)
         found = await find_across(
-            connection, queries, limit=100, deadline=Deadline.after(60), walk=1
+            connection, queries, limit=100, deadline=Deadline.after(60), scan=1
         )
         assert [hit.uid for hit in found.hits] == _WANTED[::-1]

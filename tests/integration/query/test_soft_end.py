@@ -70,10 +70,10 @@ async def _page(
     queries: Sequence[Query],
     limit: int,
     deadline: Deadline,
-    walk: int,
+    scan: int,
     goes_on: bool,
 ) -> tuple[Progress, list[UUID]]:
-    how: dict[str, Any] = {"limit": limit, "deadline": deadline, "walk": walk, "goes_on": goes_on}
+    how: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan, "goes_on": goes_on}
     if len(queries) == 1:
         alone = await find(connection, queries[0], **how)
         return alone, alone.uids
@@ -82,7 +82,7 @@ async def _page(
 
 
 async def _everything(
-    connection: AsyncConnection, queries: Sequence[Query], random: Random, walk: int
+    connection: AsyncConnection, queries: Sequence[Query], random: Random, scan: int
 ) -> tuple[list[UUID], list[UUID]]:
     """All uids, page by page as a client follows cursors; and how far each page came."""
     found: list[UUID] = []
@@ -91,7 +91,7 @@ async def _everything(
         # most end at once, some in the middle of a statement
         seconds = random.choice([0, 0, 0, 0.01 * random.random()])
         deadline, limit = Deadline.after(300).softly(seconds), random.randrange(1, 30)
-        far, uids = await _page(connection, queries, limit, deadline, walk, bool(reached))
+        far, uids = await _page(connection, queries, limit, deadline, scan, bool(reached))
         found += uids
         if len(uids) == limit:
             reached.append(uids[-1])
@@ -116,14 +116,14 @@ async def test_pages_together_hold_everything_once(
             whole, uids = await _page(connection, queries, 500, Deadline.after(300), 4_000, False)
             assert not whole.out_of_time
             assert uids == sorted(uids, reverse=newest_first)
-            for walk in (1, 5, 4_000) if count == 1 else (5,):
-                random = Random(f"{name} {walk} {count} {newest_first}")
-                found, reached = await _everything(connection, queries, random, walk)
-                assert found == uids, (name, walk)
+            for scan in (1, 5, 4_000) if count == 1 else (5,):
+                random = Random(f"{name} {scan} {count} {newest_first}")
+                found, reached = await _everything(connection, queries, random, scan)
+                assert found == uids, (name, scan)
                 assert all((one > next) == newest_first for one, next in pairwise(reached)), name
                 # through a partition at least where an index leads; else through a walk
-                at_most = len(uids) if queries[0].led else 3 * _DAYS * count
-                assert len(reached) <= at_most + _DAYS + 1, (name, walk)
+                at_most = len(uids) if queries[0].is_driven else 3 * _DAYS * count
+                assert len(reached) <= at_most + _DAYS + 1, (name, scan)
                 ended_early += len(reached)
     assert ended_early > 100
 

@@ -1,7 +1,7 @@
 """The meaning of a typed filter stands twice, in SQL and in Python: here they must agree.
 
-Rows of every sort are stored once as the ingester writes them. For each truth one statement asks
-Postgres of all of them: by a test of each row, by the lists that indexes lead to, and counted;
+Rows of every sort are stored once as the ingester writes them. For each predicate one statement
+asks Postgres about all of them: by a test of each row, by the lists of the indexes, and counted;
 when it is true, and when it is false.
 """
 
@@ -18,27 +18,27 @@ from sqlalchemy import func, insert, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.tables import erasing, metadata_key
+from inference_store.query.anti_join import find_anti_joins
 from inference_store.query.ask import query_of
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.conditions import condition_of, names_of
 from inference_store.query.count import count
 from inference_store.query.counting import count_ended
 from inference_store.query.cql2 import parse_text
+from inference_store.query.driving import build_matches, settings_for
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.known import known
-from inference_store.query.filters.typed import And, Truth
-from inference_store.query.lacking import lacking
-from inference_store.query.leading import chosen, settings_for
-from inference_store.query.looking import looked_at
-from inference_store.query.matching import Query, led, walked
+from inference_store.query.filters.typed import And, Predicate
+from inference_store.query.list_sizes import find_candidates
+from inference_store.query.matching import Query, match_by_index, match_by_scan
 from inference_store.query.page import find
 from inference_store.query.scope import groups, pieces, window
 from inference_store.query.stored import numbers
 from tests.integration.query.relative_times import relative_time
+from tests.integration.query.typed_predicates import PredicateMaker
 from tests.integration.query.typed_rows import Maker, facts_of
-from tests.integration.query.typed_truths import Truths
 from tests.integration.stored import store
 from tests.properties import examples
 
@@ -77,10 +77,10 @@ async def stored(engine: AsyncEngine) -> AsyncIterator[Stored]:
         yield Stored(tuple(facts), facts, keys, connection)
 
 
-def _expected(facts: Mapping[UUID, Facts], truth: Truth) -> Mapping[bool | None, set[UUID]]:
+def _expected(facts: Mapping[UUID, Facts], predicate: Predicate) -> Mapping[bool | None, set[UUID]]:
     found: dict[bool | None, set[UUID]] = {True: set(), False: set(), None: set()}
     for uid, each in facts.items():
-        found[evaluate(truth, each)].add(uid)
+        found[evaluate(predicate, each)].add(uid)
     return found
 
 
@@ -90,24 +90,24 @@ def _expected(facts: Mapping[UUID, Facts], truth: Truth) -> Mapping[bool | None,
 @given(data=st.data())
 async def test_sql_agrees_with_python(stored: Stored, place: int, data: st.DataObject) -> None:
     model = stored.models[place]
-    truth = Truths(stored.keys, data.draw).truth(3)
-    names = await names_of(stored.connection, truth)
-    expected = _expected(stored.facts[model], truth)
+    predicate = PredicateMaker(stored.keys, data.draw).predicate(3)
+    names = await names_of(stored.connection, predicate)
+    expected = _expected(stored.facts[model], predicate)
     columns: dict[str, Any] = {}
     for when in (True, False):
-        condition = condition_of(truth, names, when=when)
+        condition = condition_of(predicate, names, when=when)
         query = Query(window(model, None, None), (condition,))
-        event(f"{condition.kind}: {'led' if query.led else 'walked'}")
+        event(f"{condition.kind}: {'led' if query.is_driven else 'walked'}")
         event(f"matches: {'some' if expected[when] else 'none'}")
-        columns[f"walked {when}"] = _listed(walked(query, query.scope))
-        if query.led:
-            rows, unique = led(query, query.scope)
+        columns[f"walked {when}"] = _listed(match_by_scan(query, query.scope))
+        if query.is_driven:
+            rows, unique = match_by_index(query, query.scope)
             columns[f"led {when}"] = _listed(rows if unique else rows.distinct())
     async with stored.connection.begin_nested():
         statement = select(*(column.label(name) for name, column in columns.items()))
         found = (await stored.connection.execute(statement)).one()
     for name, uids in found._mapping.items():
-        assert sorted(uids or ()) == sorted(expected[name.endswith("True")]), f"{name}: {truth}"
+        assert sorted(uids or ()) == sorted(expected[name.endswith("True")]), f"{name}: {predicate}"
 
 
 def _listed(rows: Any) -> Any:
@@ -126,15 +126,17 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
         await count_ended(engine, seconds=60, before=datetime(2100, 1, 1, tzinfo=UTC))
     connection, model = stored.connection, data.draw(st.sampled_from(stored.models))
     facts = stored.facts[model]
-    made = Truths(stored.keys, data.draw)
-    truths = [
-        made.truth(2),
-        And((made.truth(1), made.truth(1))),
-        data.draw(st.sampled_from([made.lacking, made.several, made.truth]))(2),
+    made = PredicateMaker(stored.keys, data.draw)
+    predicates = [
+        made.predicate(2),
+        And((made.predicate(1), made.predicate(1))),
+        data.draw(st.sampled_from([made.lacking, made.several, made.predicate]))(2),
     ]
-    truths = truths[data.draw(st.integers(0, 2)) :]
+    predicates = predicates[data.draw(st.integers(0, 2)) :]
     marked = set(data.draw(st.lists(st.sampled_from(sorted(facts)), max_size=20)))
-    expected = set.intersection(*(_expected(facts, truth)[True] for truth in truths)) - marked
+    expected = (
+        set.intersection(*(_expected(facts, predicate)[True] for predicate in predicates)) - marked
+    )
     async with connection.begin_nested() as savepoint:
         if marked:
             marks = [
@@ -142,14 +144,14 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
                 for uid in marked
             ]
             await connection.execute(insert(erasing), marks)
-        query = await query_of(connection, window(model, None, None), truths)
-        event(f"lists taken from all: {len(lacking(query))}")
+        query = await query_of(connection, window(model, None, None), predicates)
+        event(f"lists taken from all: {len(find_anti_joins(query))}")
         deadline = Deadline.after(60)
         parts = await pieces(connection, query.scope, newest_first=True)
         known = await numbers(connection, [query], parts, deadline)
         event(f"counts that are stored: {'some' if known else 'none'}")
         for walk in (3, 4_000):
-            page = await find(connection, query, limit=100, deadline=deadline, walk=walk)
+            page = await find(connection, query, limit=100, deadline=deadline, scan=walk)
             assert page.uids == sorted(expected, reverse=True)
         assert await count(connection, query, deadline=deadline) == len(expected)
         assert await _by_long_lists(connection, query, data.draw) == sorted(expected)
@@ -164,11 +166,11 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     asked = relative_time(data.draw)
     event(asked.text)
     tree = parse_text(asked.text, clock=asked.clock)
-    truth = check(tree, await known(stored.connection, model, {"when"})).truth
+    predicate = check(tree, await known(stored.connection, model, {"when"})).predicate
     facts = stored.facts[model]
     expected = {uid for uid, each in facts.items() if asked.holds(each)}
-    assert _expected(facts, truth)[True] == expected
-    query = await query_of(stored.connection, window(model, None, None), [truth])
+    assert _expected(facts, predicate)[True] == expected
+    query = await query_of(stored.connection, window(model, None, None), [predicate])
     deadline = Deadline.after(60)
     page = await find(stored.connection, query, limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
@@ -181,12 +183,12 @@ async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -
     parts = await pieces(connection, query.scope, newest_first=True)
     most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
     for group in [] if query.nothing else groups(parts):
-        looked = await looked_at(
+        looked = await find_candidates(
             connection, query, group, deadline, most=most, some=some, alone=True
         )
         for each in looked:
             event("pairs" if each.pairs else f"joins: {each.joins}")
-            rows, unique = chosen(query, each)
+            rows, unique = build_matches(query, each)
             statement = rows if unique else rows.distinct()
             settings = settings_for([each])
             found += [

@@ -20,7 +20,7 @@ from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.from_conditions import Asked, metadata_node
 from inference_store.query.filters.known import known
-from inference_store.query.matching import Query, counted, led, walked
+from inference_store.query.matching import Query, count_matches, match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS, Takes
 from inference_store.query.scope import window
 from tests.integration.stored import Made, at, store
@@ -140,9 +140,9 @@ def _refused_rightly(asked: Asked, made: list[Made]) -> None:
         assert all(leaf.value != asked.value for leaf in leaves), asked
 
 
-def _holds(asked: Asked, truth: typed.Truth, metadata: Metadata) -> bool:
+def _holds(asked: Asked, predicate: typed.Predicate, metadata: Metadata) -> bool:
     """What the table of operators says of the values that are there."""
-    inner = truth.of if isinstance(truth, typed.Not) else truth
+    inner = predicate.of if isinstance(predicate, typed.Not) else predicate
     if isinstance(inner, typed.Sent):
         rows: list[Leaf | Presence] = [*metadata.leaves, *metadata.presences]
         return asked.operator.holds([row for row in rows if row.name == asked.key], None)
@@ -158,9 +158,9 @@ def _holds(asked: Asked, truth: typed.Truth, metadata: Metadata) -> bool:
 
 async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
     async with engine.connect() as connection:
-        by_walk = await connection.execute(walked(query, query.scope))
-        by_index = await connection.execute(led(query, query.scope)[0])
-        number = await connection.scalar(counted(query, query.scope))
+        by_walk = await connection.execute(match_by_scan(query, query.scope))
+        by_index = await connection.execute(match_by_index(query, query.scope)[0])
+        number = await connection.scalar(count_matches(query, query.scope))
         return set(by_walk.scalars()), set(by_index.scalars()), int(number or 0)
 
 
@@ -191,14 +191,14 @@ async def test_sql_agrees_with_python(
         if asked.key not in keys.keys:
             continue
         try:
-            truth = check(metadata_node(asked, keys), keys).truth
+            predicate = check(metadata_node(asked, keys), keys).predicate
         except Invalid:
             _refused_rightly(asked, made)
             continue
-        expected = {each.uid for each in made if _holds(asked, truth, each.read)}
-        agreeing = {each.uid for each in made if evaluate(truth, Facts(metadata=each.read))}
+        expected = {each.uid for each in made if _holds(asked, predicate, each.read)}
+        agreeing = {each.uid for each in made if evaluate(predicate, Facts(metadata=each.read))}
         assert agreeing == expected
-        condition = condition_of(truth, Names())
+        condition = condition_of(predicate, Names())
         event(f"{asked.operator.name}: {'some' if expected else 'none'}")
         scope = window(model, None, None)
         by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))

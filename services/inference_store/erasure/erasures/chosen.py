@@ -1,4 +1,4 @@
-"""What an erasure is asked for by: a filter, ids, or a subject; as it is kept, and as a truth.
+"""What an erasure is asked for by: a filter, ids, or a subject; as it is kept, and as a predicate.
 
 A filter is resolved when it is asked for, and means the same ever after. A subject is a metadata
 key with a value, under the type that is named, or under every type that the key was seen with.
@@ -20,7 +20,7 @@ from inference_store.query.filters.check import check
 from inference_store.query.filters.from_conditions import Asked, metadata_node, one_of
 from inference_store.query.filters.known import Known, known
 from inference_store.query.filters.names import names_in
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 from inference_store.query.lookup import UID_PREFIX, uid_in
 from inference_store.query.operators import operator_named
 
@@ -79,7 +79,9 @@ def subject_in(asked: Mapping[str, Any] | None) -> Subject | None:
     return None if found is None or "value" not in found else Subject(**found)
 
 
-async def truth_of(connection: AsyncConnection, models: Models, asked: Mapping[str, Any]) -> Truth:
+async def build_predicate(
+    connection: AsyncConnection, models: Models, asked: Mapping[str, Any]
+) -> Predicate:
     """What inferences must satisfy to be erased."""
     if "saved" in asked:
         return await saved.load(connection, asked["saved"])
@@ -90,7 +92,7 @@ async def truth_of(connection: AsyncConnection, models: Models, asked: Mapping[s
     raise Invalid("The erasure does not say what it is of.")
 
 
-def _of_ids(inference_ids: Sequence[str]) -> Truth:
+def _of_ids(inference_ids: Sequence[str]) -> Predicate:
     uids = [str(uid) for each in inference_ids if (uid := uid_in(each)) is not None]
     names = [each for each in inference_ids if not each.startswith(UID_PREFIX)]
     parts = [
@@ -98,17 +100,17 @@ def _of_ids(inference_ids: Sequence[str]) -> Truth:
         for name, texts in (("uid", uids), ("inference_ids", names))
         if texts
     ]
-    return check(_any_of(parts), Known()).truth
+    return check(_any_of(parts), Known()).predicate
 
 
-async def _of_subject(connection: AsyncConnection, models: Models, subject: Subject) -> Truth:
+async def _of_subject(connection: AsyncConnection, models: Models, subject: Subject) -> Predicate:
     assert _EQUALS is not None
     keys = await known(connection, models, {subject.key})
     asked = Asked("subject", subject.key, subject.type, _EQUALS, subject.value)
     nodes = [metadata_node(asked, keys, "accept")] if subject.type else _each_type(asked, keys)
     if not nodes:
         nodes = [metadata_node(asked, keys, "accept")]
-    return check(_any_of(nodes), keys, unknown_keys="accept", kept=True).truth
+    return check(_any_of(nodes), keys, unknown_keys="accept", kept=True).predicate
 
 
 def _each_type(asked: Asked, keys: Known) -> list[Node]:

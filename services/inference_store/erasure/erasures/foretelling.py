@@ -15,10 +15,10 @@ from inference_store.index.tables import inference
 from inference_store.objects import Blobs
 from inference_store.query.ask import doubted, query_of
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
-from inference_store.query.matching import Query, counted, led
+from inference_store.query.matching import Query, count_matches, match_by_index
 from inference_store.query.scope import Scope, pieces, window
 
-from .chosen import truth_of
+from .chosen import build_predicate
 from .foretold_asides import AskedOfModel, count_asides
 
 _NAMES = {"count": "inferences"}
@@ -52,11 +52,11 @@ async def asked_of(
     """What is asked for of each model. Raises as `chosen` does."""
     found = []
     for model, model_id in sorted(models.items()):
-        truth = await truth_of(connection, model, asked)
-        query = await query_of(connection, window(model, None, None), [truth], certain=True)
+        predicate = await build_predicate(connection, model, asked)
+        query = await query_of(connection, window(model, None, None), [predicate], certain=True)
         # as it will be marked: also what another erasure hides, which may yet be cancelled
         query = replace(query, marks=False, closed=True)
-        found.append(AskedOfModel(model, model_id, asked, truth, query))
+        found.append(AskedOfModel(model, model_id, asked, predicate, query))
     return found
 
 
@@ -67,7 +67,7 @@ async def foretell(
     found = {}
     for one in asked:
         told = await _of_model(connection, one.query, deadline)
-        doubts = await doubted(connection, window(one.model, None, None), [one.truth])
+        doubts = await doubted(connection, window(one.model, None, None), [one.predicate])
         if doubts is not None and not told.partial:
             told = await _undecided(connection, told, doubts, deadline)
         found[one.model] = await _with_asides(connection, blobs, one, told, deadline)
@@ -113,7 +113,7 @@ async def _undecided(
 ) -> Foretold:
     for part in await pieces(connection, query.scope, newest_first=True):
         try:
-            [row] = await fetch(connection, counted(query, part), deadline, large=query.large)
+            [row] = await fetch(connection, count_matches(query, part), deadline, large=query.large)
         except OutOfTime:
             return replace(found, partial=True)
         found = replace(found, undecided=found.undecided + row.matches)
@@ -122,7 +122,7 @@ async def _undecided(
 
 def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Select[Any]:
     here = inference.c
-    matches, _ = led(query, scope)
+    matches, _ = match_by_index(query, scope)
     uids = matches.subquery()
     named = [case((here[key].is_not(None), 1), else_=0) for key in marks.KEYS]
     is_held = false() if held is None else held

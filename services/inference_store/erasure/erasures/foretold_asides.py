@@ -20,8 +20,8 @@ from inference_store.erasure.holds.of_events import keeping
 from inference_store.index.tables import inference
 from inference_store.objects import Blobs
 from inference_store.query.bounded import Deadline, fetch
-from inference_store.query.filters.typed import Truth
-from inference_store.query.matching import Query, led
+from inference_store.query.filters.typed import Predicate
+from inference_store.query.matching import Query, match_by_index
 from inference_store.query.scope import pieces
 
 from . import unstored
@@ -37,7 +37,7 @@ class AskedOfModel:
     model: int
     model_id: str
     asked: Mapping[str, Any]
-    truth: Truth
+    predicate: Predicate
     query: Query
 
     @property
@@ -84,7 +84,7 @@ async def _count_page(  # noqa: PLR0917
     asked = some if one.subject is not None else list(telling.values()) if in_force else []
     metadata = await asyncio.to_thread(metadata_of, blobs, asked)
     if one.subject is not None:
-        of_subject = unstored.of_subject(some, one.subject, one.truth, metadata)
+        of_subject = unstored.of_subject(some, one.subject, one.predicate, metadata)
         telling |= {each.id: each for each in of_subject}
     counted: Counter[str] = Counter()
     for each in telling.values():
@@ -107,7 +107,7 @@ async def _matching(
         there = [uid for uid in uids if part.lo <= uid < part.hi]
         if there:
             held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
-            matches = led(query, part)[0].subquery()
+            matches = match_by_index(query, part)[0].subquery()
             statement = select(inference.c.uid).where(
                 part.of(inference),
                 inference.c.uid.in_(there),

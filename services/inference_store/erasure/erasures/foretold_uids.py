@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import holds
 from inference_store.index.tables import inference
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
-from inference_store.query.matching import Query, led
+from inference_store.query.matching import Query, match_by_index
 from inference_store.query.scope import Scope, pieces
 
 Going: TypeAlias = tuple[int, UUID]
@@ -66,7 +66,7 @@ async def _parts(connection: AsyncConnection, query: Query, last: Going) -> list
 
 async def _going(connection: AsyncConnection, query: Query, part: Scope, limit: int) -> Select[Any]:
     held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
-    matches = led(query, part)[0].subquery()
+    matches = match_by_index(query, part)[0].subquery()
     here = inference.c
     found = select(here.uid).where(part.of(inference), here.uid.in_(select(matches.c.uid)))
     if held is not None:

@@ -37,7 +37,7 @@ from inference_store.query.bounded import Deadline
 from inference_store.query.page import find as find_page
 from inference_store.query.scope import window
 
-from .chosen import truth_of
+from .chosen import build_predicate
 from .erasure import Begun, Erasure
 from .progress import marked
 
@@ -76,9 +76,9 @@ async def find(connection: AsyncConnection, one: Erasure, part: Part, *, limit: 
 
     Raises OutOfTime when the filter cannot be answered in two minutes.
     """
-    truth = await truth_of(connection, part.model, one.asked or {})
+    predicate = await build_predicate(connection, part.model, one.asked or {})
     where = window(part.model, None, None)
-    query = await query_of(connection, where, [truth], certain=True)
+    query = await query_of(connection, where, [predicate], certain=True)
     # also what is hidden, by the marks of others and because its span is closed
     query = replace(query.in_order(), marks=False, closed=True)
     if part.after is not None:

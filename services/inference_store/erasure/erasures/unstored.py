@@ -28,7 +28,7 @@ from inference_store.inference.events import Buckets, InferenceEvent, decode
 from inference_store.inference.metadata import Metadata
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 
 from .chosen import Subject
 from .requests import enqueue_arrivals
@@ -83,17 +83,17 @@ def _aside(row: Any, buckets: Buckets) -> Aside:
 
 
 def of_subject(
-    some: Iterable[Aside], subject: Subject, truth: Truth, metadata: Metadatas
+    some: Iterable[Aside], subject: Subject, predicate: Predicate, metadata: Metadatas
 ) -> list[Aside]:
     """Those that tell of the subject."""
-    return [each for each in some if _tells(each, subject, truth, metadata.get(each.id))]
+    return [each for each in some if _tells(each, subject, predicate, metadata.get(each.id))]
 
 
-def _tells(aside: Aside, subject: Subject, truth: Truth, metadata: Metadata | None) -> bool:
+def _tells(aside: Aside, subject: Subject, predicate: Predicate, metadata: Metadata | None) -> bool:
     if metadata is None:
         words = (subject.key, subject.value)
         return all(word.encode("utf-8", "surrogatepass") in aside.payload for word in words)
-    return evaluate(truth, Facts(metadata=metadata)) is True
+    return evaluate(predicate, Facts(metadata=metadata)) is True
 
 
 async def erased(

@@ -67,13 +67,13 @@ async def keeps(
 ) -> ColumnElement[bool]:
     """The same of one hold, whether or not it is in force. Raises HoldUnreadable."""
     try:
-        truth = await saved.load(connection, one.filter)
-        false = condition_of(truth, await names_of(connection, truth), when=False)
+        predicate = await saved.load(connection, one.filter)
+        false = condition_of(predicate, await names_of(connection, predicate), when=False)
     except (StoreError, ValueError, KeyError, TypeError) as error:
         raise unreadable(one, error) from error
     # one by one: as a join its other side would be read whole
     kept = case((false.holds(Scope(model, lo, hi), row.c.uid), False), else_=True).is_(True)
-    if not speaks_of_indexed(truth):
+    if not speaks_of_indexed(predicate):
         return kept
     return or_(kept, flagged(row, DOUBTFUL))
 

@@ -48,9 +48,9 @@ async def make(connection: AsyncConnection, model: int | None, asked: Asked) -> 
     models = [model] if model is not None else await _all_models(connection)
     keys = await known(connection, models, names_in(asked.filter))
     made = saved.save(asked.filter, keys, declared=asked.types, source=asked.filter_text)
-    truth = made.checked.truth
-    _refuse_project(truth)
-    labels = await unknown_labels(connection, models, labels_in([truth]))
+    predicate = made.checked.predicate
+    _refuse_project(predicate)
+    labels = await unknown_labels(connection, models, labels_in([predicate]))
     return Made(made.text, (*made.checked.warnings, *labels))
 
 
@@ -61,9 +61,9 @@ def spelt(text: str) -> str:
     return to_text(parse_json(read_exactly(text)["filter"]))
 
 
-def _refuse_project(truth: typed.Truth) -> None:
+def _refuse_project(predicate: typed.Predicate) -> None:
     """A model may leave its project, and would take what is held with it."""
-    if names_project(truth):
+    if names_project(predicate):
         fault = Fault("filter", "name the models, by `model_id`, instead of `project_id`")
         raise Invalid("A hold cannot depend on a project, which a model may leave.", faults=[fault])
 

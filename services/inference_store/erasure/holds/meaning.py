@@ -12,7 +12,7 @@ from inference_store.query.filters.certain import FLAGS, spoken_of
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.saved import protects, resolved
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 
 from .hold import Hold
 
@@ -25,18 +25,18 @@ def held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
 
     Raises what `resolved` does for a filter that cannot be evaluated.
     """
-    truth = meaning(hold.filter)
-    if speaks_of_indexed(truth) and not set(DOUBTFUL).isdisjoint(flags):
+    predicate = meaning(hold.filter)
+    if speaks_of_indexed(predicate) and not set(DOUBTFUL).isdisjoint(flags):
         return True
-    return protects(evaluate(truth, facts))
+    return protects(evaluate(predicate, facts))
 
 
 @lru_cache(maxsize=256)
-def meaning(text: str) -> Truth:
-    """The truth that a saved filter is, by names alone."""
+def meaning(text: str) -> Predicate:
+    """The predicate that a saved filter is, by names alone."""
     return resolved(text, {})
 
 
-def speaks_of_indexed(truth: Truth) -> bool:
+def speaks_of_indexed(predicate: Predicate) -> bool:
     """Whether it speaks of metadata or predictions, of which the index may lack some."""
-    return bool(spoken_of(truth))
+    return bool(spoken_of(predicate))

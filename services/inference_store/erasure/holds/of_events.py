@@ -12,7 +12,7 @@ from inference_store.inference.metadata import Metadata
 from inference_store.query.facts import NOT_IN_EVENTS, facts_of_event
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import nodes, spoken_of
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 
 from .hold import Hold
 from .meaning import held, meaning
@@ -47,9 +47,9 @@ def _keeps(one: Hold, event: InferenceEvent | None, metadata: Metadata | None) -
         return None
 
 
-def _can_be_said(truth: Truth, metadata: Metadata | None) -> bool:
-    spoken = spoken_of(truth)
+def _can_be_said(predicate: Predicate, metadata: Metadata | None) -> bool:
+    spoken = spoken_of(predicate)
     if "predictions" in spoken or ("metadata" in spoken and metadata is None):
         return False
-    named = {node.name for node in nodes(truth) if isinstance(node, typed.Property)}
+    named = {node.name for node in nodes(predicate) if isinstance(node, typed.Property)}
     return named.isdisjoint(NOT_IN_EVENTS)

@@ -14,7 +14,7 @@ from inference_store.query.filters import saved
 from inference_store.query.filters.certain import certain, doubts_of
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 
 from .cutoffs import KEPT, Cutoffs, Scope
 from .rules import RetentionPolicy, Rule
@@ -47,7 +47,7 @@ class Decider:
     number: int
     """Its place in its policy, from 0."""
     rule: Rule
-    truth: Truth | None
+    predicate: Predicate | None
     """Its filter; None: it is TRUE of everything."""
     minimum: tuple[Duration, ...]
     """Ages that it may not undercut."""
@@ -96,9 +96,9 @@ class Chain:
         everything is kept."""
         doubts = doubts_of(flags)
         for each in self.rules:
-            if each.truth is None:
+            if each.predicate is None:
                 return each
-            if saved.deletes(evaluate(certain(each.truth, doubts), facts)):
+            if saved.deletes(evaluate(certain(each.predicate, doubts), facts)):
                 return each
         return None
 
@@ -109,7 +109,7 @@ class Chain:
 
     def ends(self, now: datetime) -> datetime | None:
         """What was received before has expired whichever rule decides; None: it may be kept."""
-        if not self.rules or self.rules[-1].truth is not None:
+        if not self.rules or self.rules[-1].predicate is not None:
             return None
         found = [each.cutoffs(now).inference for each in self.rules]
         known = [each for each in found if each is not None]
@@ -117,7 +117,7 @@ class Chain:
 
     def certain(self, now: datetime) -> Cutoffs:
         """What has expired of an inference of which nothing is known but its age."""
-        if self.rules and self.rules[0].truth is None:
+        if self.rules and self.rules[0].predicate is None:
             return self.rules[0].cutoffs(now)
         return Cutoffs(inference=self.ends(now))
 
@@ -143,9 +143,9 @@ def _rules(
     for of, revision, policy in policies:
         own = () if policy.undercuts_minimum_age else least
         for number, rule in enumerate(policy.rules):
-            truth = None if rule.saved is None else saved.resolved(rule.saved, {})
-            yield Decider(of, revision, number, rule, truth, own)
-            if truth is None:
+            predicate = None if rule.saved is None else saved.resolved(rule.saved, {})
+            yield Decider(of, revision, number, rule, predicate, own)
+            if predicate is None:
                 return
 
 

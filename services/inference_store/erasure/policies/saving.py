@@ -65,7 +65,7 @@ async def resolve(
         if asked.filter is not None:
             seen = await known(connection, models, names_in(asked.filter))
             done = save(asked.filter, seen, declared=asked.types, source=asked.source)
-            if names_project(done.checked.truth):
+            if names_project(done.checked.predicate):
                 raise _depends_on_project(place)
             warnings |= dict.fromkeys(done.checked.warnings)
             rule |= {"filter": asked.source or to_text(asked.filter), "saved": done.text}

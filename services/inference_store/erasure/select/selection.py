@@ -68,8 +68,8 @@ async def decided(connection: AsyncConnection, chain: Chain) -> Decided:
         if each.rule.saved is None:
             found.append(None)
             continue
-        truth = await load(connection, each.rule.saved)
-        found.append(certainly(truth, await names_of(connection, truth)))
+        predicate = await load(connection, each.rule.saved)
+        found.append(certainly(predicate, await names_of(connection, predicate)))
     return Decided(tuple(found))
 
 

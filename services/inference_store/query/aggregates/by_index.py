@@ -17,14 +17,14 @@ from sqlalchemy import (
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference, prediction
-from inference_store.query.leading import Leading
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 from inference_store.query.scope import Scope, unmarked
 
 from .rows import Dimension, InTime, Rows
 
 
-def by_one_key(query: Query, here: Leading, dimension: Dimension) -> CompoundSelect[int]:
+def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> CompoundSelect[int]:
     """By the values of a single-valued key, from its side table."""
     assert not isinstance(dimension, InTime)
     rows = Rows(query, here, dimension.operand)
@@ -34,7 +34,7 @@ def by_one_key(query: Query, here: Leading, dimension: Dimension) -> CompoundSel
     return union_all(select(found.c.g0, found.c.n), nobody)
 
 
-def by_label(query: Query, here: Leading) -> Select[Any]:
+def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
     """By the labels of its predictions, each inference once in each.
 
     The index has a label's predictions together: they are sorted by inference label by label,
@@ -48,7 +48,7 @@ def by_label(query: Query, here: Leading) -> Select[Any]:
     )
 
 
-def without_label(query: Query, here: Leading) -> Select[Any]:
+def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
     """Those of which no prediction has a label: a statement of its own, which leaves the labels to
     several processes."""
     scope = here.scope

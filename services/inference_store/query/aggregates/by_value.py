@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, cast, func, select
 
 from inference_store.index.tables import SIDE_TABLES
-from inference_store.query.leading import Leading
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 from inference_store.query.scope import Scope
 
@@ -24,14 +24,16 @@ def values_lead(query: Query, operand: Operand) -> bool:
     return not query.conditions and operand.place == "metadata" and operand.kind == "number"
 
 
-def bins_of(query: Query, here: Leading, operand: Operand, bins: CountedBy) -> Select[Any]:
+def bins_of(query: Query, here: DrivingIndex, operand: Operand, bins: CountedBy) -> Select[Any]:
     """How many values each bin has."""
     values = _values(query, here, operand)
     shown = binned(operand, values.c.g0, bins).label("g0")
     return select(shown, _whole(values.c.n).label("n")).group_by(shown)
 
 
-def sketch_of(query: Query, here: Leading, operand: Operand, sums: AbstractSet[Sum]) -> Select[Any]:
+def sketch_of(
+    query: Query, here: DrivingIndex, operand: Operand, sums: AbstractSet[Sum]
+) -> Select[Any]:
     """The logarithmic bins, and of each the sums of its values, as `sums_of` writes them."""
     values = _values(query, here, operand)
     value, n = values.c.g0, values.c.n
@@ -54,7 +56,7 @@ def ends_of(scope: Scope, operand: Operand) -> Select[Any]:
     return ends.where(scope.of(row), row.c.key == operand.key)
 
 
-def _values(query: Query, here: Leading, operand: Operand) -> FromClause:
+def _values(query: Query, here: DrivingIndex, operand: Operand) -> FromClause:
     rows = Rows(query, here, operand)
     value = rows.measured(operand).c.value
     return rows.grouped([value], [func.count().label("n")]).subquery()

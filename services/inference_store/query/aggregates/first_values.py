@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.long_text import prefix_bounds
 from inference_store.index.tables import SIDE_TABLES
 from inference_store.query.bounded import Deadline, fetch
-from inference_store.query.leading import Leading
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 from inference_store.query.operand import one
 from inference_store.query.scope import Scope, around, groups, pieces, unbroken_groups
@@ -76,7 +76,7 @@ def _first(
 
 
 def _of_part(query: Query, scope: Scope, operand: Operand, prefix: str, limit: int) -> Select[Any]:
-    rows = Rows(query, Leading(scope), operand)
+    rows = Rows(query, DrivingIndex(scope), operand)
     value = rows.measured(operand).c.value
     return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
 

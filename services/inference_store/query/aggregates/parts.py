@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from sqlalchemy import ColumnElement, Numeric, Select, Text, cast, func
 
-from inference_store.query.leading import Leading
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 
 from .asked import Bound
@@ -80,7 +80,7 @@ Wanted: TypeAlias = dict[Operand, frozenset[Sum]]
 
 
 def sums_of(
-    query: Query, here: Leading, groups: Sequence[Dimension], wanted: Wanted
+    query: Query, here: DrivingIndex, groups: Sequence[Dimension], wanted: Wanted
 ) -> Select[Any]:
     """How many rows a group has, and of each operand, all from one table, its sums."""
     leader = next((each for each in wanted if each.place != "inference"), None)
@@ -89,7 +89,7 @@ def sums_of(
 
 
 def sums_of_bins(
-    query: Query, here: Leading, operand: Operand, sums: frozenset[Sum]
+    query: Query, here: DrivingIndex, operand: Operand, sums: frozenset[Sum]
 ) -> Select[Any]:
     """The sums of each logarithmic bin of a name that is no property."""
     rows = Rows(query, here, operand)
@@ -130,7 +130,11 @@ def _ordered(operand: Operand, row: Any) -> Any:
 
 
 def counts_of(
-    query: Query, here: Leading, groups: Sequence[Dimension], operand: Operand, value: CountedBy
+    query: Query,
+    here: DrivingIndex,
+    groups: Sequence[Dimension],
+    operand: Operand,
+    value: CountedBy,
 ) -> Select[Any]:
     """How often each value (`value`), logarithmic bin (`sketch`) or bin (bounds) is in a group."""
     rows = Rows(query, here, operand)

@@ -10,8 +10,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.query.bounded import Deadline, fetch
-from inference_store.query.leading import Leading, settings_for, together
-from inference_store.query.looking import looked_at
+from inference_store.query.driving import DrivingIndex, group_by_joins, settings_for
+from inference_store.query.list_sizes import find_candidates
 from inference_store.query.matching import Query
 from inference_store.query.scope import GROUP, Scope, around, groups, pieces, unbroken_groups
 
@@ -24,7 +24,7 @@ WORKERS: Final = 2
 # which it lies.
 MOST_SPANS_READ: Final = 4 * GROUP
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
-Build: TypeAlias = Callable[[Query, Leading], Part]
+Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
 StoredRows: TypeAlias = Callable[
     [AsyncConnection, Query, Sequence[Scope], Deadline], Awaitable[Mapping[Scope, Sequence[Any]]]
 ]
@@ -71,12 +71,14 @@ class Reading:
         if not query.conditions:
             for group in unbroken_groups(parts):
                 here = self._spans(around(group)) if as_one else group
-                built = [partial(build, query, Leading(scope)) for scope in here]
+                built = [partial(build, query, DrivingIndex(scope)) for scope in here]
                 async for row in self._fetched(built, what, settings, large=False):
                     yield row
             return
         for group in groups(parts, query.group):
-            for there in together(await looked_at(self._connection, query, group, self._deadline)):
+            for there in group_by_joins(
+                await find_candidates(self._connection, query, group, self._deadline)
+            ):
                 built = [partial(build, query, leading) for leading in there]
                 async for row in self._fetched(built, what, settings_for(there), large=query.large):
                     yield row

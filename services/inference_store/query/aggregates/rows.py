@@ -28,7 +28,7 @@ from sqlalchemy.dialects.postgresql import INTEGER
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 
 from inference_store.index.tables import SIDE_TABLES, inference, prediction
-from inference_store.query.leading import Leading, chosen
+from inference_store.query.driving import DrivingIndex, build_matches
 from inference_store.query.matching import Query
 from inference_store.query.operand import many, one
 from inference_store.query.scope import Scope, unmarked
@@ -77,7 +77,7 @@ Dimension: TypeAlias = Value | InTime | InBins
 class Rows:
     """The rows of a scope; what is asked for joins what it needs."""
 
-    def __init__(self, query: Query, here: Leading, measured: Operand | None) -> None:
+    def __init__(self, query: Query, here: DrivingIndex, measured: Operand | None) -> None:
         self._here, self._scope = here, here.scope
         self._tests: list[ColumnElement[bool]] = []
         self._inference: FromClause | None = None
@@ -89,7 +89,7 @@ class Rows:
 
     def _start(self, query: Query) -> tuple[FromClause, ColumnElement[Any]]:
         if query.conditions:
-            matches, unique = chosen(query, self._here)
+            matches, unique = build_matches(query, self._here)
             found = (matches if unique else matches.distinct()).subquery()
             return found, found.c.uid
         start = self._leading()

@@ -5,7 +5,7 @@ from .comparisons import Comparing
 from .compiled import condition_of
 from .condition import EVERYTHING, NOTHING, Condition, Uids
 from .keys import OfKey
-from .logic import All, Neither, all_of, leading, tests
+from .logic import All, Neither, all_of, split_driving, tests
 from .names import Names, names_of
 from .spans import Received
 
@@ -24,7 +24,7 @@ __all__ = [
     "certainly",
     "condition_of",
     "flagged",
-    "leading",
     "names_of",
+    "split_driving",
     "tests",
 ]

@@ -1,4 +1,4 @@
-"""That a truth is TRUE of an inference, whatever the index may lack of it."""
+"""Certain matches: the predicate is TRUE, whatever the index lacks of the inference."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, literal, not_, or
 
 from inference_store.index.tables import inference
 from inference_store.query.filters.certain import FLAGS, Doubts, certain, spoken_of
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 from inference_store.query.scope import Scope
 
 from .compiled import condition_of
@@ -48,12 +48,12 @@ def flagged(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
     return found
 
 
-def certainly(truth: Truth, names: Names) -> Condition:
-    """The condition that the truth is true, and that nothing the index may lack could end it."""
-    parts = [condition_of(truth, names)]
-    for doubts in _each(spoken_of(truth)):
-        sure = certain(truth, doubts)
-        if sure != truth:
+def certainly(predicate: Predicate, names: Names) -> Condition:
+    """Return the condition that the predicate is true, whatever the index lacks."""
+    parts = [condition_of(predicate, names)]
+    for doubts in _each(spoken_of(predicate)):
+        sure = certain(predicate, doubts)
+        if sure != predicate:
             parts.append(either_of([condition_of(sure, names), NotAllOf(doubts)]))
     return all_of(parts)
 

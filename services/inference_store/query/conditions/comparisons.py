@@ -51,35 +51,35 @@ OPPOSITE: Final[dict[Comparison, Comparison]] = {
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
 
 
-def values_in(truth: Compares) -> tuple[Value, ...]:
+def values_in(predicate: Compares) -> tuple[Value, ...]:
     """What is compared."""
-    match truth:
+    match predicate:
         case Compared():
-            return truth.left, truth.right
+            return predicate.left, predicate.right
         case Between():
-            return truth.of, truth.low, truth.high
+            return predicate.of, predicate.low, predicate.high
         case _:
-            return (truth.of,)
+            return (predicate.of,)
 
 
-def leading_first(truth: Compares) -> Compares:
+def leading_first(predicate: Compares) -> Compares:
     """The same with a constant on the right."""
-    if isinstance(truth, Compared) and isinstance(truth.left, Constant):
-        return Compared(MIRRORED[truth.op], truth.right, truth.left)
-    return truth
+    if isinstance(predicate, Compared) and isinstance(predicate.left, Constant):
+        return Compared(MIRRORED[predicate.op], predicate.right, predicate.left)
+    return predicate
 
 
 @dataclass(frozen=True, slots=True)
 class Comparing:
     """Values compared; the comparison is true, or (`when` False) false."""
 
-    truth: Compares
+    predicate: Compares
     when: bool
     names: Names
     leaves: tuple[Value, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(leaf for value in values_in(self.truth) for leaf in leaves(value))
+        found = tuple(leaf for value in values_in(self.predicate) for leaf in leaves(value))
         object.__setattr__(self, "leaves", found)
 
     @property
@@ -97,8 +97,8 @@ class Comparing:
     def unique(self) -> bool:
         """Each combination is named; of several values only one is equal to a constant, as it
         stands: folded, or compared with others, several may be."""
-        equal = isinstance(self.truth, Compared) and self.truth.op == "="
-        by_one = equal and set(map(type, values_in(self.truth))) == {Metadata, Constant}
+        equal = isinstance(self.predicate, Compared) and self.predicate.op == "="
+        by_one = equal and set(map(type, values_in(self.predicate))) == {Metadata, Constant}
         return not self.many or not self.when or by_one
 
     @property
@@ -116,16 +116,16 @@ class Comparing:
     @property
     def _by_index(self) -> bool:
         """A property that has an index, compared with constants."""
-        first, *others = values_in(self.truth)
+        first, *others = values_in(self.predicate)
         named = isinstance(first, Property) and first.name in _INDEXED
         return named and all(isinstance(other, Constant) for other in others)
 
     @property
     def by_value(self) -> bool:
         """Whether its list is one stretch of an index, or several, in order of the values."""
-        first, *others = values_in(self.truth)
+        first, *others = values_in(self.predicate)
         alone = isinstance(first, Metadata) and all(isinstance(each, Constant) for each in others)
-        equal = self.when and isinstance(self.truth, Compared) and self.truth.op == "="
+        equal = self.when and isinstance(self.predicate, Compared) and self.predicate.op == "="
         return alone and not equal and (self.when or not self.many)
 
     def uids(self, scope: Scope) -> Uids | None:
@@ -165,7 +165,7 @@ class Comparing:
 
     def _sides(self, rows: Combination) -> list[Side]:
         """Rows that lead are taken first: what else there is joins them."""
-        values = values_in(self.truth)
+        values = values_in(self.predicate)
         order = sorted(range(len(values)), key=lambda n: not any(map(_leads, leaves(values[n]))))
         found = {n: side_of(values[n], rows) for n in order}
         return [found[n] for n in range(len(values))]
@@ -182,7 +182,7 @@ class Comparing:
 
     def _true(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
         first = sides[0]
-        match self.truth:
+        match self.predicate:
             case Compared(op, _, right):
                 yield compared(op, first, right, sides[1])
             case Between(_, low, high):
@@ -197,7 +197,7 @@ class Comparing:
 
     def _false(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
         first = sides[0]
-        match self.truth:
+        match self.predicate:
             case Compared(op, _, right):
                 yield compared(OPPOSITE[op], first, right, sides[1])
             case Between(_, low, high):

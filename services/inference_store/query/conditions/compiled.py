@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.filters import typed
-from inference_store.query.filters.typed import Constant, Truth, Value
+from inference_store.query.filters.typed import Constant, Predicate, Value
 
 from .comparisons import OPPOSITE, Compares, Comparing, leading_first, values_in
 from .condition import EVERYTHING, NOTHING, Condition
@@ -32,45 +32,45 @@ _DECIDES: Final = {
 }
 
 
-def condition_of(truth: Truth, names: Names, *, when: bool = True) -> Condition:
-    """The condition that the truth is true, or (`when` False) that it is false, never NULL."""
-    return _MADE[type(truth)](truth, names.compiled_by(condition_of), when)
+def condition_of(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
+    """The condition that the predicate is true, or (`when` False) that it is false, never NULL."""
+    return _MADE[type(predicate)](predicate, names.compiled_by(condition_of), when)
 
 
-def _fixed(truth: typed.Fixed, _: Names, when: bool) -> Condition:
-    return EVERYTHING if truth.truth is when else NOTHING
+def _fixed(predicate: typed.Fixed, _: Names, when: bool) -> Condition:
+    return EVERYTHING if predicate.value is when else NOTHING
 
 
-def _not(truth: typed.Not, names: Names, when: bool) -> Condition:
-    return condition_of(truth.of, names, when=not when)
+def _not(predicate: typed.Not, names: Names, when: bool) -> Condition:
+    return condition_of(predicate.of, names, when=not when)
 
 
-def _and(truth: typed.And, names: Names, when: bool) -> Condition:
-    parts = [condition_of(part, names, when=when) for part in truth.parts]
+def _and(predicate: typed.And, names: Names, when: bool) -> Condition:
+    parts = [condition_of(part, names, when=when) for part in predicate.parts]
     return all_of(with_scores(parts)) if when else either_of(parts)
 
 
-def _or(truth: typed.Or, names: Names, when: bool) -> Condition:
-    parts = [condition_of(part, names, when=when) for part in merged(truth.parts)]
+def _or(predicate: typed.Or, names: Names, when: bool) -> Condition:
+    parts = [condition_of(part, names, when=when) for part in merged(predicate.parts)]
     return either_of(parts) if when else all_of(parts)
 
 
-def _unknown(truth: typed.Unknown, names: Names, when: bool) -> Condition:
-    known = [condition_of(truth.of, names, when=each) for each in (True, False)]
+def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
+    known = [condition_of(predicate.of, names, when=each) for each in (True, False)]
     either = either_of(known)
     if when:
         return NOTHING if either == EVERYTHING else Neither((either,))
     return either
 
 
-def _comparison(truth: Compares, names: Names, when: bool) -> Condition:
-    truth = leading_first(truth)
-    if any(_has_none(leaf, names) for value in values_in(truth) for leaf in leaves(value)):
+def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
+    predicate = leading_first(predicate)
+    if any(_has_none(leaf, names) for value in values_in(predicate) for leaf in leaves(value)):
         return NOTHING
     return (
-        _of_time(truth, names, when)
-        or _of_uid(truth, when)
-        or _led(truth, Comparing(truth, when, names))
+        _of_time(predicate, names, when)
+        or _of_uid(predicate, when)
+        or _led(predicate, Comparing(predicate, when, names))
     )
 
 
@@ -85,10 +85,10 @@ def _mapped(names: Names) -> bool:
     return set(COORDINATES) <= set(names.coordinates)
 
 
-def _of_time(truth: Compares, names: Names, when: bool) -> Condition | None:
+def _of_time(predicate: Compares, names: Names, when: bool) -> Condition | None:
     """`received_at`, which is never NULL, compared with an instant."""
     received = typed.Property("received_at", "timestamp")
-    match truth:
+    match predicate:
         case typed.Compared(op, left, Constant(_, at)) if left == received:
             return either_of(list(of_time(op if when else OPPOSITE[op], at)))  # type: ignore[arg-type]
         case typed.Between(of, Constant() as low, Constant() as high) if of == received:
@@ -97,16 +97,16 @@ def _of_time(truth: Compares, names: Names, when: bool) -> Condition | None:
     return None
 
 
-def _of_uid(truth: Compares, when: bool) -> Condition | None:
-    match truth:
+def _of_uid(predicate: Compares, when: bool) -> Condition | None:
+    match predicate:
         case typed.Compared("=", typed.Property("uid"), Constant(_, text)) if when:
             return either_of(list(of_uid(str(text))))
     return None
 
 
-def _led(truth: Compares, comparing: Comparing) -> Condition:
+def _led(predicate: Compares, comparing: Comparing) -> Condition:
     """The comparison with a list of its own, where an index of predictions has one."""
-    match truth:
+    match predicate:
         case typed.Compared(op, typed.Counted() as counted, Constant() as number):
             op = op if comparing.when else OPPOSITE[op]
             if names_labels(counted.condition) and not _DECIDES[op](Decimal(0), number.value):
@@ -117,8 +117,8 @@ def _led(truth: Compares, comparing: Comparing) -> Condition:
     return comparing
 
 
-def _missing(truth: typed.Missing, names: Names, when: bool) -> Condition:
-    of = truth.of
+def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
+    of = predicate.of
     if isinstance(of, typed.Metadata):
         if of.key is None:
             return EVERYTHING if when else NOTHING
@@ -128,27 +128,28 @@ def _missing(truth: typed.Missing, names: Names, when: bool) -> Condition:
     return Valued(of, not when, names)
 
 
-def _sent(truth: typed.Sent, names: Names, when: bool) -> Condition:
-    if truth.key is None:
+def _sent(predicate: typed.Sent, names: Names, when: bool) -> Condition:
+    if predicate.key is None:
         return NOTHING if when else EVERYTHING
-    return OfKey(truth.key, names, valued=False, when=when, many="[]" in truth.name)
+    return OfKey(predicate.key, names, valued=False, when=when, many="[]" in predicate.name)
 
 
-def _located(truth: typed.Located, names: Names, when: bool) -> Condition:
-    return Lies(truth, when, names) if _mapped(names) else NOTHING
+def _located(predicate: typed.Located, names: Names, when: bool) -> Condition:
+    return Lies(predicate, when, names) if _mapped(names) else NOTHING
 
 
-def _array(truth: typed.Array, names: Names, when: bool) -> Condition:
-    return NOTHING if _has_none(truth.of, names) else OfSet(truth, when, names)
+def _array(predicate: typed.Array, names: Names, when: bool) -> Condition:
+    return NOTHING if _has_none(predicate.of, names) else OfSet(predicate, when, names)
 
 
-def _sets(truth: typed.Sets, names: Names, when: bool) -> Condition:
+def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
     one, other = (
-        tuple(_there(element, names) for element in side) for side in (truth.one, truth.other)
+        tuple(_there(element, names) for element in side)
+        for side in (predicate.one, predicate.other)
     )
     if not all((*one, *other)):
         return NOTHING
-    return Related(typed.Sets(truth.relation, one, other), when, names)
+    return Related(typed.Sets(predicate.relation, one, other), when, names)
 
 
 def _there(element: typed.Element, names: Names) -> typed.Element:
@@ -166,7 +167,7 @@ _MADE: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {
     typed.Missing: _missing,
     typed.Unknown: _unknown,
     typed.Sent: _sent,
-    typed.Predicted: lambda truth, names, when: Predicts(truth.condition, when, names),
+    typed.Predicted: lambda predicate, names, when: Predicts(predicate.condition, when, names),
     typed.Located: _located,
     typed.Array: _array,
     typed.Sets: _sets,

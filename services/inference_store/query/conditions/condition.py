@@ -2,7 +2,7 @@
 
 A list comes from an index and leads a query; a test is made of inferences that something else
 found. Every condition has a test, not every one a list. Neither is ever NULL: a condition stands
-for one truth being true, or for it being false.
+for one predicate being true, or for it being false.
 """
 
 from collections.abc import Sequence

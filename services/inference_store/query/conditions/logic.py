@@ -28,16 +28,16 @@ def tests(
     return [Grouping(test).is_(true()) for test in found]
 
 
-def leading(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
+def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
     """Those whose lists are intersected, as many as may be scanned, and the others."""
-    leads: list[Condition] = []
+    driving: list[Condition] = []
     others: list[Condition] = []
     left = MOST_SCANS
     for part in parts:
-        leads_too = 0 < part.scans <= left and len(leads) < MOST_INTERSECTED
-        (leads if leads_too else others).append(part)
-        left -= part.scans if leads_too else 0
-    return leads, others
+        is_driving = 0 < part.scans <= left and len(driving) < MOST_INTERSECTED
+        (driving if is_driving else others).append(part)
+        left -= part.scans if is_driving else 0
+    return driving, others
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,15 @@ class All:
 
     def __post_init__(self) -> None:
         spans = [part for part in self.parts if isinstance(part, Received)]
-        leads, others = leading([part for part in self.parts if not isinstance(part, Received)])
+        driving, others = split_driving(
+            [part for part in self.parts if not isinstance(part, Received)]
+        )
         found = {
             "_spans": spans,
-            "_leading": leads,
+            "_leading": driving,
             "_tested": others,
-            "scans": sum(part.scans for part in leads) or min(1, len(spans)),
-            "unique": len(leads) != 1 or leads[0].unique,
+            "scans": sum(part.scans for part in driving) or min(1, len(spans)),
+            "unique": len(driving) != 1 or driving[0].unique,
         }
         for name, value in found.items():
             object.__setattr__(self, name, value)
@@ -93,8 +95,8 @@ class Either:
 
     def __post_init__(self) -> None:
         scans = [part.scans for part in self.parts]
-        led = 0 not in scans and sum(scans) <= MOST_SCANS
-        object.__setattr__(self, "scans", sum(scans) if led else 0)
+        is_driven = 0 not in scans and sum(scans) <= MOST_SCANS
+        object.__setattr__(self, "scans", sum(scans) if is_driven else 0)
 
     def uids(self, scope: Scope) -> Uids | None:
         if not self.scans:

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable
 
-from inference_store.query.filters.typed import Among, Compared, Constant, Or, Truth, Value
+from inference_store.query.filters.typed import Among, Compared, Constant, Or, Predicate, Value
 
 
-def merged(parts: Iterable[Truth]) -> list[Truth]:
+def merged(parts: Iterable[Predicate]) -> list[Predicate]:
     """The same disjunction with as few parts; of nested ones the parts."""
     # by its spelling: values of equal numbers that are written with other digits differ
     lists: dict[str, tuple[Value, list[Constant]]] = {}
-    others: list[Truth] = []
+    others: list[Predicate] = []
     for part in _flat(parts):
         match part:
             case Compared("=", of, Constant() as item) if not isinstance(of, Constant):
@@ -23,11 +23,11 @@ def merged(parts: Iterable[Truth]) -> list[Truth]:
     return [*(_one(of, items) for of, items in lists.values()), *others]
 
 
-def _one(of: Value, items: list[Constant]) -> Truth:
+def _one(of: Value, items: list[Constant]) -> Predicate:
     return Compared("=", of, items[0]) if len(items) == 1 else Among(of, tuple(items))
 
 
-def _flat(parts: Iterable[Truth]) -> Iterable[Truth]:
+def _flat(parts: Iterable[Predicate]) -> Iterable[Predicate]:
     for part in parts:
         if isinstance(part, Or):
             yield from _flat(part.parts)

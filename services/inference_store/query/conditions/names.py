@@ -20,8 +20,8 @@ from inference_store.query.filters.typed import (
     Distance,
     Kind,
     Located,
+    Predicate,
     Property,
-    Truth,
     Value,
 )
 from inference_store.query.operand import many, one
@@ -39,9 +39,9 @@ NO_LABEL = 0
 
 
 class Compile(Protocol):
-    """Make a truth into the condition that it is true, or (`when` False) that it is false."""
+    """Make a predicate into the condition that it is true, or (`when` False) that it is false."""
 
-    def __call__(self, truth: Truth, names: "Names", *, when: bool) -> Condition:
+    def __call__(self, predicate: Predicate, names: "Names", *, when: bool) -> Condition:
         """Compile it with these names."""
 
 
@@ -53,17 +53,17 @@ class Names:
     coordinates: Mapping[str, int] = field(default_factory=dict)
     """The metadata keys `longitude` and `latitude`."""
     compile: Compile | None = field(default=None, compare=False, repr=False)
-    """What compiles the truths inside values and conditions, once something is compiled."""
+    """What compiles the predicates inside values and conditions, once something is compiled."""
     _bound: dict[tuple[str, str], Any] = field(default_factory=dict, compare=False, repr=False)
 
     def compiled_by(self, compile: Compile) -> "Names":
         """Return the same names, which know what compiles with them."""
         return self if self.compile is not None else replace(self, compile=compile)
 
-    def condition_of(self, truth: Truth, *, when: bool = True) -> Condition:
-        """Compile a truth inside what is being compiled."""
+    def condition_of(self, predicate: Predicate, *, when: bool = True) -> Condition:
+        """Compile a predicate inside what is being compiled."""
         assert self.compile is not None
-        return self.compile(truth, self, when=when)
+        return self.compile(predicate, self, when=when)
 
     def one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
         """One value as a parameter: the same one wherever it stands."""
@@ -102,9 +102,9 @@ class Names:
         return self._bound[place]
 
 
-async def names_of(connection: AsyncConnection, truth: Truth) -> Names:
-    """The integers of the labels and coordinates that a truth speaks of."""
-    nodes = list(_nodes(truth))
+async def names_of(connection: AsyncConnection, predicate: Predicate) -> Names:
+    """The integers of the labels and coordinates that a predicate speaks of."""
+    nodes = list(_nodes(predicate))
     labels = sorted({name for node in nodes for name in _labels(node)})
     mapped = any(isinstance(node, (Located, Distance)) for node in nodes)
     return Names(
@@ -118,9 +118,9 @@ async def names_of(connection: AsyncConnection, truth: Truth) -> Names:
     )
 
 
-def _nodes(truth: Truth) -> Iterator[Any]:
-    """Every truth and value of it, without recursion."""
-    waiting: list[Any] = [truth]
+def _nodes(predicate: Predicate) -> Iterator[Any]:
+    """Every predicate and value of it, without recursion."""
+    waiting: list[Any] = [predicate]
     while waiting:
         node = waiting.pop()
         if isinstance(node, tuple):

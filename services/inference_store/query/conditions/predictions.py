@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, select
 
 from inference_store.index.tables import inference, prediction
 from inference_store.query.filters import typed
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 from inference_store.query.scope import Scope
 
 from .combination import Combination
@@ -17,12 +17,12 @@ from .names import Names, of_label
 from .sides import COMPARISONS
 
 
-def of_one(condition: Truth | None, names: Names) -> Condition:
+def of_one(condition: Predicate | None, names: Names) -> Condition:
     """The condition of one prediction."""
     return EVERYTHING if condition is None else names.condition_of(condition)
 
 
-def names_labels(condition: Truth | None) -> bool:
+def names_labels(condition: Predicate | None) -> bool:
     """Whether it can only be satisfied by certain labels, which the index begins with."""
     match condition:
         case typed.Compared("=", left, right):
@@ -42,7 +42,7 @@ def names_labels(condition: Truth | None) -> bool:
 class Predicts:
     """Some prediction satisfies the condition; or none does, of those that are known."""
 
-    condition: Truth | None
+    condition: Predicate | None
     when: bool
     names: Names
     kind: str = "prediction"
@@ -70,7 +70,7 @@ class Predicts:
         return and_(rows.exists(known), ~found)
 
 
-def _rows(condition: Truth | None, names: Names, scope: Scope) -> Select[Any]:
+def _rows(condition: Predicate | None, names: Names, scope: Scope) -> Select[Any]:
     tests = only_true(of_one(condition, names).holds(scope, prediction.c.uid))
     return select(prediction.c.uid).where(scope.of(prediction), tests)
 
@@ -109,7 +109,7 @@ class TopLabelled:
 
     def uids(self, scope: Scope) -> Uids:
         names, first = self.compared.names, prediction.c.rank == 1
-        its = [_of_first(each.truth) for each in (self.compared, *self.scores)]
+        its = [_of_first(each.predicate) for each in (self.compared, *self.scores)]
         some = _rows(typed.And(tuple(its)), names, scope).where(first)
         tests = self.holds(scope, inference.c.uid)
         return select(inference.c.uid).where(scope.of(inference), inference.c.uid.in_(some), tests)
@@ -131,21 +131,21 @@ def with_scores(parts: list[Condition]) -> list[Condition]:
 
 def _of_top_score(part: Comparing) -> bool:
     """Whether the first score is compared with a constant, which is to be so."""
-    if not part.when or not isinstance(part.truth, (typed.Compared, typed.Between)):
+    if not part.when or not isinstance(part.predicate, (typed.Compared, typed.Between)):
         return False
-    of, *others = values_in(part.truth)
+    of, *others = values_in(part.predicate)
     constant = all(isinstance(each, typed.Constant) for each in others)
     return constant and isinstance(of, typed.Property) and of.name == "top_score"
 
 
-def _of_first(truth: Any) -> Truth:
+def _of_first(predicate: Any) -> Predicate:
     """The same of a prediction's own columns."""
     label, score = typed.Column("label", "string"), typed.Column("score", "number")
-    match truth:
+    match predicate:
         case typed.Compared(op, typed.Property(name), right):
             return typed.Compared(op, label if name == "top_label" else score, right)
         case typed.Between(_, low, high):
             return typed.Between(score, low, high)
         case typed.Among(_, items):
             return typed.Among(label, items)
-    raise TypeError(f"{truth} is no comparison of the first label or score")
+    raise TypeError(f"{predicate} is no comparison of the first label or score")

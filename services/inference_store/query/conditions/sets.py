@@ -62,7 +62,7 @@ class Related:
 
     @property
     def _leader(self) -> tuple[Metadata, ...]:
-        """A key whose rows an index finds: of an inference without it the truth is NULL."""
+        """A key whose rows an index finds: of an inference without it the predicate is NULL."""
         for element in (*self.sets.one, *self.sets.other):
             keys = tuple(value for value in element if isinstance(value, Metadata))
             if len(keys) == len(element):

@@ -124,7 +124,7 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
     return Side("number", case((known, cast(matching, Numeric))), rows.names)
 
 
-def _truthful(value: typed.Truthful, rows: Combination) -> Side:
+def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:
     uid = rows.own().c.uid if rows.uid is None else rows.uid
     true, false = (
         rows.names.condition_of(value.of, when=when).holds(rows.scope, uid)
@@ -146,5 +146,5 @@ _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {
     typed.Folded: _folded,
     typed.Counted: _counted,
     typed.Distance: _distance,
-    typed.Truthful: _truthful,
+    typed.PredicateValue: _truthful,
 }

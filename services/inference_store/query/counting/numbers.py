@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import SIDE_TABLES, inference, metadata_key, metadata_presence
 from inference_store.query.aggregates.by_index import by_label, without_label
-from inference_store.query.leading import Leading
+from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 from inference_store.query.scope import Scope
 
@@ -26,14 +26,14 @@ async def inferences(connection: AsyncConnection, scope: Scope) -> int:
 
 async def labels(connection: AsyncConnection, scope: Scope) -> Numbers | None:
     """How many have a prediction of each label; None: there are too many labels."""
-    query = by_label(Query(scope), Leading(scope)).limit(MOST + 1)
+    query = by_label(Query(scope), DrivingIndex(scope)).limit(MOST + 1)
     rows = (await connection.execute(query)).all()
     return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
 
 
 async def unlabelled(connection: AsyncConnection, scope: Scope) -> int:
     """Of how many no prediction has a label."""
-    return int((await connection.execute(without_label(Query(scope), Leading(scope)))).one().n)
+    return int((await connection.execute(without_label(Query(scope), DrivingIndex(scope)))).one().n)
 
 
 async def keys(connection: AsyncConnection, scope: Scope) -> Numbers | None:

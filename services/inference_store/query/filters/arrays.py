@@ -22,8 +22,8 @@ from .typed import (
     Metadata,
     Not,
     Or,
+    Predicate,
     Property,
-    Truth,
     Unknown,
 )
 
@@ -35,7 +35,7 @@ _FLIPPED: Final[Mapping[Relation, Relation]] = {
 }
 
 
-def truth_of(node: Operation, checking: Checking) -> Truth:
+def check_array_function(node: Operation, checking: Checking) -> Predicate:
     """The relation of two sets. Raises InvalidFilter, ImpossibleComparison."""
     operands.refuse_inside(node, checking)
     relation = _relation(node)
@@ -45,7 +45,7 @@ def truth_of(node: Operation, checking: Checking) -> Truth:
         case (Listed() as items, Named() as of) if _is_written(items):
             return _of_name(of, _FLIPPED[relation], items, checking)
         case (Named() | Listed() as one, Named() | Listed() as other):
-            return sets.truth_of(one, relation, other, checking)
+            return sets.check_array_relation(one, relation, other, checking)
     message = f"{node.op.upper()} takes two arrays: names, or values in brackets: ('a', 'b')"
     raise meaningless(node, checking.source, message)
 
@@ -59,7 +59,7 @@ def _relation(node: Operation) -> Relation:
     return relations[node.op.lower()]
 
 
-def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -> Truth:
+def _of_name(of: Named, relation: Relation, items: Listed, checking: Checking) -> Predicate:
     of = sets.elements(of, checking)
     found = names.meaning(of, checking)
     constants = _constants(items, checking)
@@ -100,10 +100,10 @@ def _of_kind(constants: Sequence[Constant], kind: Kind) -> tuple[Constant, ...]:
 
 def _of_several_kinds(
     relation: Relation, values: Mapping[Kind, Metadata | Property], constants: Sequence[Constant]
-) -> Truth:
+) -> Predicate:
     """A set of several kinds is a set of each; NULL only where there is no value of any."""
     some = Or(tuple(Array("contains", of, ()) for of in values.values()))
-    all_of: list[Truth] = []
+    all_of: list[Predicate] = []
     if relation == "overlaps":
         parts = (Array(relation, of, _of_kind(constants, kind)) for kind, of in values.items())
         all_of = [Or(tuple(map(_definite, parts)))]
@@ -127,7 +127,7 @@ def _numbers_of(constants: Sequence[Constant]) -> Iterator[Constant]:
                 continue
 
 
-def _definite(part: Array) -> Truth:
+def _definite(part: Array) -> Predicate:
     """False rather than NULL."""
     return And((part, Not(Unknown(part))))
 

@@ -1,9 +1,9 @@
-"""What is TRUE of an inference that the index does not have whole, whatever it lacks of it.
+"""Certain matches: predicates that stay TRUE whatever the index lacks of an inference.
 
-Flags tell which inferences those are. Of metadata that were not read or not indexed nothing is
-known: a key without a value may have one, an array may have more elements. Of predictions beyond
-a cap, or without their label, likewise. A truth that such a doubt could end is NULL there, so that
-nothing is deleted because the index lacks something.
+Flags name the inferences that are not indexed as a whole. If metadata were not read or not indexed,
+nothing is known about them: a key without a value may have one, an array may have more elements.
+The same holds for predictions beyond a cap, or without their label. A predicate that such a doubt
+could change is NULL, so that nothing is deleted because the index is incomplete.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 from . import typed
-from .typed import Truth
+from .typed import Predicate
 
 Doubt: TypeAlias = Literal["metadata", "predictions"]
 Doubts: TypeAlias = frozenset[Doubt]
@@ -38,28 +38,30 @@ def doubts_of(flags: Iterable[str]) -> Doubts:
     return frozenset(doubt for doubt, names in FLAGS.items() if not found.isdisjoint(names))
 
 
-def spoken_of(truth: Any) -> Doubts:
-    """What of the index a truth, or a value, speaks of, and could lack."""
-    return frozenset(found for node in nodes(truth) if (found := _kind(node)) is not None)
+def spoken_of(predicate: Any) -> Doubts:
+    """Return which parts of the index, of those that may be incomplete, a predicate refers to."""
+    return frozenset(found for node in nodes(predicate) if (found := _kind(node)) is not None)
 
 
-def certain(truth: Truth, doubts: Collection[Doubt]) -> Truth:
-    """TRUE where the truth is, whatever else there is of what is in doubt; the truth itself where
-    nothing is that it speaks of."""
-    about = frozenset(doubts) & spoken_of(truth)
-    return _certain(truth, about, when=True) if about else truth
+def certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
+    """Return a predicate that is TRUE only if this one is TRUE whatever the doubts hide.
+
+    A predicate that none of the doubts concerns is returned as it is.
+    """
+    about = frozenset(doubts) & spoken_of(predicate)
+    return _certain(predicate, about, when=True) if about else predicate
 
 
-def names_project(truth: Truth) -> bool:
+def names_project(predicate: Predicate) -> bool:
     """Whether it depends on the model's project, which the model may leave."""
     return any(
-        isinstance(node, typed.Property) and node.name == "project_id" for node in nodes(truth)
+        isinstance(node, typed.Property) and node.name == "project_id" for node in nodes(predicate)
     )
 
 
-def nodes(truth: Any) -> Iterator[Any]:
-    """Every truth and value of it, without recursion."""
-    waiting: list[Any] = [truth]
+def nodes(predicate: Any) -> Iterator[Any]:
+    """Every predicate and value of it, without recursion."""
+    waiting: list[Any] = [predicate]
     while waiting:
         node = waiting.pop()
         if isinstance(node, tuple):
@@ -79,88 +81,88 @@ def _kind(node: Any) -> Doubt | None:
     return "predictions" if named or isinstance(node, typed.Column) else None
 
 
-def _certain(truth: Truth, doubts: Doubts, *, when: bool) -> Truth:
-    """TRUE where the truth is certainly true, or (`when` False) certainly false."""
-    if spoken_of(truth).isdisjoint(doubts):
-        return truth if when else typed.Not(truth)
-    return _MADE.get(type(truth), _nothing)(truth, doubts, when)
+def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
+    """Return what is TRUE if the predicate is certainly true, or (`when` False) false."""
+    if spoken_of(predicate).isdisjoint(doubts):
+        return predicate if when else typed.Not(predicate)
+    return _MADE.get(type(predicate), _nothing)(predicate, doubts, when)
 
 
-def _nothing(truth: Truth, doubts: Doubts, when: bool) -> Truth:  # noqa: ARG001
+def _nothing(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
     return _NEVER
 
 
-def _all(truth: typed.And, doubts: Doubts, when: bool) -> Truth:
-    parts = tuple(_certain(part, doubts, when=when) for part in truth.parts)
+def _all(predicate: typed.And, doubts: Doubts, when: bool) -> Predicate:
+    parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
     return typed.And(parts) if when else typed.Or(parts)
 
 
-def _either(truth: typed.Or, doubts: Doubts, when: bool) -> Truth:
-    parts = tuple(_certain(part, doubts, when=when) for part in truth.parts)
+def _either(predicate: typed.Or, doubts: Doubts, when: bool) -> Predicate:
+    parts = tuple(_certain(part, doubts, when=when) for part in predicate.parts)
     return typed.Or(parts) if when else typed.And(parts)
 
 
-def _not(truth: typed.Not, doubts: Doubts, when: bool) -> Truth:
-    inner = _certain(truth.of, doubts, when=not when)
-    return truth if inner == typed.Not(truth.of) else inner
+def _not(predicate: typed.Not, doubts: Doubts, when: bool) -> Predicate:
+    inner = _certain(predicate.of, doubts, when=not when)
+    return predicate if inner == typed.Not(predicate.of) else inner
 
 
-def _unknown(truth: typed.Unknown, doubts: Doubts, when: bool) -> Truth:
+def _unknown(predicate: typed.Unknown, doubts: Doubts, when: bool) -> Predicate:
     """What is not known now may be; what is known stays so."""
     if when:
         return _NEVER
-    return typed.Or(tuple(_certain(truth.of, doubts, when=each) for each in (True, False)))
+    return typed.Or(tuple(_certain(predicate.of, doubts, when=each) for each in (True, False)))
 
 
-def _missing(truth: typed.Missing, doubts: Doubts, when: bool) -> Truth:  # noqa: ARG001
+def _missing(predicate: typed.Missing, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
     """A value that is there does not go away."""
-    return _NEVER if when else typed.Not(truth)
+    return _NEVER if when else typed.Not(predicate)
 
 
-def _compared(truth: Truth, doubts: Doubts, when: bool) -> Truth:
+def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
     """By values that are known. Of several values one that satisfies it stays; that none does is
     not certain."""
-    leaves = list(nodes(truth))
+    leaves = list(nodes(predicate))
     if any(_in_doubt(leaf, doubts) for leaf in leaves):
         return _NEVER
     if when:
-        return truth
+        return predicate
     several = any(isinstance(leaf, typed.Metadata) and leaf.many for leaf in leaves)
-    return _NEVER if several else typed.Not(truth)
+    return _NEVER if several else typed.Not(predicate)
 
 
 def _in_doubt(node: Any, doubts: Doubts) -> bool:
     """A value that may be another one than the index says."""
-    if isinstance(node, (typed.Counted, typed.Truthful)):
+    if isinstance(node, (typed.Counted, typed.PredicateValue)):
         return not spoken_of(node).isdisjoint(doubts)
     named = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
     return named and "predictions" in doubts
 
 
-def _sent(truth: typed.Sent, doubts: Doubts, when: bool) -> Truth:  # noqa: ARG001
-    return truth if when else _NEVER
+def _sent(predicate: typed.Sent, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
+    return predicate if when else _NEVER
 
 
-def _located(truth: typed.Located, doubts: Doubts, when: bool) -> Truth:  # noqa: ARG001
+def _located(predicate: typed.Located, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
     """It has one place, or none is known."""
-    return truth if when else typed.Not(truth)
+    return predicate if when else typed.Not(predicate)
 
 
-def _predicted(truth: typed.Predicted, doubts: Doubts, when: bool) -> Truth:
+def _predicted(predicate: typed.Predicted, doubts: Doubts, when: bool) -> Predicate:
     """A prediction that is there stays."""
-    if not when or truth.condition is None:
-        return truth if when else _NEVER
-    return typed.Predicted(_certain(truth.condition, doubts, when=True))
+    if not when or predicate.condition is None:
+        return predicate if when else _NEVER
+    return typed.Predicted(_certain(predicate.condition, doubts, when=True))
 
 
-def _array(truth: typed.Array, doubts: Doubts, when: bool) -> Truth:  # noqa: ARG001
+def _array(predicate: typed.Array, doubts: Doubts, when: bool) -> Predicate:  # noqa: ARG001
     """More elements end neither that it has these, nor that it has others."""
     if when:
-        return truth if truth.relation in {"contains", "overlaps"} else _NEVER
-    return typed.Not(truth) if truth.relation == "containedby" else _NEVER
+        return predicate if predicate.relation in {"contains", "overlaps"} else _NEVER
+    return typed.Not(predicate) if predicate.relation == "containedby" else _NEVER
 
 
-_MADE: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Truth]]] = {
+_MADE: Final[Mapping[type[Any], Callable[[Any, Doubts, bool], Predicate]]] = {
     typed.And: _all,
     typed.Or: _either,
     typed.Not: _not,

@@ -33,9 +33,9 @@ from .typed import (
     Missing,
     Not,
     Or,
+    Predicate,
     Predicted,
     Sent,
-    Truth,
     Unknown,
     Value,
 )
@@ -50,7 +50,7 @@ MOST_MATCHED: Final = 1_000_000
 class Checked:
     """The typed filter. `keys`: the metadata keys that it names."""
 
-    truth: Truth
+    predicate: Predicate
     warnings: tuple[str, ...]
     keys: Mapping[str, KnownKey]
 
@@ -68,26 +68,26 @@ def check(
 
     Raises UnknownKey, ImpossibleComparison, InvalidFilter, NotKept.
     """
-    checking = Checking(known, truth_of, source, unknown_keys, kept)
-    truth = truth_of(node, checking)
-    if comparisons_in(truth) > MOST:
+    checking = Checking(known, to_predicate, source, unknown_keys, kept)
+    predicate = to_predicate(node, checking)
+    if comparisons_in(predicate) > MOST:
         message = (
             f"the filter asks more than {MOST:,} comparisons: what is compared as a condition is"
             " asked several times, in an IN once for each item; split it"
         )
         raise meaningless(node, source, message)
-    return Checked(truth, tuple(checking.warnings), dict(checking.keys))
+    return Checked(predicate, tuple(checking.warnings), dict(checking.keys))
 
 
-def truth_of(node: Node, checking: Checking) -> Truth:
-    """The truth that a node is. Raises what `check` does."""
+def to_predicate(node: Node, checking: Checking) -> Predicate:
+    """The predicate that a node is. Raises what `check` does."""
     match node:
         case Scalar(value=bool() as fixed):
             return Fixed(fixed)
         case Named():
             return _bare(node, checking)
         case Operation():
-            found = _TRUTHS.get(node.op.lower())
+            found = _PREDICATES.get(node.op.lower())
             if found is not None:
                 return settled(_hinting(found, node, checking))
     message = "a condition is expected here, such as `frame_number > 9000`"
@@ -95,16 +95,16 @@ def truth_of(node: Node, checking: Checking) -> Truth:
 
 
 def _hinting(
-    found: Callable[[Operation, Checking], Truth], node: Operation, checking: Checking
-) -> Truth:
-    """The truth of an operation; a refusal says what was probably meant."""
+    found: Callable[[Operation, Checking], Predicate], node: Operation, checking: Checking
+) -> Predicate:
+    """The predicate of an operation; a refusal says what was probably meant."""
     try:
         return found(node, checking)
     except HINTED as refusal:
         raise with_hint(refusal, node, checking) from None
 
 
-def _bare(named: Named, checking: Checking) -> Truth:
+def _bare(named: Named, checking: Checking) -> Predicate:
     kinds = operands.possible(named, checking)
     if "bool" not in kinds:
         raise mismatch([Scalar(True, named.at), named], [_BOOL, kinds], checking)
@@ -114,11 +114,11 @@ def _bare(named: Named, checking: Checking) -> Truth:
 _BOOL: Final = frozenset[Kind]({"bool"})
 
 
-def _parts(node: Operation, checking: Checking) -> tuple[Truth, ...]:
-    return tuple(truth_of(each, checking) for each in node.args)
+def _parts(node: Operation, checking: Checking) -> tuple[Predicate, ...]:
+    return tuple(to_predicate(each, checking) for each in node.args)
 
 
-def _compared(node: Operation, checking: Checking) -> Truth:
+def _compared(node: Operation, checking: Checking) -> Predicate:
     decided = _decided(node, checking)
     if decided is not None:
         return decided
@@ -131,14 +131,14 @@ def _compared(node: Operation, checking: Checking) -> Truth:
     return Compared(op, left, right)
 
 
-def _decided(node: Operation, checking: Checking) -> Truth | None:
+def _decided(node: Operation, checking: Checking) -> Predicate | None:
     """A condition that is said to be TRUE or FALSE."""
     for of, said in (node.args, node.args[::-1]):
         if isinstance(said, Scalar) and isinstance(said.value, bool) and operands.is_condition(of):
             if node.op not in ("=", "<>"):
                 _refuse_order(node, "bool", checking)
-            truth = truth_of(of, checking)
-            return truth if said.value is (node.op == "=") else settled(Not(truth))
+            predicate = to_predicate(of, checking)
+            return predicate if said.value is (node.op == "=") else settled(Not(predicate))
     return None
 
 
@@ -147,7 +147,7 @@ def _refuse_order(node: Operation, kind: Kind, checking: Checking) -> None:
         raise impossible(node, checking.source, "truth values have no order, they are = or <>")
 
 
-def _between(node: Operation, checking: Checking) -> Truth:
+def _between(node: Operation, checking: Checking) -> Predicate:
     kind = operands.common(node.args, checking)
     _refuse_order(node, kind, checking)
     values = operands.values(node.args, kind, checking)
@@ -164,14 +164,14 @@ def _warn_of_bounds(between: Between, checking: Checking) -> None:
         checking.warn(f"Nothing is BETWEEN {told}: the lower bound stands first.")
 
 
-def _in(node: Operation, checking: Checking) -> Truth:
+def _in(node: Operation, checking: Checking) -> Predicate:
     of, items = node.args
     if not isinstance(items, Listed) or not items.items:
         raise meaningless(node, checking.source, "IN takes a list of values: IN ('a', 'b')")
     _refuse_long(node, of, items, checking)
     left: dict[Kind, Value] = {}
     constants: dict[Kind, dict[Constant, None]] = {}
-    others: dict[Kind, list[Truth]] = {}
+    others: dict[Kind, list[Predicate]] = {}
     for item in items.items:
         kind = operands.common((of, item), checking)
         if kind not in left:
@@ -183,14 +183,14 @@ def _in(node: Operation, checking: Checking) -> Truth:
             constants.setdefault(kind, {})[right] = None
         else:
             others.setdefault(kind, []).append(settled(Compared("=", left[kind], right)))
-    parts: list[Truth] = []
+    parts: list[Predicate] = []
     for kind, of_kind in left.items():
         among = [settled(Among(of_kind, tuple(constants[kind])))] if kind in constants else []
         parts.append(settled(Or((*among, *others.get(kind, ())))))
     return parts[0] if len(parts) == 1 else some_of_kinds(parts)
 
 
-def some_of_kinds(parts: Sequence[Truth]) -> Truth:
+def some_of_kinds(parts: Sequence[Predicate]) -> Predicate:
     """Some part is true; NULL only where all are."""
     nowhere = And(tuple(And((part, Not(part))) for part in parts))
     return Or((*(And((part, Not(Unknown(part)))) for part in parts), nowhere))
@@ -205,7 +205,7 @@ def _refuse_long(node: Operation, of: Node, items: Listed, checking: Checking) -
         raise meaningless(node, checking.source, message)
 
 
-def _like(node: Operation, checking: Checking) -> Truth:
+def _like(node: Operation, checking: Checking) -> Predicate:
     for each in node.args:
         kinds = operands.possible(each, checking)
         if "string" not in kinds:
@@ -226,7 +226,7 @@ def _like(node: Operation, checking: Checking) -> Truth:
     return Like(of, str(pattern.value))
 
 
-def _is_null(node: Operation, checking: Checking) -> Truth:
+def _is_null(node: Operation, checking: Checking) -> Predicate:
     [of] = node.args
     if isinstance(of, Named):
         return _missing(of, checking)
@@ -240,18 +240,18 @@ def _is_null(node: Operation, checking: Checking) -> Truth:
     return Missing(*operands.values((of,), kind, checking))
 
 
-def _unknown(node: Operation, of: Node, checking: Checking) -> Truth:
+def _unknown(node: Operation, of: Node, checking: Checking) -> Predicate:
     with checking.asked_twice(node):
-        inner = truth_of(of, checking)
+        inner = to_predicate(of, checking)
     match inner:
-        case Fixed(truth):
-            return Fixed(truth is None)
+        case Fixed(value):
+            return Fixed(value is None)
         case Unknown() | Missing() | Sent():
             return Fixed(False)
     return Unknown(inner)
 
 
-def _missing(of: Named, checking: Checking) -> Truth:
+def _missing(of: Named, checking: Checking) -> Predicate:
     if not checking.inside:
         if operands.is_location(of, checking):
             return Unknown(Located("intersects"))
@@ -262,7 +262,7 @@ def _missing(of: Named, checking: Checking) -> Truth:
     return Missing(operands.value(of, kind, checking))
 
 
-def _sent(node: Operation, checking: Checking) -> Truth:
+def _sent(node: Operation, checking: Checking) -> Predicate:
     operands.refuse_inside(node, checking)
     [of] = node.args
     if not isinstance(of, Named):
@@ -271,14 +271,14 @@ def _sent(node: Operation, checking: Checking) -> Truth:
     return Sent(found.name, found.key)
 
 
-def _predicted(node: Operation, checking: Checking) -> Truth:
+def _predicted(node: Operation, checking: Checking) -> Predicate:
     return Predicted(operands.condition(node, checking))
 
 
-_TRUTHS: Final[Mapping[str, Callable[[Operation, Checking], Truth]]] = {
+_PREDICATES: Final[Mapping[str, Callable[[Operation, Checking], Predicate]]] = {
     "and": lambda node, checking: And(_parts(node, checking)),
     "or": lambda node, checking: Or(_parts(node, checking)),
-    "not": lambda node, checking: Not(truth_of(node.args[0], checking)),
+    "not": lambda node, checking: Not(to_predicate(node.args[0], checking)),
     **dict.fromkeys(("=", "<>", "<", "<=", ">", ">="), _compared),
     "between": _between,
     "in": _in,
@@ -286,7 +286,7 @@ _TRUTHS: Final[Mapping[str, Callable[[Operation, Checking], Truth]]] = {
     "isnull": _is_null,
     "prediction": _predicted,
     "sent": _sent,
-    **dict.fromkeys(temporal.TEMPORAL_FUNCTIONS, temporal.truth_of),
-    **dict.fromkeys(spatial.SPATIAL_FUNCTIONS, spatial.truth_of),
-    **dict.fromkeys(names.ARRAY_FUNCTIONS, arrays.truth_of),
+    **dict.fromkeys(temporal.TEMPORAL_FUNCTIONS, temporal.check_temporal_relation),
+    **dict.fromkeys(spatial.SPATIAL_FUNCTIONS, spatial.check_spatial_relation),
+    **dict.fromkeys(names.ARRAY_FUNCTIONS, arrays.check_array_function),
 }

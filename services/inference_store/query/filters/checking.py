@@ -10,7 +10,7 @@ from inference_store.query.cql2.tree import Node
 
 from .known import Known, KnownKey, UnknownKeys
 from .refusals import meaningless
-from .typed import Kind, Truth
+from .typed import Kind, Predicate
 
 MOST_PAIRS: Final = 10_000
 """Edges and points of geometries times those of others, where both are written out: of a filter."""
@@ -23,7 +23,7 @@ class Checking:
     """`source`: the filter's text, where it was text; places are shown in it."""
 
     known: Known
-    truth_of: "Callable[[Node, Checking], Truth]"
+    to_predicate: "Callable[[Node, Checking], Predicate]"
     """How a condition is checked, for the functions that take one."""
     source: str | None = None
     unknown_keys: UnknownKeys = "refuse"

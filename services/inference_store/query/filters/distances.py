@@ -7,7 +7,7 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.cql2.tree import Node, Operation
 
 from . import operands
-from .check import truth_of
+from .check import to_predicate
 from .checking import Checking
 from .known import Known
 from .refusals import meaningless
@@ -33,7 +33,7 @@ def distance_of(node: Node, text: str, known: Known) -> Distance:
 
     Raises InvalidFilter, UnknownKey.
     """
-    checking = Checking(known, truth_of, text)
+    checking = Checking(known, to_predicate, text)
     if isinstance(node, Operation) and node.op == "distance":
         found = operands.value(node, "number", checking)
         assert isinstance(found, Distance)

@@ -13,7 +13,7 @@ from . import geometry, typed
 from .arithmetic import calculate, spelt
 from .facts import Facts, exact
 from .folding import FOLDINGS
-from .typed import Comparison, Truth
+from .typed import Comparison, Predicate
 
 Row: TypeAlias = Mapping[str, Any] | None
 """The prediction that a condition inside `prediction()` is of."""
@@ -31,9 +31,9 @@ Meaning: TypeAlias = Callable[[Any, Facts, Row], bool | None]
 _pattern = lru_cache(maxsize=64)(like_expression)
 
 
-def evaluate(truth: Truth, facts: Facts, row: Row = None) -> bool | None:
+def evaluate(predicate: Predicate, facts: Facts, row: Row = None) -> bool | None:
     """True, false or NULL."""
-    return _MEANINGS[type(truth)](truth, facts, row)
+    return _MEANINGS[type(predicate)](predicate, facts, row)
 
 
 def _some(found: Iterable[bool]) -> bool | None:
@@ -46,63 +46,66 @@ def _some(found: Iterable[bool]) -> bool | None:
     return None if nothing else False
 
 
-def _compared(truth: typed.Compared, facts: Facts, row: Row) -> bool | None:
-    test = COMPARISONS[truth.op]
-    pairs = product(values_of(truth.left, facts, row), values_of(truth.right, facts, row))
+def _compared(predicate: typed.Compared, facts: Facts, row: Row) -> bool | None:
+    test = COMPARISONS[predicate.op]
+    pairs = product(values_of(predicate.left, facts, row), values_of(predicate.right, facts, row))
     return _some(test(left, right) for left, right in pairs)
 
 
-def _between(truth: typed.Between, facts: Facts, row: Row) -> bool | None:
-    of, low, high = (values_of(each, facts, row) for each in (truth.of, truth.low, truth.high))
+def _between(predicate: typed.Between, facts: Facts, row: Row) -> bool | None:
+    of, low, high = (
+        values_of(each, facts, row) for each in (predicate.of, predicate.low, predicate.high)
+    )
     return _some(least <= value <= most for value, least, most in product(of, low, high))
 
 
-def _among(truth: typed.Among, facts: Facts, row: Row) -> bool | None:
-    items = {item.value for item in truth.items}
-    return _some(value in items for value in values_of(truth.of, facts, row))
+def _among(predicate: typed.Among, facts: Facts, row: Row) -> bool | None:
+    items = {item.value for item in predicate.items}
+    return _some(value in items for value in values_of(predicate.of, facts, row))
 
 
-def _like(truth: typed.Like, facts: Facts, row: Row) -> bool | None:
-    matches = _pattern(truth.pattern).fullmatch
-    return _some(matches(text) is not None for text in values_of(truth.of, facts, row))
+def _like(predicate: typed.Like, facts: Facts, row: Row) -> bool | None:
+    matches = _pattern(predicate.pattern).fullmatch
+    return _some(matches(text) is not None for text in values_of(predicate.of, facts, row))
 
 
-def _missing(truth: typed.Missing, facts: Facts, row: Row) -> bool:
-    if isinstance(truth.of, typed.Metadata):
-        return facts.is_missing(truth.of.name)
-    return not values_of(truth.of, facts, row)
+def _missing(predicate: typed.Missing, facts: Facts, row: Row) -> bool:
+    if isinstance(predicate.of, typed.Metadata):
+        return facts.is_missing(predicate.of.name)
+    return not values_of(predicate.of, facts, row)
 
 
-def _unknown(truth: typed.Unknown, facts: Facts, row: Row) -> bool:
-    return evaluate(truth.of, facts, row) is None
+def _unknown(predicate: typed.Unknown, facts: Facts, row: Row) -> bool:
+    return evaluate(predicate.of, facts, row) is None
 
 
-def _holds(truth: typed.Holds, facts: Facts, row: Row) -> bool | None:
-    return _some(values_of(truth.of, facts, row))
+def _holds(predicate: typed.Holds, facts: Facts, row: Row) -> bool | None:
+    return _some(values_of(predicate.of, facts, row))
 
 
-def _predicted(truth: typed.Predicted, facts: Facts, _: Row) -> bool | None:
+def _predicted(predicate: typed.Predicted, facts: Facts, _: Row) -> bool | None:
     if facts.predictions is None:
         return None
-    return any(matches(truth.condition, facts, row) for row in facts.predictions)
+    return any(matches(predicate.condition, facts, row) for row in facts.predictions)
 
 
-def matches(condition: Truth | None, facts: Facts, row: Row) -> bool:
+def matches(condition: Predicate | None, facts: Facts, row: Row) -> bool:
     """Whether one prediction satisfies the condition; NULL does not."""
     return condition is None or evaluate(condition, facts, row) is True
 
 
-def _located(truth: typed.Located, facts: Facts, _: Row) -> bool | None:
-    return None if facts.location is None else geometry.holds(truth, facts.location)
+def _located(predicate: typed.Located, facts: Facts, _: Row) -> bool | None:
+    return None if facts.location is None else geometry.holds(predicate, facts.location)
 
 
-def _sets(truth: typed.Sets, facts: Facts, row: Row) -> bool | None:
+def _sets(predicate: typed.Sets, facts: Facts, row: Row) -> bool | None:
     one, other = (
-        [_of_element(element, facts, row) for element in side] for side in (truth.one, truth.other)
+        [_of_element(element, facts, row) for element in side]
+        for side in (predicate.one, predicate.other)
     )
     if not all([*one, *other]):
         return None
-    return ARRAYS[truth.relation](frozenset().union(*one), frozenset().union(*other))
+    return ARRAYS[predicate.relation](frozenset().union(*one), frozenset().union(*other))
 
 
 def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any]:
@@ -112,10 +115,10 @@ def _of_element(element: typed.Element, facts: Facts, row: Row) -> frozenset[Any
     return frozenset([*found, *(("number", each) for each in numbers if each is not None)])
 
 
-def _array(truth: typed.Array, facts: Facts, row: Row) -> bool | None:
-    has = frozenset(values_of(truth.of, facts, row))
-    items = frozenset(item.value for item in truth.items)
-    return ARRAYS[truth.relation](has, items) if has else None
+def _array(predicate: typed.Array, facts: Facts, row: Row) -> bool | None:
+    has = frozenset(values_of(predicate.of, facts, row))
+    items = frozenset(item.value for item in predicate.items)
+    return ARRAYS[predicate.relation](has, items) if has else None
 
 
 ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = {
@@ -126,20 +129,20 @@ ARRAYS: Final[Mapping[str, Callable[[frozenset[Any], frozenset[Any]], bool]]] = 
 }
 
 
-def _not(truth: typed.Not, facts: Facts, row: Row) -> bool | None:
-    found = evaluate(truth.of, facts, row)
+def _not(predicate: typed.Not, facts: Facts, row: Row) -> bool | None:
+    found = evaluate(predicate.of, facts, row)
     return None if found is None else not found
 
 
-def _and(truth: typed.And, facts: Facts, row: Row) -> bool | None:
-    return _joined(truth.parts, facts, row, deciding=False)
+def _and(predicate: typed.And, facts: Facts, row: Row) -> bool | None:
+    return _joined(predicate.parts, facts, row, deciding=False)
 
 
-def _or(truth: typed.Or, facts: Facts, row: Row) -> bool | None:
-    return _joined(truth.parts, facts, row, deciding=True)
+def _or(predicate: typed.Or, facts: Facts, row: Row) -> bool | None:
+    return _joined(predicate.parts, facts, row, deciding=True)
 
 
-def _joined(parts: tuple[Truth, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
+def _joined(parts: tuple[Predicate, ...], facts: Facts, row: Row, *, deciding: bool) -> bool | None:
     """False decides an AND, true an OR; else NULL if any part is."""
     result: bool | None = not deciding
     for part in parts:
@@ -151,7 +154,7 @@ def _joined(parts: tuple[Truth, ...], facts: Facts, row: Row, *, deciding: bool)
 
 
 _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
-    typed.Fixed: lambda truth, _, __: truth.truth,
+    typed.Fixed: lambda predicate, _, __: predicate.value,
     typed.Compared: _compared,
     typed.Between: _between,
     typed.Among: _among,
@@ -159,7 +162,7 @@ _MEANINGS: Final[Mapping[type[Any], Meaning]] = {
     typed.Missing: _missing,
     typed.Unknown: _unknown,
     typed.Holds: _holds,
-    typed.Sent: lambda truth, facts, _: facts.was_sent(truth.name),
+    typed.Sent: lambda predicate, facts, _: facts.was_sent(predicate.name),
     typed.Predicted: _predicted,
     typed.Located: _located,
     typed.Array: _array,
@@ -210,7 +213,7 @@ def _counted(value: typed.Counted, facts: Facts, _: Row) -> Values:
     return (Decimal(sum(matches(value.condition, facts, row) for row in facts.predictions)),)
 
 
-def _truthful(value: typed.Truthful, facts: Facts, row: Row) -> Values:
+def _truthful(value: typed.PredicateValue, facts: Facts, row: Row) -> Values:
     found = evaluate(value.of, facts, row)
     return () if found is None else (found,)
 
@@ -230,5 +233,5 @@ _VALUES: Final[Mapping[type[Any], Callable[[Any, Facts, Row], Values]]] = {
     typed.Folded: _folded,
     typed.Counted: _counted,
     typed.Distance: _distance,
-    typed.Truthful: _truthful,
+    typed.PredicateValue: _truthful,
 }

@@ -22,7 +22,7 @@ from .check import Checked, check
 from .checking import Checking
 from .known import KINDS, Known, KnownKey
 from .names import ARRAY_FUNCTIONS, METADATA, OWN, PREDICTION_FUNCTIONS, key_of
-from .typed import Kind, Truth
+from .typed import Kind, Predicate
 
 VERSION = 1
 
@@ -35,14 +35,14 @@ class Saved:
     checked: Checked
 
 
-def protects(truth: bool | None) -> bool:
+def protects(predicate: bool | None) -> bool:
     """Whether a hold's filter holds an inference: NULL protects."""
-    return truth is not False
+    return predicate is not False
 
 
-def deletes(truth: bool | None) -> bool:
+def deletes(predicate: bool | None) -> bool:
     """Whether a rule's filter lets an inference go: NULL does not delete."""
-    return truth is True
+    return predicate is True
 
 
 def save(
@@ -58,7 +58,7 @@ def save(
     """
     known = _with_declared(known, declared or {})
     checked = check(node, known, source=source, unknown_keys="accept")
-    checking = Checking(known, lambda *_: checked.truth, unknown_keys="accept")
+    checking = Checking(known, lambda *_: checked.predicate, unknown_keys="accept")
     document = {
         "version": VERSION,
         "filter": to_json(_spelt_out(node, checking)),
@@ -69,20 +69,20 @@ def save(
     return Saved(text, checked)
 
 
-async def load(connection: AsyncConnection, text: str) -> Truth:
+async def load(connection: AsyncConnection, text: str) -> Predicate:
     """The filter as it was saved. Asks the dictionary for its keys' integers, and no registry."""
     names = read_exactly(text)["keys"]
     return resolved(text, await key_registry.numbers(connection, names))
 
 
-def resolved(text: str, numbers: Mapping[str, int]) -> Truth:
+def resolved(text: str, numbers: Mapping[str, int]) -> Predicate:
     """The filter as it was saved. `numbers`: its keys' integers; one that is not there has none."""
     document = read_exactly(text)
     if document["version"] != str(VERSION):
         raise Invalid(f"The filter was saved by another version: {document['version']}.")
     keys = {name: _key(name, numbers.get(name), rows) for name, rows in document["keys"].items()}
     tree = parse_json(document["filter"])
-    return check(tree, Known(keys), unknown_keys="accept", kept=True).truth
+    return check(tree, Known(keys), unknown_keys="accept", kept=True).predicate
 
 
 def _key(name: str, number: int | None, rows: Json) -> KnownKey:

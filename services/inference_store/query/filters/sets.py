@@ -14,16 +14,16 @@ from .known import KnownKey
 from .mismatches import mismatch
 from .refusals import meaningless
 from .settled import settled
-from .typed import And, Constant, Element, Kind, Metadata, Not, Or, Property, Sets, Truth
+from .typed import And, Constant, Element, Kind, Metadata, Not, Or, Predicate, Property, Sets
 
 Relation: TypeAlias = Literal["equals", "contains", "containedby", "overlaps"]
 MOST_CALCULATED: Final = 8
 """What is not written out in the two arrays."""
 
 
-def truth_of(
+def check_array_relation(
     one: Named | Listed, relation: Relation, other: Named | Listed, checking: Checking
-) -> Truth:
+) -> Predicate:
     """The relation of the two. Raises InvalidFilter, ImpossibleComparison."""
     for of, against in ((one, other), (other, one)):
         if isinstance(of, Named) and isinstance(against, Listed):
@@ -127,8 +127,8 @@ def _canonical(item: Node) -> Hashable:
 
 
 def _with_others(
-    found: Truth, relation: Relation, one: frozenset[Hashable], other: frozenset[Hashable]
-) -> Truth:
+    found: Predicate, relation: Relation, one: frozenset[Hashable], other: frozenset[Hashable]
+) -> Predicate:
     """What is no stored value is equal to what is written alike, and to nothing else."""
     if not one and not other:
         return found

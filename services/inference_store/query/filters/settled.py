@@ -1,4 +1,4 @@
-"""Truths that need no inference: decided when they are checked."""
+"""Predicates that need no inference: they are decided when they are checked."""
 
 from dataclasses import fields
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from . import typed
 from .evaluate import evaluate
 from .facts import Facts
-from .typed import And, Constant, Fixed, Not, Or, Truth
+from .typed import And, Constant, Fixed, Not, Or, Predicate
 
 _NOBODY: Final = Facts()
 _OVER_VALUES: Final = (
@@ -22,19 +22,19 @@ _OVER_VALUES: Final = (
 )
 
 
-def settled(truth: Truth) -> Truth:
+def settled(predicate: Predicate) -> Predicate:
     """The same, or `Fixed` where it is the same of every inference."""
-    match truth:
+    match predicate:
         case And(parts):
             return _joined(parts, And, deciding=False)
         case Or(parts):
             return _joined(parts, Or, deciding=True)
         case Not(Fixed(found)):
             return Fixed(None if found is None else not found)
-    return Fixed(evaluate(truth, _NOBODY)) if _is_constant(truth) else truth
+    return Fixed(evaluate(predicate, _NOBODY)) if _is_constant(predicate) else predicate
 
 
-def _joined(parts: tuple[Truth, ...], made: type[And | Or], *, deciding: bool) -> Truth:
+def _joined(parts: tuple[Predicate, ...], made: type[And | Or], *, deciding: bool) -> Predicate:
     """Without the parts that change nothing; the one that decides alone."""
     if any(part == Fixed(deciding) for part in parts):
         return Fixed(deciding)

@@ -10,10 +10,10 @@ from .typed import (
     Metadata,
     Not,
     Or,
+    Predicate,
+    PredicateValue,
     Property,
     Sets,
-    Truth,
-    Truthful,
     Unknown,
 )
 
@@ -24,11 +24,11 @@ MOST: Final = 5_000
 _FREE: Final = (And, Or, Not, Constant, Metadata, Property, Column)
 
 
-def comparisons_in(truth: Truth) -> int:
+def comparisons_in(predicate: Predicate) -> int:
     """How many comparisons, predicates and calculations there are in it; no further than one more
     than `MOST`."""
     number = 0
-    waiting: list[Any] = [truth]
+    waiting: list[Any] = [predicate]
     while waiting and number <= MOST:
         node = waiting.pop()
         if isinstance(node, tuple):
@@ -37,7 +37,7 @@ def comparisons_in(truth: Truth) -> int:
             number += _weight(node)
             inside = [getattr(node, each.name) for each in fields(node)]
             # when they are true, and when false
-            waiting.extend(inside * 2 if isinstance(node, Truthful | Unknown) else inside)
+            waiting.extend(inside * 2 if isinstance(node, PredicateValue | Unknown) else inside)
     return min(number, MOST + 1)
 
 

@@ -12,7 +12,7 @@ from .checking import Checking
 from .facts import Point
 from .on_the_map import point_of
 from .refusals import meaningless, not_kept
-from .typed import And, Area, Fixed, Located, Not, Ring, Truth
+from .typed import And, Area, Fixed, Located, Not, Predicate, Ring
 
 SPATIAL_FUNCTIONS: Final = frozenset({"s_intersects", "s_within", "s_disjoint"})
 _ALL_LITERALS: Final = "basic-spatial-functions-plus"
@@ -20,7 +20,7 @@ _BEYOND: Final = Decimal(181)
 """A degree past the antimeridian, where nothing lies: no edge of a box that crosses it."""
 
 
-def truth_of(node: Operation, checking: Checking) -> Truth:
+def check_spatial_relation(node: Operation, checking: Checking) -> Predicate:
     """How the location, or a geometry, lies to a geometry. Raises InvalidFilter, NotKept."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
@@ -57,7 +57,7 @@ def _shapes(of: Geometry, checking: Checking) -> tuple[tuple[Area, ...], tuple[P
     return tuple(_areas(of, checking)), tuple(_points(of, checking))
 
 
-def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Truth:
+def _is_it(areas: tuple[Area, ...], points: tuple[Point, ...]) -> Predicate:
     """Whether a geometry lies in the location: it is that point; an area never is."""
     if areas:
         some = Located("intersects", areas)

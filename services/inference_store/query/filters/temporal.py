@@ -10,7 +10,19 @@ from .checking import Checking
 from .mismatches import mismatch
 from .refusals import meaningless
 from .settled import settled
-from .typed import And, Between, Compared, Comparison, Fixed, Kind, Metadata, Not, Or, Truth, Value
+from .typed import (
+    And,
+    Between,
+    Compared,
+    Comparison,
+    Fixed,
+    Kind,
+    Metadata,
+    Not,
+    Or,
+    Predicate,
+    Value,
+)
 
 
 class End(NamedTuple):
@@ -28,7 +40,7 @@ class Span(NamedTuple):
     instant: bool = False
 
 
-def truth_of(node: Operation, checking: Checking) -> Truth:
+def check_temporal_relation(node: Operation, checking: Checking) -> Predicate:
     """A temporal function's comparisons. Raises InvalidFilter, ImpossibleComparison."""
     op = node.op.lower()
     operands.refuse_inside(node, checking)
@@ -75,7 +87,7 @@ def _instant(node: Node, checking: Checking) -> Value:
 _TIMESTAMP: Final = frozenset[Kind]({"timestamp"})
 
 
-def _compare(left: End, op: Comparison, right: End) -> Truth:
+def _compare(left: End, op: Comparison, right: End) -> Predicate:
     """What is compared with an open end is NULL all the same where it has no value."""
     if left.value is not None and right.value is not None:
         return settled(Compared(op, left.value, right.value))
@@ -96,51 +108,51 @@ _TESTS: Final[Mapping[Comparison, Callable[[int, int], bool]]] = {
 }
 
 
-def _all(*parts: Truth) -> Truth:
+def _all(*parts: Predicate) -> Predicate:
     return settled(And(parts))
 
 
-def _before(one: Span, other: Span) -> Truth:
+def _before(one: Span, other: Span) -> Predicate:
     return _compare(one.end, "<", other.start)
 
 
-def _after(one: Span, other: Span) -> Truth:
+def _after(one: Span, other: Span) -> Predicate:
     return _before(other, one)
 
 
-def _intersects(one: Span, other: Span) -> Truth:
+def _intersects(one: Span, other: Span) -> Predicate:
     if other.instant:
         one, other = other, one
     bounds = other.start.value, other.end.value
     if one.instant and one.start.value is not None and bounds[0] is not None and bounds[1]:
-        # As one truth: of several instants one lies between.
+        # As one predicate: of several instants one lies between.
         return settled(Between(one.start.value, bounds[0], bounds[1]))
     return _all(_compare(one.start, "<=", other.end), _compare(one.end, ">=", other.start))
 
 
-def _disjoint(one: Span, other: Span) -> Truth:
+def _disjoint(one: Span, other: Span) -> Predicate:
     return settled(Or((_before(one, other), _after(one, other))))
 
 
-def _equals(one: Span, other: Span) -> Truth:
+def _equals(one: Span, other: Span) -> Predicate:
     if one.instant and other.instant:
         return _compare(one.start, "=", other.start)
     return _all(_compare(one.start, "=", other.start), _compare(one.end, "=", other.end))
 
 
-def _contains(one: Span, other: Span) -> Truth:
+def _contains(one: Span, other: Span) -> Predicate:
     return _all(_compare(one.start, "<", other.start), _compare(one.end, ">", other.end))
 
 
-def _finishes(one: Span, other: Span) -> Truth:
+def _finishes(one: Span, other: Span) -> Predicate:
     return _all(_compare(one.start, ">", other.start), _compare(one.end, "=", other.end))
 
 
-def _meets(one: Span, other: Span) -> Truth:
+def _meets(one: Span, other: Span) -> Predicate:
     return _compare(one.end, "=", other.start)
 
 
-def _overlaps(one: Span, other: Span) -> Truth:
+def _overlaps(one: Span, other: Span) -> Predicate:
     return _all(
         _compare(one.start, "<", other.start),
         _compare(one.end, ">", other.start),
@@ -148,13 +160,13 @@ def _overlaps(one: Span, other: Span) -> Truth:
     )
 
 
-def _starts(one: Span, other: Span) -> Truth:
+def _starts(one: Span, other: Span) -> Predicate:
     return _all(_compare(one.start, "=", other.start), _compare(one.end, "<", other.end))
 
 
 _OF_INSTANTS: Final = frozenset({"t_after", "t_before", "t_disjoint", "t_equals", "t_intersects"})
 _OF_BOTH: Final = frozenset({"t_contains", "t_during"})
-_FUNCTIONS: Final[Mapping[str, Callable[[Span, Span], Truth]]] = {
+_FUNCTIONS: Final[Mapping[str, Callable[[Span, Span], Predicate]]] = {
     "t_after": _after,
     "t_before": _before,
     "t_contains": _contains,

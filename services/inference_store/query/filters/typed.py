@@ -1,9 +1,9 @@
 """A filter with types: what the check makes of a tree, and what SQL and Python give a meaning.
 
 Two kinds of thing. A *value* stands for the values, of one kind, that an inference has: none
-(NULL), one, or several (`tags[]`). A *truth* is true, false or NULL of an inference.
+(NULL), one, or several (`tags[]`). A *predicate* is true, false or NULL of an inference.
 
-A truth over values looks at every combination of their values: true if some combination
+A predicate over values looks at every combination of their values: true if some combination
 satisfies it, NULL if there is no combination at all, else false. A calculation without a result
 (a division by zero) is no combination. `Not` negates the whole; `And` and `Or` are SQL's.
 
@@ -84,7 +84,7 @@ class Folded:
 class Counted:
     """How many predictions satisfy the condition (None: all there are); NULL where unknown."""
 
-    condition: "Truth | None"
+    condition: "Predicate | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +96,22 @@ class Distance:
 
 
 @dataclass(frozen=True, slots=True)
-class Truthful:
+class PredicateValue:
     """A condition as a value: true, false, or none where it is NULL."""
 
-    of: "Truth"
+    of: "Predicate"
 
 
 Value: TypeAlias = (
-    Constant | Metadata | Property | Column | Calculated | Folded | Counted | Distance | Truthful
+    Constant
+    | Metadata
+    | Property
+    | Column
+    | Calculated
+    | Folded
+    | Counted
+    | Distance
+    | PredicateValue
 )
 
 
@@ -112,7 +120,7 @@ def kind_of(value: Value) -> Kind:
     match value:
         case Folded():
             return "string"
-        case Truthful():
+        case PredicateValue():
             return "bool"
         case Calculated() | Counted() | Distance():
             return "number"
@@ -123,7 +131,7 @@ def kind_of(value: Value) -> Kind:
 class Fixed:
     """Always this."""
 
-    truth: bool | None
+    value: bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +177,14 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """IS NULL of a truth: it is neither true nor false."""
+    """IS NULL of a predicate: it is neither true nor false."""
 
-    of: "Truth"
+    of: "Predicate"
 
 
 @dataclass(frozen=True, slots=True)
 class Holds:
-    """A truth value that is true: a bare `ok`, a bare boolean key."""
+    """A predicate value that is true: a bare `ok`, a bare boolean key."""
 
     of: Value
 
@@ -193,7 +201,7 @@ class Sent:
 class Predicted:
     """Some prediction satisfies the condition (None: there is one); NULL where unknown."""
 
-    condition: "Truth | None"
+    condition: "Predicate | None"
 
 
 Ring: TypeAlias = tuple[tuple[Decimal, Decimal], ...]
@@ -257,20 +265,20 @@ class Sets:
 
 @dataclass(frozen=True, slots=True)
 class Not:
-    of: "Truth"
+    of: "Predicate"
 
 
 @dataclass(frozen=True, slots=True)
 class And:
-    parts: tuple["Truth", ...]
+    parts: tuple["Predicate", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Or:
-    parts: tuple["Truth", ...]
+    parts: tuple["Predicate", ...]
 
 
-Truth: TypeAlias = (
+Predicate: TypeAlias = (
     Fixed
     | Compared
     | Between

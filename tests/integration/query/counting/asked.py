@@ -71,7 +71,7 @@ async def _filtered(
         query = (await prepare(connection, model, question)).query
         found[text, model_id, until] = await count(connection, query, deadline=deadline)
         if pages:
-            page = await find(connection, query, limit=50, deadline=deadline, walk=1)
+            page = await find(connection, query, limit=50, deadline=deadline, scan=1)
             found["page", text, model_id, until] = page.uids
     query = (await prepare(connection, list(models.values()), question)).query
     queries = await spread(connection, query, list(models.values()))

@@ -92,12 +92,12 @@ async def test_a_saved_filter_is_loaded_by_the_dictionary_alone(engine: AsyncEng
     async with engine.connect() as connection:
         keys = await known(connection, [model], names_in(node))
         saved = save(node, keys, declared={"later": "string"})
-        assert await load(connection, saved.text) == saved.checked.truth
+        assert await load(connection, saved.text) == saved.checked.predicate
     # Another type of the one, and the other for the first time.
     await store(engine, Made("2", metadata=[("a", "string", "y"), ("later", "string", "x")]))
     async with engine.connect() as connection:
         loaded = await load(connection, saved.text)
-    assert loaded != saved.checked.truth
+    assert loaded != saved.checked.predicate
     number = (await _checked(engine, [model], "a = 1")).keys["a"].key
     assert f"key={number}, kind='number'" in repr(loaded)
     assert "key=None" not in repr(loaded)
@@ -133,8 +133,8 @@ async def test_numbers_that_are_not_finite_are_found_as_text(
             connection, model, Question(filter=parse_text(text), filter_text=text)
         )
         assert await count(connection, asked.query, deadline=Deadline.after(60)) == expected
-    truth = (await _checked(engine, [model], text)).truth
-    agreed = [evaluate(truth, Facts(metadata=each.read)) for each in made]
+    predicate = (await _checked(engine, [model], text)).predicate
+    agreed = [evaluate(predicate, Facts(metadata=each.read)) for each in made]
     assert agreed.count(True) == expected
 
 

@@ -27,9 +27,9 @@ from inference_store.query.filters.typed import (
     Missing,
     Not,
     Or,
+    Predicate,
     Predicted,
     Property,
-    Truth,
 )
 from inference_store.query.scope import window
 
@@ -42,7 +42,7 @@ _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
 
 
 @pytest.mark.parametrize(
-    ("truth", "true", "false"),
+    ("predicate", "true", "false"),
     [
         (Fixed(True), EVERYTHING, NOTHING),
         (Fixed(None), NOTHING, NOTHING),
@@ -53,13 +53,15 @@ _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
         (And(()), EVERYTHING, NOTHING),
     ],
 )
-def test_what_is_decided_without_a_database(truth: Truth, true: object, false: object) -> None:
-    assert condition_of(truth, Names()) == true
-    assert condition_of(truth, Names(), when=False) == false
+def test_what_is_decided_without_a_database(
+    predicate: Predicate, true: object, false: object
+) -> None:
+    assert condition_of(predicate, Names()) == true
+    assert condition_of(predicate, Names(), when=False) == false
 
 
 @pytest.mark.parametrize(
-    ("truth", "when", "scans"),
+    ("predicate", "when", "scans"),
     [
         (_IS_ONE, True, 1),
         (_IS_ONE, False, 1),
@@ -76,8 +78,8 @@ def test_what_is_decided_without_a_database(truth: Truth, true: object, false: o
         (Or(tuple(Compared("<", _N, Constant("number", Decimal(n))) for n in range(99))), True, 0),
     ],
 )
-def test_which_indexes_lead(truth: Truth, when: bool, scans: int) -> None:
-    assert condition_of(truth, Names(), when=when).scans == scans
+def test_which_indexes_lead(predicate: Predicate, when: bool, scans: int) -> None:
+    assert condition_of(predicate, Names(), when=when).scans == scans
 
 
 _TAGS = Metadata("tags[]", 2, "string", True)
@@ -86,7 +88,7 @@ _CAT = Constant("string", "cat")
 
 
 @pytest.mark.parametrize(
-    ("truth", "unique"),
+    ("predicate", "unique"),
     [
         (_IS_ONE, True),
         (Compared("<>", _N, _ONE), True),
@@ -100,8 +102,8 @@ _CAT = Constant("string", "cat")
         (Compared("=", Property("inference_ids", "string"), _CAT), False),
     ],
 )
-def test_which_lists_name_an_inference_once(truth: Truth, unique: bool) -> None:
-    assert condition_of(truth, Names()).unique is unique
+def test_which_lists_name_an_inference_once(predicate: Predicate, unique: bool) -> None:
+    assert condition_of(predicate, Names()).unique is unique
 
 
 @pytest.mark.parametrize(
@@ -109,8 +111,8 @@ def test_which_lists_name_an_inference_once(truth: Truth, unique: bool) -> None:
     [("=", 0, 1), ("<", None, 0), ("<=", None, 1), (">", 1, None), (">=", 0, None)],
 )
 def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int | None) -> None:
-    truth = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
-    found = condition_of(truth, Names())
+    predicate = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
+    found = condition_of(predicate, Names())
     after = uid_floor(_AT.replace(microsecond=1))
     edges = {0: uid_floor(_AT), 1: after, None: None}
     assert isinstance(found, Received)

@@ -68,4 +68,4 @@ def _item(key: str, value: Any) -> dict[str, Any]:
 
 def asked(text: str, metadata: dict[str, Any] | None = None, **given: Any) -> bool | None:
     """What the filter says of an inference."""
-    return evaluate(checked(text).truth, facts(metadata, **given))
+    return evaluate(checked(text).predicate, facts(metadata, **given))

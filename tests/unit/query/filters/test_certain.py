@@ -16,7 +16,7 @@ from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.known import Known, KnownKey
-from inference_store.query.filters.typed import Kind, Truth
+from inference_store.query.filters.typed import Kind, Predicate
 
 _ROWS: dict[str, dict[Kind, int]] = {
     "n": {"number": 1},
@@ -51,8 +51,8 @@ _FILTERS = st.recursive(
 )
 
 
-def _truth(text: str) -> Truth:
-    return check(parse_text(text), _KNOWN, source=text).truth
+def _truth(text: str) -> Predicate:
+    return check(parse_text(text), _KNOWN, source=text).predicate
 
 
 def _is_taken(text: str) -> bool:
@@ -108,7 +108,7 @@ _PREDICTIONS = st.none() | st.lists(
 def test_nothing_that_the_index_lacks_ends_what_is_certain(
     data: st.DataObject, text: str, whole: Metadata, predictions: Any
 ) -> None:
-    truth, ok = _truth(text), data.draw(st.sampled_from([True, False, None]))
+    predicate, ok = _truth(text), data.draw(st.sampled_from([True, False, None]))
     doubts: Doubts = data.draw(st.sets(st.sampled_from(sorted(FLAGS))).map(frozenset))
     part = data.draw(_part(whole)) if "metadata" in doubts else whole
     seen = predictions
@@ -118,13 +118,13 @@ def test_nothing_that_the_index_lacks_ends_what_is_certain(
             for each in predictions[: data.draw(st.integers(0, len(predictions)))]
         ]
     indexed, real = _facts(part, seen, ok), _facts(whole, predictions, ok)
-    found = evaluate(certain(truth, doubts), indexed) is True
+    found = evaluate(certain(predicate, doubts), indexed) is True
     event(f"certain: {found}")
     if found:
-        assert evaluate(truth, indexed) is True
-        assert evaluate(truth, real) is True
+        assert evaluate(predicate, indexed) is True
+        assert evaluate(predicate, real) is True
     if not doubts:
-        assert found == (evaluate(truth, indexed) is True)
+        assert found == (evaluate(predicate, indexed) is True)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_is_certain_of_metadata_in_doubt(text: str, sure: bool) -> None:
 
 
 def test_what_no_doubt_speaks_of_is_as_it_was() -> None:
-    truth = _truth("ok AND NOT (width > 3)")
-    assert certain(truth, frozenset(FLAGS)) is truth
+    predicate = _truth("ok AND NOT (width > 3)")
+    assert certain(predicate, frozenset(FLAGS)) is predicate
     assert spoken_of(_truth("n > 0 AND prediction(label = 'a')")) == frozenset(FLAGS)
     assert certain(_truth("n > 0"), frozenset({"predictions"})) == _truth("n > 0")

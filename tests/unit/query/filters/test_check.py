@@ -9,7 +9,7 @@ import pytest
 from inference_store.inference.errors import Invalid, InvalidFilter, NotKept
 from inference_store.query.cql2 import OPERATIONS, parse_json, parse_text
 from inference_store.query.cql2.relative import FUNCTIONS
-from inference_store.query.filters.check import _TRUTHS, check
+from inference_store.query.filters.check import _PREDICATES, check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Fixed
@@ -22,7 +22,7 @@ _FIJI = {"longitude": 180, "latitude": -17}
 
 def test_every_operation_that_is_kept_has_a_meaning() -> None:
     values = {n.lower() for n, entry in OPERATIONS.items() if entry.gives in {"number", "text"}}
-    meant = {*_TRUTHS, *values, *FUNCTIONS}
+    meant = {*_PREDICATES, *values, *FUNCTIONS}
     assert {n.lower() for n, entry in OPERATIONS.items() if entry.kept} <= meant
 
 
@@ -296,11 +296,11 @@ def test_a_line_belongs_to_a_class_that_is_not_kept() -> None:
 
 
 def test_constants_are_decided_when_checked() -> None:
-    assert checked("1 + 1 = 2").truth == Fixed(True)
-    assert checked("1 / 0 = 2").truth == Fixed(None)
-    assert checked("TRUE OR ok").truth == Fixed(True)
-    assert checked("NOT ('a' LIKE 'b%' AND ok)").truth == Fixed(True)
-    assert checked("ok AND TRUE").truth == checked("ok").truth
+    assert checked("1 + 1 = 2").predicate == Fixed(True)
+    assert checked("1 / 0 = 2").predicate == Fixed(None)
+    assert checked("TRUE OR ok").predicate == Fixed(True)
+    assert checked("NOT ('a' LIKE 'b%' AND ok)").predicate == Fixed(True)
+    assert checked("ok AND TRUE").predicate == checked("ok").predicate
 
 
 def test_the_names_of_keys() -> None:
@@ -335,11 +335,11 @@ def test_of_json_the_path_says_where() -> None:
 @pytest.mark.parametrize("name", ["a b", "'", "\\", "é", "metadata.x"])
 def test_any_key_can_be_named(name: str) -> None:
     found = checked(f'"metadata.{name}" = 1', unknown_keys="empty")
-    assert evaluate(found.truth, facts({name: 1})) is True
+    assert evaluate(found.predicate, facts({name: 1})) is True
 
 
 def test_equal_filters_are_equal_truths() -> None:
-    assert checked("frame_number = 1").truth == checked("metadata.frame_number = 1.0").truth
+    assert checked("frame_number = 1").predicate == checked("metadata.frame_number = 1.0").predicate
 
 
 def test_a_pattern_does_not_end_in_a_backslash() -> None:

@@ -1,4 +1,4 @@
-"""What typed filters mean, of one inference: every kind of truth, true, false and NULL."""
+"""What typed filters mean, of one inference: every kind of predicate, true, false and NULL."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -32,10 +32,10 @@ from inference_store.query.filters.typed import (
     Missing,
     Not,
     Or,
+    Predicate,
     Predicted,
     Property,
     Sent,
-    Truth,
     Unknown,
     Value,
 )
@@ -100,7 +100,7 @@ _ZERO = _number("0")
 
 
 @pytest.mark.parametrize(
-    ("truth", "expected"),
+    ("predicate", "expected"),
     [
         (Fixed(None), None),
         (Compared(">", _key("frame"), _number("8999.5")), True),
@@ -180,12 +180,12 @@ _ZERO = _number("0")
         (Array("contains", Property("inference_ids", "string"), (_text("alias"),)), True),
     ],
 )
-def test_of_an_inference(truth: Truth, expected: bool | None) -> None:
-    assert evaluate(truth, _facts()) is expected
+def test_of_an_inference(predicate: Predicate, expected: bool | None) -> None:
+    assert evaluate(predicate, _facts()) is expected
 
 
 @pytest.mark.parametrize(
-    ("truth", "expected"),
+    ("predicate", "expected"),
     [
         (Predicted(None), None),
         (Predicted(Compared("=", Column("label", "string"), _text("cat"))), None),
@@ -193,8 +193,8 @@ def test_of_an_inference(truth: Truth, expected: bool | None) -> None:
         (Missing(Counted(None)), True),
     ],
 )
-def test_predictions_that_are_unknown(truth: Truth, expected: bool | None) -> None:
-    assert evaluate(truth, _facts(predictions=None)) is expected
+def test_predictions_that_are_unknown(predicate: Predicate, expected: bool | None) -> None:
+    assert evaluate(predicate, _facts(predictions=None)) is expected
 
 
 def test_no_predictions_are_none() -> None:
@@ -250,5 +250,5 @@ def test_milliseconds_are_exact() -> None:
 
 
 def test_every_kind_has_a_meaning() -> None:
-    assert set(get_args(Truth)) == set(_MEANINGS)
+    assert set(get_args(Predicate)) == set(_MEANINGS)
     assert set(get_args(Value)) == set(_VALUES)

@@ -45,8 +45,8 @@ def test_an_example_that_is_read_becomes_sql(subtests: pytest.Subtests) -> None:
 
 
 def _sql_of(node: Node) -> str:
-    truth = check(node, Known(), unknown_keys="empty").truth
-    statement = condition_of(truth, Names()).holds(_SCOPE, inference.c.uid)
+    predicate = check(node, Known(), unknown_keys="empty").predicate
+    statement = condition_of(predicate, Names()).holds(_SCOPE, inference.c.uid)
     return str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
 
 

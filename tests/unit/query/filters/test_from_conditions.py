@@ -76,11 +76,11 @@ def test_the_operators_mean_what_they_meant(name: str, metadata: dict[str, Any])
         metadata = dict.fromkeys(["data_source"], *texts) if texts else {}
     asked = _asked(key, name, None if name in ("exists", "missing") else value)
     of = facts(metadata)
-    truth = check(metadata_node(asked, KNOWN), KNOWN).truth
+    predicate = check(metadata_node(asked, KNOWN), KNOWN).predicate
     rows: list[Any] = [leaf.value for leaf in of.metadata.leaves]
     if name in ("exists", "missing"):
         rows += [None for _ in of.metadata.presences]
-    assert (evaluate(truth, of) is True) is operator.holds(rows, value)
+    assert (evaluate(predicate, of) is True) is operator.holds(rows, value)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def test_a_column_of_predictions_is_no_key_and_the_condition_is_named(key: str) 
 def test_unknown_keys_can_be_empty(operator: str, matches: bool) -> None:
     value = None if operator == "missing" else 1
     node = metadata_node(_asked("frame_no", operator, value), KNOWN, "empty")
-    truth = check(node, KNOWN, unknown_keys="empty").truth
-    assert (evaluate(truth, facts()) is True) is matches
+    predicate = check(node, KNOWN, unknown_keys="empty").predicate
+    assert (evaluate(predicate, facts()) is True) is matches
 
 
 def test_the_other_conditions() -> None:
@@ -148,7 +148,7 @@ def test_the_other_conditions() -> None:
         (predicted(["cat"], {"gt": 0.1}), False),
         (predicted(None, {"eq": 0.9}), True),
     ):
-        assert evaluate(check(node, KNOWN).truth, given) is expected
+        assert evaluate(check(node, KNOWN).predicate, given) is expected
 
 
 _NOW = datetime(2026, 11, 1, tzinfo=UTC)

@@ -45,7 +45,7 @@ _ON = {name: KnownKey(name, 1, {"number": 3}, ("float",)) for name in ("latitude
 def test_other_spellings_are_the_one_that_is_stored(text: str) -> None:
     given: dict[str, Any] = {"data_hash": _HASH, "uid": _UID, "task_type": "object_detection"}
     assert asked(text, **given) is True
-    assert evaluate(check(parse_text(text), Known()).truth, facts(**given)) is True
+    assert evaluate(check(parse_text(text), Known()).predicate, facts(**given)) is True
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_degrees_that_no_place_has_are_refused(text: str, message: str) -> None:
 
 def test_degrees_that_some_inference_has_can_be_asked_for() -> None:
     found = checked("latitude = 91 OR latitude > 90", known=Known({"latitude": _OFF}))
-    assert evaluate(found.truth, facts({"latitude": ("float", "91")})) is True
+    assert evaluate(found.predicate, facts({"latitude": ("float", "91")})) is True
     assert not checked("latitude > 90", known=Known(_ON)).warnings
 
 
@@ -163,13 +163,13 @@ def test_distances_that_there_are_can_be_asked_for(condition: str) -> None:
 
 def test_a_distance_may_be_the_upper_bound_of_what_is_below_nothing() -> None:
     text = "-5 BETWEEN -10 AND distance(location, POINT(13.4 52.5))"
-    assert evaluate(checked(text).truth, facts({"latitude": 52.5, "longitude": 13.4})) is True
+    assert evaluate(checked(text).predicate, facts({"latitude": 52.5, "longitude": 13.4})) is True
 
 
 def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
     kept = save(parse_text("distance(location, POINT(13.4 52.5)) < 77"), Known()).text
-    truth = resolved(kept.replace("77", "-77"), {})
-    assert evaluate(truth, facts({"latitude": 52.5, "longitude": 13.4})) is not True
+    predicate = resolved(kept.replace("77", "-77"), {})
+    assert evaluate(predicate, facts({"latitude": 52.5, "longitude": 13.4})) is not True
 
 
 @pytest.mark.parametrize(

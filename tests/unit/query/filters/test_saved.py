@@ -37,22 +37,22 @@ _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not 
     ],
 )
 def test_what_is_loaded_is_what_was_checked(text: str) -> None:
-    assert resolved(_saved(text).text, _NUMBERS) == checked(text).truth
+    assert resolved(_saved(text).text, _NUMBERS) == checked(text).predicate
 
 
 def test_loading_knows_what_was_known_then() -> None:
     saved = _saved("speed = speed AND ok AND nobody > 3")
     # A metadata key `ok` and texts of `nobody` may be seen later: they change nothing.
     assert '"inference.ok"' in saved.text
-    assert resolved(saved.text, _NUMBERS) == saved.checked.truth
+    assert resolved(saved.text, _NUMBERS) == saved.checked.predicate
 
 
 def test_a_key_not_yet_seen_is_accepted_with_a_warning_and_its_declared_type() -> None:
     saved = _saved("nobody = 'x'", nobody="string")
     assert "'nobody'" in saved.checked.warnings[0]
-    truth = resolved(saved.text, {"nobody": 7})
-    assert evaluate(truth, facts({"nobody": "x"})) is True
-    assert evaluate(truth, facts({"nobody": 3})) is None
+    predicate = resolved(saved.text, {"nobody": 7})
+    assert evaluate(predicate, facts({"nobody": "x"})) is True
+    assert evaluate(predicate, facts({"nobody": 3})) is None
     with pytest.raises(ImpossibleComparison, match="number"):
         _saved("nobody = 'x'", nobody="int")
 
@@ -88,5 +88,5 @@ def test_another_versions_filter_is_not_guessed() -> None:
 
 
 def test_null_in_a_hold_protects_and_null_in_a_rule_does_not_delete() -> None:
-    assert [protects(truth) for truth in (True, None, False)] == [True, True, False]
-    assert [deletes(truth) for truth in (True, None, False)] == [True, False, False]
+    assert [protects(predicate) for predicate in (True, None, False)] == [True, True, False]
+    assert [deletes(predicate) for predicate in (True, None, False)] == [True, False, False]

@@ -214,10 +214,10 @@ def test_the_remedy_is_said(text: str, remedy: str) -> None:
 def test_unknown_keys_can_be_empty() -> None:
     empty = checked("nobody = 'x' OR ok", unknown_keys="empty")
     assert not empty.warnings
-    assert evaluate(empty.truth, facts(ok=False)) is None
-    assert evaluate(empty.truth, facts(ok=True)) is True
-    assert evaluate(checked("nobody IS NULL", unknown_keys="empty").truth, facts()) is True
-    assert evaluate(checked("sent(nobody)", unknown_keys="empty").truth, facts()) is False
+    assert evaluate(empty.predicate, facts(ok=False)) is None
+    assert evaluate(empty.predicate, facts(ok=True)) is True
+    assert evaluate(checked("nobody IS NULL", unknown_keys="empty").predicate, facts()) is True
+    assert evaluate(checked("sent(nobody)", unknown_keys="empty").predicate, facts()) is False
 
 
 def test_a_key_of_several_types_compares_with_the_comparable_and_warns() -> None:
@@ -225,7 +225,7 @@ def test_a_key_of_several_types_compares_with_the_comparable_and_warns() -> None
     [warning] = found.warnings
     assert "'speed'" in warning
     assert "20 values" in warning
-    assert evaluate(found.truth, facts({"speed": "fast", "data_source": "x"})) is None
+    assert evaluate(found.predicate, facts({"speed": "fast", "data_source": "x"})) is None
     assert "70 values" in checked("speed = 'fast'").warnings[0]
     # Of two names the kind that most rows have.
     assert "number" in checked("speed = speed").warnings[0]

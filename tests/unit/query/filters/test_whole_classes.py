@@ -113,9 +113,9 @@ def test_arrays(text: str, given: dict[str, object], expected: bool | None) -> N
 
 
 def test_what_is_written_out_on_one_side_stays_the_form_that_an_index_leads() -> None:
-    assert not isinstance(checked("A_CONTAINS(tags, ('a'))").truth, Sets)
-    assert isinstance(checked("A_CONTAINS(tags, tags)").truth, Sets)
-    assert checked("A_EQUALS(('a', 1), (1, 'a'))").truth == Fixed(True)
+    assert not isinstance(checked("A_CONTAINS(tags, ('a'))").predicate, Sets)
+    assert isinstance(checked("A_CONTAINS(tags, tags)").predicate, Sets)
+    assert checked("A_EQUALS(('a', 1), (1, 'a'))").predicate == Fixed(True)
 
 
 _TRIANGLE = "POLYGON((0 0, 4 0, 0 4, 0 0), (1 1, 1 2, 2 1, 1 1))"
@@ -228,5 +228,5 @@ def test_conditions_are_compared(text: str, given: dict[str, object], expected: 
 
 
 def test_a_condition_that_is_said_to_be_true_is_the_condition() -> None:
-    assert isinstance(checked("(frame_number = 1) = TRUE").truth, Compared)
+    assert isinstance(checked("(frame_number = 1) = TRUE").predicate, Compared)
     assert checked("(frame_number = 1) = TRUE") == checked("frame_number = 1")

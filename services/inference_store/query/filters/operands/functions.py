@@ -14,13 +14,13 @@ def counted(node: Operation, checking: Checking) -> Value:
     return typed.Counted(condition(node, checking))
 
 
-def condition(node: Operation, checking: Checking) -> typed.Truth | None:
+def condition(node: Operation, checking: Checking) -> typed.Predicate | None:
     """The condition of `prediction(…)` and `count_predictions(…)`; None: without one."""
     refuse_inside(node, checking)
     if not node.args:
         return None
     with checking.of_predictions():
-        return checking.truth_of(node.args[0], checking)
+        return checking.to_predicate(node.args[0], checking)
 
 
 def refuse_inside(node: Operation, checking: Checking) -> None:

@@ -59,10 +59,10 @@ def _named(named: Named, kind: Kind, checking: Checking) -> Value:
 
 def _truth(node: Operation, checking: Checking) -> Value:
     with checking.asked_twice(node):
-        found = checking.truth_of(node, checking)
-    if isinstance(found, typed.Fixed) and found.truth is not None:
-        return Constant("bool", found.truth)
-    return typed.Truthful(found)
+        found = checking.to_predicate(node, checking)
+    if isinstance(found, typed.Fixed) and found.value is not None:
+        return Constant("bool", found.value)
+    return typed.PredicateValue(found)
 
 
 def _of_operation(node: Operation, checking: Checking) -> Value:

@@ -17,7 +17,7 @@ from inference_store.index.tables import inference
 from .bounded import Deadline, fetch
 from .conditions import OfKey
 from .conditions.condition import exists
-from .matching import Query, one_by_one
+from .matching import Query, test_each
 from .scope import Scope, unmarked
 from .stored import numbers
 
@@ -37,28 +37,28 @@ JOINING: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def lacking(query: Query) -> list[OfKey]:
+def find_anti_joins(query: Query) -> list[OfKey]:
     """The conditions that a key is lacking, where no index leads to the matches."""
-    if query.led:
+    if query.is_driven:
         return []
     return [each for each in query.conditions if isinstance(each, OfKey) and not each.when][:MOST]
 
 
-def counts(query: Query, key: OfKey, scope: Scope) -> list[Select[Any]]:
+def count_without(query: Query, key: OfKey, scope: Scope) -> list[Select[Any]]:
     """Numbers whose sum is how many inferences lack the key: all, less those that have it."""
     everyone = select(inference.c.uid).where(scope.of(inference))
-    there = [_number(query, scope, each, -sign) for sign, each in key.counted(scope)]
-    return [_number(query, scope, everyone, 1), *there]
+    there = [_count_rows(query, scope, each, -sign) for sign, each in key.counted(scope)]
+    return [_count_rows(query, scope, everyone, 1), *there]
 
 
-def _number(query: Query, scope: Scope, uids: Any, sign: int) -> Select[Any]:
+def _count_rows(query: Query, scope: Scope, uids: Any, sign: int) -> Select[Any]:
     rows = uids.subquery()
     marks = [unmarked(scope, rows.c.uid)] if query.marks else []
     number = (func.count() * sign).label("matches")
     return select(number).select_from(rows).where(*marks)
 
 
-async def with_some(
+async def keep_pieces_with_matches(
     connection: AsyncConnection,
     query: Query,
     group: Sequence[Scope],
@@ -66,13 +66,13 @@ async def with_some(
     share: float,
 ) -> Sequence[Scope]:
     """The pieces in which of each key that is to be lacking some inference is. Raises OutOfTime."""
-    for key in lacking(query):
+    for key in find_anti_joins(query):
         if group:
-            group = await _with_some(connection, query, key, group, deadline, share)
+            group = await _keep_of_key(connection, query, key, group, deadline, share)
     return group
 
 
-async def _with_some(  # noqa: PLR0917
+async def _keep_of_key(  # noqa: PLR0917
     connection: AsyncConnection,
     query: Query,
     key: OfKey,
@@ -86,7 +86,7 @@ async def _with_some(  # noqa: PLR0917
         each.add_columns(literal(place, Integer).label("part"))
         for place, scope in enumerate(group)
         if scope not in known
-        for each in counts(query, key, scope)
+        for each in count_without(query, key, scope)
     ]
     some = {scope for scope, number in known.items() if number > 0}
     if parts:
@@ -108,9 +108,9 @@ async def _with_some(  # noqa: PLR0917
     return [scope for scope in group if scope in some]
 
 
-def without(query: Query, scope: Scope) -> Select[Any]:
+def build_anti_join(query: Query, scope: Scope) -> Select[Any]:
     """The matches of a piece: all inferences without those that have such a key, then tested."""
-    keys = lacking(query)
+    keys = find_anti_joins(query)
     have = union_all(*(rows for key in keys for rows in key.rows(scope))).subquery()
     lacked = select(inference.c.uid).where(
         scope.of(inference), ~exists([have], have.c.uid == inference.c.uid)
@@ -118,4 +118,4 @@ def without(query: Query, scope: Scope) -> Select[Any]:
     # OFFSET: the tests are made of what is left, not of all
     rows = lacked.offset(0).subquery()
     others = [each for each in query.conditions if each not in keys]
-    return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid))
+    return select(rows.c.uid).where(*test_each(query, others, scope, rows.c.uid))

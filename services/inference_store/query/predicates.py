@@ -1,4 +1,4 @@
-"""The conditions of a question as typed truths: its filter, and the plain ones as trees too."""
+"""The conditions of a question as typed predicates: its filter, and the plain ones as trees too."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,21 +11,23 @@ from inference_store.query.filters import from_conditions
 from inference_store.query.filters.check import check
 from inference_store.query.filters.known import Known, known
 from inference_store.query.filters.names import names_in
-from inference_store.query.filters.typed import Truth
+from inference_store.query.filters.typed import Predicate
 
 from .labels import labels_in, unknown_labels
 from .question import Question
 
 
 @dataclass(frozen=True, slots=True)
-class Understood:
+class CheckedRequest:
     """What must hold, and what the caller should know about it."""
 
-    truths: tuple[Truth, ...]
+    predicates: tuple[Predicate, ...]
     warnings: tuple[str, ...]
 
 
-async def understand(connection: AsyncConnection, models: Models, question: Question) -> Understood:
+async def check_request(
+    connection: AsyncConnection, models: Models, question: Question
+) -> CheckedRequest:
     """The question's conditions with types, for one model or several together.
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
@@ -34,14 +36,14 @@ async def understand(connection: AsyncConnection, models: Models, question: Ques
     if question.filter is not None:
         names |= names_in(question.filter)
     keys = await known(connection, models, names)
-    truths: list[Truth] = []
+    predicates: list[Predicate] = []
     warnings: dict[str, None] = {}
     for node, text in _conditions(question, keys):
         checked = check(node, keys, source=text, unknown_keys=question.unknown_keys)
-        truths.append(checked.truth)
+        predicates.append(checked.predicate)
         warnings |= dict.fromkeys(checked.warnings)
-    labels = await unknown_labels(connection, models, labels_in(truths))
-    return Understood(tuple(truths), (*warnings, *labels))
+    labels = await unknown_labels(connection, models, labels_in(predicates))
+    return CheckedRequest(tuple(predicates), (*warnings, *labels))
 
 
 def _conditions(question: Question, keys: Known) -> Iterator[tuple[Node, str | None]]:

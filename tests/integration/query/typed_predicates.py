@@ -1,4 +1,4 @@
-"""Typed truths of every sort, near to what the rows hold."""
+"""Typed predicates of every sort, near to what the rows hold."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -32,12 +32,12 @@ from inference_store.query.filters.typed import (
     Missing,
     Not,
     Or,
+    Predicate,
+    PredicateValue,
     Predicted,
     Property,
     Sent,
     Sets,
-    Truth,
-    Truthful,
     Unknown,
     Value,
     kind_of,
@@ -100,8 +100,8 @@ _COUNTED = st.sampled_from([Decimal(each) for each in ("0", "1", "2", "0.5")]).m
 
 
 @dataclass(frozen=True)
-class Truths:
-    """Truths over keys with these integers; `inside`: of one prediction."""
+class PredicateMaker:
+    """Predicates over keys with these integers; `inside`: of one prediction."""
 
     keys: Mapping[str, int]
     draw: Draw
@@ -109,12 +109,12 @@ class Truths:
     twice: int = 0
     """Conditions around that are values."""
 
-    def truth(self, depth: int) -> Truth:
-        """A truth of so many levels at most."""
+    def predicate(self, depth: int) -> Predicate:
+        """A predicate of so many levels at most."""
         shape = self.draw(st.integers(0, 9)) if depth else 0
         if shape <= 3:
             return self._leaf()
-        parts = tuple(self.truth(depth - 1) for _ in range(self.draw(st.integers(1, 3))))
+        parts = tuple(self.predicate(depth - 1) for _ in range(self.draw(st.integers(1, 3))))
         match shape:
             case 4 | 5:
                 return And(parts)
@@ -125,7 +125,7 @@ class Truths:
             case _:
                 return Unknown(parts[0])
 
-    def _leaf(self) -> Truth:
+    def _leaf(self) -> Predicate:
         named = ["_compared", "_compared", "_compared", "_between", "_among", "_like", "_missing"]
         if not self.inside:
             named += [
@@ -140,10 +140,10 @@ class Truths:
                 "_equals",
                 "_first",
             ]
-        made: Truth = getattr(self, self.draw(st.sampled_from(named)))()
+        made: Predicate = getattr(self, self.draw(st.sampled_from(named)))()
         return made
 
-    def _compared(self) -> Truth:
+    def _compared(self) -> Predicate:
         kind = self._kind()
         left = self._value(kind)
         right = self._value(kind) if self.draw(st.integers(0, 3)) == 0 else self._near(left)
@@ -163,12 +163,12 @@ class Truths:
                 return Constant("number", Decimal(self.draw(metres)))
         return self._constant(kind_of(value))
 
-    def _equals(self) -> Truth:
+    def _equals(self) -> Predicate:
         """Equalities joined by OR: one list in SQL."""
         value = self._value(kind := self._kind())
         return Or(tuple(Compared("=", value, self._constant(kind)) for _ in range(3)))
 
-    def _first(self) -> Truth:
+    def _first(self) -> Predicate:
         """What is asked of the first prediction's label and of its score: one list in SQL."""
         label = Constant("string", self.draw(st.sampled_from([*LABELS, "nobody"])))
         named = Compared("=", Property("top_label", "string"), label)
@@ -177,18 +177,18 @@ class Truths:
         between = Between(score, low, self._constant("number"))
         return And((self.draw(st.sampled_from([scored, between])), named))
 
-    def _between(self) -> Truth:
+    def _between(self) -> Predicate:
         kind = self._kind()
         value, low = self._value(kind), self._constant(kind)
         high = self._value(kind) if self.draw(st.integers(0, 4)) == 0 else self._constant(kind)
         return Between(value, low, high)
 
-    def _among(self) -> Truth:
+    def _among(self) -> Predicate:
         kind = self._kind()
         items = tuple(self._constant(kind) for _ in range(self.draw(st.integers(1, 4))))
         return Among(self._value(kind), items)
 
-    def _of_several_kinds(self) -> Truth:
+    def _of_several_kinds(self) -> Predicate:
         """IN with a list of several kinds."""
         name = self._name()
         kinds = self.draw(st.lists(st.sampled_from(KINDS), min_size=2, max_size=3, unique=True))
@@ -196,13 +196,13 @@ class Truths:
         found = some_of_kinds([Among(self._metadata(k, name), each) for k, each in lists.items()])
         return Not(found) if self.draw(st.booleans()) else found
 
-    def _like(self) -> Truth:
+    def _like(self) -> Predicate:
         return Like(self._value("string"), self.draw(_PATTERNS))
 
-    def _missing(self) -> Truth:
+    def _missing(self) -> Predicate:
         return Missing(self._value(self._kind()))
 
-    def lacking(self, most: int) -> Truth:
+    def lacking(self, most: int) -> Predicate:
         """So many keys at most that are lacking, or were not sent."""
         names = [self._name() for _ in range(self.draw(st.integers(1, most)))]
         missing = [Missing(self._metadata("string", name)) for name in names]
@@ -211,7 +211,7 @@ class Truths:
             tuple(self.draw(st.sampled_from(each)) for each in zip(missing, unsent, strict=True))
         )
 
-    def several(self, most: int) -> Truth:
+    def several(self, most: int) -> Predicate:
         """Comparisons that each have a list of their own, mostly long ones."""
         kinds: tuple[Kind, ...] = ("number", "string", "number")
         sides = [self._metadata(kind, name) for kind, name in zip(kinds, "nsk", strict=True)]
@@ -222,28 +222,28 @@ class Truths:
             )
         )
 
-    def _holds(self) -> Truth:
+    def _holds(self) -> Predicate:
         return Holds(self._value("bool"))
 
-    def _sent(self) -> Truth:
+    def _sent(self) -> Predicate:
         name = self._name()
         return Sent(name, self.keys.get(name))
 
-    def _predicted(self) -> Truth:
+    def _predicted(self) -> Predicate:
         return Predicted(self._condition())
 
-    def _condition(self) -> Truth | None:
+    def _condition(self) -> Predicate | None:
         if self.draw(st.integers(0, 7)) == 0:
             return None
         inside = replace(self, inside=True)
-        rest = inside.truth(2)
+        rest = inside.predicate(2)
         if self.draw(st.booleans()):
             return rest
         label = self.draw(st.sampled_from([*LABELS, "nobody"]))
         named = Compared("=", Column("label", "string"), Constant("string", label))
         return named if self.draw(st.booleans()) else And((named, rest))
 
-    def _located(self) -> Truth:
+    def _located(self) -> Predicate:
         relation = self.draw(st.sampled_from(["intersects", "within"]))
         areas = tuple(self._area() for _ in range(self.draw(st.integers(0, 2))))
         count = self.draw(st.integers(0 if areas else 1, 2))
@@ -263,7 +263,7 @@ class Truths:
         corners = [self._point() for _ in range(self.draw(st.integers(3, 5)))]
         return (*corners, corners[0])
 
-    def _array(self) -> Truth:
+    def _array(self) -> Predicate:
         kind: Kind = self.draw(st.sampled_from(["string", "number", "bool"]))
         of = self._metadata(kind, self.draw(st.sampled_from(["tags[]", "deep.list[]", "never"])))
         relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
@@ -277,7 +277,7 @@ class Truths:
             return Array(relation, Property("inference_ids", "string"), tuple(items))
         return Array(relation, of, tuple(items))
 
-    def _sets(self) -> Truth:
+    def _sets(self) -> Predicate:
         """Two sets of several elements, of any kinds."""
         relation = self.draw(st.sampled_from(["equals", "contains", "containedby", "overlaps"]))
         one, other = ([self._element() for _ in range(self._upto(2))] for _ in range(2))
@@ -326,7 +326,7 @@ class Truths:
 
     def _truthful(self) -> Value:
         within = replace(self, twice=self.twice + 1)
-        return Truthful(within._compared() if self.twice else within.truth(1))
+        return PredicateValue(within._compared() if self.twice else within.predicate(1))
 
     def _column(self, kind: Kind) -> Value:
         if kind == "bool":
@@ -364,6 +364,6 @@ class Truths:
         return Calculated(op, left, self._value("number", depth - 1))
 
 
-def fixed() -> st.SearchStrategy[Truth]:
+def fixed() -> st.SearchStrategy[Predicate]:
     """What is always so."""
     return st.sampled_from([Fixed(True), Fixed(False), Fixed(None)])

@@ -15,9 +15,9 @@ from typing import Any, Final
 from sqlalchemy import Select, column, func, select
 from sqlalchemy.dialects.postgresql import ARRAY, UUID
 
-from .conditions import Condition, leading
-from .lacking import JOINING, without
-from .matching import Query, led, one_by_one
+from .anti_join import JOINING, build_anti_join
+from .conditions import Condition, split_driving
+from .matching import Query, match_by_index, test_each
 from .scope import Scope
 
 FEW = 8_000
@@ -38,7 +38,7 @@ _HASHES_MB, _LEAST_MB = 256, 4
 
 
 @dataclass(frozen=True, slots=True)
-class Leading:
+class DrivingIndex:
     """A piece of the scope, and how long the list of each leading condition is there, `most` at
     most; no sizes: it was not looked."""
 
@@ -47,7 +47,7 @@ class Leading:
     most: int = FEW
     few: int = FEW
     """A list that is no shorter does not lead alone."""
-    lacking: bool = False
+    anti_join: bool = False
     """Nothing leads, but what has a key can be taken from all."""
 
     @property
@@ -78,65 +78,65 @@ class Leading:
         return 0 in self.sizes
 
 
-def chosen(query: Query, here: Leading) -> tuple[Select[Any], bool]:
+def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
     """The matches of a piece, and whether each is there once."""
-    if here.lacking:
-        return without(query, here.scope), True
-    if not here.sizes or (here.shortest is None and not here.joins):
-        return led(query, here.scope)
-    if here.pairs:
-        return _paired(query, here)
-    if here.shortest is not None:
-        return _driven(query, here.scope, here.sizes.index(here.shortest))
-    return _joined(query, here.scope)
+    if piece.anti_join:
+        return build_anti_join(query, piece.scope), True
+    if not piece.sizes or (piece.shortest is None and not piece.joins):
+        return match_by_index(query, piece.scope)
+    if piece.pairs:
+        return _join_two(query, piece)
+    if piece.shortest is not None:
+        return _drive_by_one(query, piece.scope, piece.sizes.index(piece.shortest))
+    return _join_all(query, piece.scope)
 
 
-def settings_for(looked: Sequence[Leading]) -> Mapping[str, str]:
+def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
     """What Postgres is told for a statement over these pieces."""
-    if any(each.lacking for each in looked):
+    if any(each.anti_join for each in pieces):
         return JOINING
-    joins = sum(each.joins for each in looked)
+    joins = sum(each.joins for each in pieces)
     if not joins:
         return {}
     return {**_JOINING, "work_mem": f"{max(_LEAST_MB, _HASHES_MB // joins)}MB"}
 
 
-def together(looked: Sequence[Leading]) -> Iterator[Sequence[Leading]]:
+def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingIndex]]:
     """The pieces that one statement reads whole: few of those whose lists are joined."""
-    light = [each for each in looked if not each.joins]
+    light = [each for each in pieces if not each.joins]
     if light:
         yield light
-    joined = [each for each in looked if each.joins]
+    joined = [each for each in pieces if each.joins]
     for start in range(0, len(joined), MOST_JOINED):
         yield joined[start : start + MOST_JOINED]
 
 
-def _driven(query: Query, scope: Scope, place: int) -> tuple[Select[Any], bool]:
+def _drive_by_one(query: Query, scope: Scope, index: int) -> tuple[Select[Any], bool]:
     """From one short list, each of its inferences tested.
 
     It may have grown since it was counted: beyond `_GROWN` it would be cut.
     """
-    first = leading(query.conditions)[0][place]
+    first = split_driving(query.conditions)[0][index]
     # OFFSET: the planner takes it as it stands; LIMIT tells it how short it is
-    rows = list_of(first, scope).limit(_GROWN).offset(0).subquery()
+    rows = select_list(first, scope).limit(_GROWN).offset(0).subquery()
     others = [each for each in query.conditions if each is not first]
-    return select(rows.c.uid).where(*one_by_one(query, others, scope, rows.c.uid)), first.unique
+    return select(rows.c.uid).where(*test_each(query, others, scope, rows.c.uid)), first.unique
 
 
-def _paired(query: Query, here: Leading) -> tuple[Select[Any], bool]:
+def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
     """By the hash of the shortest list, which another is looked up in; then the tests."""
-    leads, _ = leading(query.conditions)
-    shortest = sorted(range(len(leads)), key=here.sizes.__getitem__)[:2]
-    first, second = (leads[place] for place in shortest)
-    short = _short(list_of(first, here.scope), "short")
-    other = list_of(second, here.scope).offset(0).subquery()
-    both = _short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
+    driving, _ = split_driving(query.conditions)
+    shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
+    first, second = (driving[index] for index in shortest)
+    short = _mark_short(select_list(first, piece.scope), "short")
+    other = select_list(second, piece.scope).offset(0).subquery()
+    both = _mark_short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
     others = [each for each in query.conditions if each is not first and each is not second]
-    tests = one_by_one(query, others, here.scope, both.c.uid)
+    tests = test_each(query, others, piece.scope, both.c.uid)
     return select(both.c.uid).where(*tests), first.unique and second.unique
 
 
-def _short(uids: Select[Any], name: str) -> Any:
+def _mark_short(uids: Select[Any], name: str) -> Any:
     """The same list by way of an array: the planner takes it to be short. So it hashes this one,
     not the other, and makes tests one by one."""
     array = func.array(uids.scalar_subquery(), type_=ARRAY(UUID(as_uuid=True)))
@@ -144,19 +144,19 @@ def _short(uids: Select[Any], name: str) -> Any:
     return func.unnest(array).table_valued(uid, name=name).render_derived()
 
 
-def _joined(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+def _join_all(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
     """By the hashes of all lists."""
-    leads, others = leading(query.conditions)
-    first, *more = [list_of(each, scope).offset(0).subquery() for each in leads]
+    driving, others = split_driving(query.conditions)
+    first, *more = [select_list(each, scope).offset(0).subquery() for each in driving]
     joined: Any = first
     for each in more:
         joined = joined.join(each, each.c.uid == first.c.uid)
     rows = select(first.c.uid).select_from(joined)
-    unique = all(condition.unique for condition in leads)
-    return rows.where(*one_by_one(query, others, scope, first.c.uid)), unique
+    unique = all(condition.unique for condition in driving)
+    return rows.where(*test_each(query, others, scope, first.c.uid)), unique
 
 
-def list_of(condition: Condition, scope: Scope) -> Select[Any]:
+def select_list(condition: Condition, scope: Scope) -> Select[Any]:
     uids = condition.uids(scope)
     assert uids is not None, "it leads"
     return select(uids.subquery().c.uid)

@@ -4,18 +4,18 @@ from uuid import UUID
 
 import pytest
 
-from inference_store.query.leading import MOST_JOINED, Leading, settings_for, together
-from inference_store.query.looking import led_next
+from inference_store.query.driving import MOST_JOINED, DrivingIndex, group_by_joins, settings_for
+from inference_store.query.list_sizes import choose_next_driver
 from inference_store.query.page import passed_over
 from inference_store.query.scope import Scope
 
 _SCOPE = Scope(1, UUID(int=1), UUID(int=2))
-_ALONE = Leading(_SCOPE)
-_SHORT = Leading(_SCOPE, (3, 100), 100)
+_ALONE = DrivingIndex(_SCOPE)
+_SHORT = DrivingIndex(_SCOPE, (3, 100), 100)
 
 
-def _long(lists: int) -> Leading:
-    return Leading(_SCOPE, (100,) * lists, 100)
+def _long(lists: int) -> DrivingIndex:
+    return DrivingIndex(_SCOPE, (100,) * lists, 100)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def _long(lists: int) -> Leading:
     ],
 )
 def test_the_hashes_of_a_statement_share_its_memory(
-    looked: list[Leading], work_mem: str | None
+    looked: list[DrivingIndex], work_mem: str | None
 ) -> None:
     settings = settings_for(looked)
     assert settings.get("work_mem") == work_mem
@@ -38,10 +38,10 @@ def test_the_hashes_of_a_statement_share_its_memory(
 
 def test_few_pieces_are_joined_by_a_statement() -> None:
     looked = [_long(2), _ALONE, _long(3), _SHORT, _long(4)]
-    found = [list(some) for some in together(looked)]
+    found = [list(some) for some in group_by_joins(looked)]
     assert found == [[_ALONE, _SHORT], [_long(2), _long(3)], [_long(4)]]
     assert all(sum(each.joins > 0 for each in some) <= MOST_JOINED for some in found)
-    assert list(together([])) == []
+    assert list(group_by_joins([])) == []
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_parts_that_may_never_have_been_asked(parts: list[int], silent: list[int
 def test_what_was_very_short_is_counted_first(
     sizes: list[tuple[int, ...]], place: int | None
 ) -> None:
-    assert led_next([Leading(_SCOPE, each, 8_000) for each in sizes]) == place
+    assert choose_next_driver([DrivingIndex(_SCOPE, each, 8_000) for each in sizes]) == place
 
 
 def test_what_was_counted_no_further_is_not_very_short() -> None:
-    assert led_next([Leading(_SCOPE, (10, 9), 10)]) == 1
-    assert led_next([Leading(_SCOPE, (10, 10), 10)]) is None
+    assert choose_next_driver([DrivingIndex(_SCOPE, (10, 9), 10)]) == 1
+    assert choose_next_driver([DrivingIndex(_SCOPE, (10, 10), 10)]) is None
