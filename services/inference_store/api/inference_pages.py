@@ -19,7 +19,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.metrics import QUERY_TIMEOUTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.query import cursor as cursors
-from inference_store.query import place
+from inference_store.query import sorted_cursor
 from inference_store.query.bounded import Deadline
 from inference_store.query.by_distance import ByDistance
 from inference_store.query.cql2 import to_json
@@ -102,7 +102,7 @@ async def sort_of(connection: AsyncConnection, models: Models, body: InferenceQu
     """The order of a page: at random for a sample. Raises as `resolve` does."""
     if body.sample is not None:
         return Sort(descending=False, order=AtRandom(body.sample.seed))
-    return await resolve(connection, models, body.sort, kind=place.kind_of(body.cursor))
+    return await resolve(connection, models, body.sort, kind=sorted_cursor.find_family(body.cursor))
 
 
 def fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:

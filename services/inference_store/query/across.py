@@ -1,4 +1,4 @@
-"""The same question of several models: pages in order of time, and counts.
+"""The same request of several models: pages in order of time, and counts.
 
 As for one model a page first walks what is nearest and then lets an index lead; partition after
 partition, each for all models, before the next. A statement looks at so many models and
@@ -21,26 +21,26 @@ from .hit import Hit
 from .matching import Query, count_matches, match_by_index, match_by_scan, order_matches
 from .page import SCAN
 from .progress import Progress
-from .scope import HIGHEST, LOWEST, Scope, around, groups, pieces, unbroken
+from .scan_range import HIGHEST, LOWEST, ScanRange, around, groups, pieces, unbroken
 from .stored import numbers
 
 MODELS = 8
 _FEW_SCANS = 4
 _LEAST_SCAN = 50
 _LONGEST_SCAN = 64
-Unit = tuple[Query, Scope]
-"""A model's question and the span of uids where it is asked."""
+Unit = tuple[Query, ScanRange]
+"""A model's request and the span of uids where it is asked."""
 
 
 async def spread(
     connection: AsyncConnection, query: Query, models: Sequence[int]
 ) -> tuple[Query, ...]:
-    """The question of each of these models."""
+    """The request of each of these models."""
     here = erasing.c
     marked = select(here.model).where(here.model.in_(models), here.scope == "inference").distinct()
     marks = set((await connection.execute(marked)).scalars())
     return tuple(
-        replace(query, scope=replace(query.scope, model=model), marks=model in marks)
+        replace(query, scan_range=replace(query.scan_range, model=model), marks=model in marks)
         for model in models
     )
 
@@ -57,10 +57,10 @@ def batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
         yield queries[start : start + size]
 
 
-def units(queries: Sequence[Query], parts: Sequence[Scope]) -> list[Unit]:
-    """Each model's question in each of the parts, which lie in any one model."""
+def units(queries: Sequence[Query], parts: Sequence[ScanRange]) -> list[Unit]:
+    """Each model's request in each of the parts, which lie in any one model."""
     return [
-        (query, replace(part, model=query.scope.model))
+        (query, replace(part, model=query.scan_range.model))
         for part in parts
         for query in queries
         if not part.empty
@@ -80,11 +80,11 @@ class SearchAcross(Progress):
         """How many hits the page still takes."""
         return self.wanted - len(self.hits)
 
-    def take(self, hits: Sequence[Hit], scope: Scope) -> None:
-        """Keep what all models together have in the scope."""
+    def take(self, hits: Sequence[Hit], scan_range: ScanRange) -> None:
+        """Keep what all models together have in the range."""
         best = sorted(hits, key=lambda hit: hit.uid, reverse=self.newest_first)
         self.hits.extend(best[: self.missing])
-        self.searched = scope.lo if self.newest_first else UUID(int=scope.hi.int - 1)
+        self.searched = scan_range.lo if self.newest_first else UUID(int=scan_range.hi.int - 1)
 
 
 async def find_across(
@@ -101,10 +101,10 @@ async def find_across(
     search = SearchAcross(
         wanted=limit, newest_first=newest_first, deadline=deadline, goes_on=goes_on
     )
-    if not queries or queries[0].nothing or queries[0].scope.empty:
+    if not queries or queries[0].nothing or queries[0].scan_range.empty:
         return search
     first = queries[0]
-    parts = await pieces(connection, first.scope, newest_first=first.newest_first)
+    parts = await pieces(connection, first.scan_range, newest_first=first.newest_first)
     try:
         rest = await _scan(connection, queries, parts, search, scan)
         await _follow(connection, queries, rest, search)
@@ -119,10 +119,10 @@ async def count_across(
     connection: AsyncConnection, queries: Sequence[Query], *, deadline: Deadline
 ) -> int:
     """The number of matches in all of them. Raises OutOfTime."""
-    if not queries or queries[0].nothing or queries[0].scope.empty:
+    if not queries or queries[0].nothing or queries[0].scan_range.empty:
         return 0
     first, what = queries[0], "count the matches"
-    search = await pieces(connection, first.scope, newest_first=True)
+    search = await pieces(connection, first.scan_range, newest_first=True)
     known = await numbers(connection, queries, search, deadline)
     matches = sum(known.values())
     for group in groups(search, first.group):
@@ -137,17 +137,19 @@ async def count_across(
 
 
 def _counts(asked: Sequence[Unit]) -> Select[Any]:
-    together = union_all(*(count_matches(query, scope) for query, scope in asked)).subquery()
+    together = union_all(
+        *(count_matches(query, scan_range) for query, scan_range in asked)
+    ).subquery()
     return select(func.sum(together.c.matches))
 
 
 async def _scan(
     connection: AsyncConnection,
     queries: Sequence[Query],
-    parts: Sequence[Scope],
+    parts: Sequence[ScanRange],
     search: SearchAcross,
     scan: int,
-) -> Sequence[Scope]:
+) -> Sequence[ScanRange]:
     """Test inference after inference, as `page` does; the pieces that are left."""
     first, length = queries[0], scan
     if not first.conditions:
@@ -170,10 +172,10 @@ async def _scan(
 async def _stride(
     connection: AsyncConnection,
     queries: Sequence[Query],
-    parts: Sequence[Scope],
+    parts: Sequence[ScanRange],
     length: int,
     deadline: Deadline,
-) -> tuple[Scope, Sequence[Scope]]:
+) -> tuple[ScanRange, Sequence[ScanRange]]:
     """What is walked next, so that of no model more than its share is; and the pieces after it."""
     share = max(length // len(queries), _LEAST_SCAN if length >= SCAN else 1)
     newest_first = queries[0].newest_first
@@ -182,8 +184,8 @@ async def _stride(
     ends: list[UUID] = []
     for batch in batches(queries):
         lasts = []
-        for query, scope in units(batch, [here]):
-            uids = select(inference.c.uid).where(scope.of(inference))
+        for query, scan_range in units(batch, [here]):
+            uids = select(inference.c.uid).where(scan_range.of(inference))
             last = uids.order_by(query.order(inference.c.uid)).offset(share - 1).limit(1)
             lasts.append(partial(_named, query, last))
         hits = await _fetch(connection, lasts, deadline, "see how far to walk")
@@ -203,7 +205,7 @@ async def _stride(
 async def _follow(
     connection: AsyncConnection,
     queries: Sequence[Query],
-    parts: Sequence[Scope],
+    parts: Sequence[ScanRange],
     search: SearchAcross,
 ) -> None:
     """Let an index lead: one partition, then two, then more, as long as the page is not full."""
@@ -224,7 +226,7 @@ async def _follow(
 async def _follow_group(
     connection: AsyncConnection,
     queries: Sequence[Query],
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     search: SearchAcross,
     *,
     share: float = 1.0,
@@ -234,8 +236,8 @@ async def _follow_group(
     scopes = list(group)
     for batch in batches(queries):
         parts = []
-        for query, scope in units(batch, scopes):
-            parts.append(partial(_select_driven, query, scope, search.missing))
+        for query, scan_range in units(batch, scopes):
+            parts.append(partial(_select_driven, query, scan_range, search.missing))
         if parts:
             first = queries[0]
             what = "let an index lead" if first.is_driven else "read in order of time"
@@ -247,24 +249,24 @@ async def _follow_group(
         if len(hits) == search.missing:
             worst = hits[-1].uid
             bound = (worst, HIGHEST) if search.newest_first else (LOWEST, worst)
-            scopes = [scope.clip(*bound) for scope in group]
+            scopes = [scan_range.clip(*bound) for scan_range in group]
     search.take(hits, around(group))
     search.came_on = True
 
 
-def _tested(query: Query, scope: Scope, limit: int) -> Select[Any]:
-    return _named(query, order_matches(query, match_by_scan(query, scope), limit))
+def _tested(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
+    return _named(query, order_matches(query, match_by_scan(query, scan_range), limit))
 
 
-def _select_driven(query: Query, scope: Scope, limit: int) -> Select[Any]:
-    matches, unique = match_by_index(query, scope)
+def _select_driven(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
+    matches, unique = match_by_index(query, scan_range)
     return _named(query, order_matches(query, matches, limit, unique=unique))
 
 
 def _named(query: Query, search: Select[Any]) -> Select[Any]:
     """A SELECT of uids, with the model beside them."""
     uids = search.subquery()
-    return select(literal(query.scope.model, Integer).label("model"), uids.c.uid)
+    return select(literal(query.scan_range.model, Integer).label("model"), uids.c.uid)
 
 
 async def _fetch(

@@ -18,7 +18,7 @@ from .bounded import Deadline, fetch
 from .conditions import OfKey
 from .conditions.condition import exists
 from .matching import Query, test_each
-from .scope import Scope, unmarked
+from .scan_range import ScanRange, unmarked
 from .stored import numbers
 
 WORKERS: Final = 2
@@ -44,16 +44,16 @@ def find_anti_joins(query: Query) -> list[OfKey]:
     return [each for each in query.conditions if isinstance(each, OfKey) and not each.when][:MOST]
 
 
-def count_without(query: Query, key: OfKey, scope: Scope) -> list[Select[Any]]:
+def count_without(query: Query, key: OfKey, scan_range: ScanRange) -> list[Select[Any]]:
     """Numbers whose sum is how many inferences lack the key: all, less those that have it."""
-    everyone = select(inference.c.uid).where(scope.of(inference))
-    there = [_count_rows(query, scope, each, -sign) for sign, each in key.counted(scope)]
-    return [_count_rows(query, scope, everyone, 1), *there]
+    everyone = select(inference.c.uid).where(scan_range.of(inference))
+    there = [_count_rows(query, scan_range, each, -sign) for sign, each in key.counted(scan_range)]
+    return [_count_rows(query, scan_range, everyone, 1), *there]
 
 
-def _count_rows(query: Query, scope: Scope, uids: Any, sign: int) -> Select[Any]:
+def _count_rows(query: Query, scan_range: ScanRange, uids: Any, sign: int) -> Select[Any]:
     rows = uids.subquery()
-    marks = [unmarked(scope, rows.c.uid)] if query.marks else []
+    marks = [unmarked(scan_range, rows.c.uid)] if query.marks else []
     number = (func.count() * sign).label("matches")
     return select(number).select_from(rows).where(*marks)
 
@@ -61,10 +61,10 @@ def _count_rows(query: Query, scope: Scope, uids: Any, sign: int) -> Select[Any]
 async def keep_pieces_with_matches(
     connection: AsyncConnection,
     query: Query,
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     deadline: Deadline,
     share: float,
-) -> Sequence[Scope]:
+) -> Sequence[ScanRange]:
     """The pieces in which of each key that is to be lacking some inference is. Raises OutOfTime."""
     for key in find_anti_joins(query):
         if group:
@@ -76,19 +76,19 @@ async def _keep_of_key(  # noqa: PLR0917
     connection: AsyncConnection,
     query: Query,
     key: OfKey,
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     deadline: Deadline,
     share: float,
-) -> Sequence[Scope]:
+) -> Sequence[ScanRange]:
     alone = replace(query, conditions=(key,))
     known = await numbers(connection, [alone], group, deadline)
     parts = [
-        each.add_columns(literal(place, Integer).label("part"))
-        for place, scope in enumerate(group)
-        if scope not in known
-        for each in count_without(query, key, scope)
+        each.add_columns(literal(index, Integer).label("part"))
+        for index, scan_range in enumerate(group)
+        if scan_range not in known
+        for each in count_without(query, key, scan_range)
     ]
-    some = {scope for scope, number in known.items() if number > 0}
+    some = {scan_range for scan_range, number in known.items() if number > 0}
     if parts:
         found = union_all(*parts).subquery()
         statement = (
@@ -105,17 +105,17 @@ async def _keep_of_key(  # noqa: PLR0917
             settings=JOINING,
         )
         some |= {group[row.part] for row in rows}
-    return [scope for scope in group if scope in some]
+    return [scan_range for scan_range in group if scan_range in some]
 
 
-def build_anti_join(query: Query, scope: Scope) -> Select[Any]:
+def build_anti_join(query: Query, scan_range: ScanRange) -> Select[Any]:
     """The matches of a piece: all inferences without those that have such a key, then tested."""
     keys = find_anti_joins(query)
-    have = union_all(*(rows for key in keys for rows in key.rows(scope))).subquery()
+    have = union_all(*(rows for key in keys for rows in key.rows(scan_range))).subquery()
     lacked = select(inference.c.uid).where(
-        scope.of(inference), ~exists([have], have.c.uid == inference.c.uid)
+        scan_range.of(inference), ~exists([have], have.c.uid == inference.c.uid)
     )
     # OFFSET: the tests are made of what is left, not of all
     rows = lacked.offset(0).subquery()
     others = [each for each in query.conditions if each not in keys]
-    return select(rows.c.uid).where(*test_each(query, others, scope, rows.c.uid))
+    return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid))

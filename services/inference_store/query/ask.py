@@ -1,4 +1,4 @@
-"""A question as it was asked, made into a Query: names to integers, values to types."""
+"""A request as it was asked, made into a Query: names to integers, values to types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +24,12 @@ from .conditions import (
 from .extent import Extent
 from .matching import Query
 from .predicates import check_request
-from .question import Question, UnknownKeys
-from .scope import Scope, has_marks, window
+from .query_request import QueryRequest, UnknownKeys
+from .scan_range import ScanRange, has_marks, range_of_time
 
 
 @dataclass(frozen=True, slots=True)
-class Answerable:
+class PreparedQuery:
     """The query, and what the caller should know about it."""
 
     query: Query
@@ -37,23 +37,23 @@ class Answerable:
 
 
 async def prepare(
-    connection: AsyncConnection, model: Models, question: Question, extent: Extent | None = None
-) -> Answerable:
-    """The question with names resolved. Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
+    connection: AsyncConnection, model: Models, request: QueryRequest, extent: Extent | None = None
+) -> PreparedQuery:
+    """The request with names resolved. Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
 
     Of several models (`across.spread` asks each of them) a name is one that any of them has.
     `extent`: of the one model, where it is known.
     """
-    understood = await check_request(connection, model, question)
+    understood = await check_request(connection, model, request)
     first = model if isinstance(model, int) else next(iter(model), 0)
-    scope = window(first, question.since, question.until)
-    query = await query_of(connection, scope, understood.predicates, extent=extent)
-    return Answerable(replace(query, newest_first=question.newest_first), understood.warnings)
+    scan_range = range_of_time(first, request.since, request.until)
+    query = await build_query(connection, scan_range, understood.predicates, extent=extent)
+    return PreparedQuery(replace(query, newest_first=request.newest_first), understood.warnings)
 
 
-async def query_of(
+async def build_query(
     connection: AsyncConnection,
-    scope: Scope,
+    scan_range: ScanRange,
     predicates: Sequence[Predicate],
     *,
     certain: bool = False,
@@ -66,11 +66,11 @@ async def query_of(
     whole = And(tuple(predicates))
     names = await names_of(connection, whole)
     found = certainly(whole, names) if certain else condition_of(whole, names)
-    return await _query(connection, scope, whole, found, extent)
+    return await _make_query(connection, scan_range, whole, found, extent)
 
 
-async def doubted(
-    connection: AsyncConnection, scope: Scope, predicates: Sequence[Predicate]
+async def find_doubtful(
+    connection: AsyncConnection, scan_range: ScanRange, predicates: Sequence[Predicate]
 ) -> Query | None:
     """The query of what satisfies them as the index has it, and may not; None: nothing is so."""
     whole = And(tuple(predicates))
@@ -78,12 +78,12 @@ async def doubted(
     found, sure = condition_of(whole, names), certainly(whole, names)
     if found == sure:
         return None
-    return await _query(connection, scope, whole, all_of([found, Neither((sure,))]))
+    return await _make_query(connection, scan_range, whole, all_of([found, Neither((sure,))]))
 
 
-async def _query(
+async def _make_query(
     connection: AsyncConnection,
-    scope: Scope,
+    scan_range: ScanRange,
     whole: Predicate,
     found: Condition,
     extent: Extent | None = None,
@@ -91,17 +91,24 @@ async def _query(
     conditions: list[Condition] = []
     for part in found.parts if isinstance(found, All) else (found,):
         if isinstance(part, Received):
-            scope = part.narrow(scope)
+            scan_range = part.narrow(scan_range)
         elif part != EVERYTHING:
             conditions.append(part)
     return Query(
-        scope,
+        scan_range,
         tuple(conditions),
-        marks=extent.has_marks if extent else await has_marks(connection, scope.model),
+        marks=extent.has_marks if extent else await has_marks(connection, scan_range.model),
         nothing=found == NOTHING,
         size=comparisons_in(whole),
         spans=extent.spans if extent else None,
     )
 
 
-__all__ = ["Answerable", "Question", "UnknownKeys", "doubted", "prepare", "query_of"]
+__all__ = [
+    "PreparedQuery",
+    "QueryRequest",
+    "UnknownKeys",
+    "build_query",
+    "find_doubtful",
+    "prepare",
+]

@@ -31,7 +31,7 @@ class OutOfTime(Exception):
 
 
 class Overloaded(OutOfTime):
-    """The time is over, and the question had little of it: this process was busy with others."""
+    """The time is over, and the request had little of it: this process was busy with others."""
 
 
 class _Work:

@@ -14,7 +14,7 @@ from .conditions.combination import Combination
 from .conditions.distances import metres
 from .conditions.names import Names
 from .rows import Rows
-from .scope import Scope
+from .scan_range import ScanRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +41,20 @@ class ByDistance:
         """Whether no inference has ever had a location."""
         return not set(COORDINATES) <= set(self.names.coordinates)
 
-    def rows(self, scope: Scope) -> Rows:
-        """The scope's values."""
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """The range's values."""
         if self._nowhere:
             # any double: no row is read, and a constant orders nothing
             return Rows(inference.c.top_score, inference.c.uid, (false(),))
-        place = Combination(scope, self.names)
-        value = metres(self.to, place).double
-        assert place.uid is not None, "a coordinate leads"
-        return Rows(value, place.uid, tuple(place.where))
+        combination = Combination(scan_range, self.names)
+        value = metres(self.to, combination).double
+        assert combination.uid is not None, "a coordinate leads"
+        return Rows(value, combination.uid, tuple(combination.where))
 
-    def is_missing(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether the inference by this uid has no location."""
         if self._nowhere:
             return true()
-        place = Combination(scope, self.names, uid)
-        place.coordinates()
-        return ~place.exists()
+        combination = Combination(scan_range, self.names, uid)
+        combination.coordinates()
+        return ~combination.exists()

@@ -13,13 +13,13 @@ from .conditions import OfKey
 from .driving import DrivingIndex, build_matches, group_by_joins, settings_for
 from .list_sizes import find_candidates
 from .matching import Query, find_pieces
-from .scope import groups
+from .scan_range import groups
 from .stored import numbers
 
 
 async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline) -> int:
     """The number of matches. Raises OutOfTime."""
-    if query.nothing or query.scope.empty:
+    if query.nothing or query.scan_range.empty:
         return 0
     parts = await find_pieces(connection, query, newest_first=True)
     known = await numbers(connection, [query], parts, deadline)
@@ -65,7 +65,7 @@ def _counted(query: Query, piece: DrivingIndex) -> list[Select[Any]]:
     """Numbers whose sum is how many match."""
     key = _subtracted(query)
     if key is not None:
-        return count_without(query, key, piece.scope)
+        return count_without(query, key, piece.scan_range)
     found, unique = build_matches(query, piece)
     rows = (found if unique else found.distinct()).subquery()
     return [select(func.count().label("matches")).select_from(rows)]

@@ -29,36 +29,36 @@ def encode(query: bytes, uid: UUID) -> str:
 
 def decode(query: bytes, cursor: str) -> UUID:
     """The uid to go on after. Raises InvalidCursor for a damaged one, or another query's."""
-    payload = opened(query, cursor)
+    payload = open_sealed(query, cursor)
     if len(payload) != _UID_BYTES:
-        raise invalid("it is damaged")
+        raise make_refusal("it is damaged")
     return UUID(bytes=payload)
 
 
 def seal(query: bytes, payload: bytes) -> str:
     """A cursor of that query."""
-    return _base64(query + payload)
+    return _encode_base64(query + payload)
 
 
-def opened(query: bytes, cursor: str) -> bytes:
+def open_sealed(query: bytes, cursor: str) -> bytes:
     """What was sealed. Raises InvalidCursor as `decode` does."""
-    raw = _raw(cursor)
+    raw = _decode_base64(cursor)
     if len(raw) < _HASH_BYTES + _UID_BYTES:
-        raise invalid("it is damaged")
+        raise make_refusal("it is damaged")
     if raw[:_HASH_BYTES] != query:
-        raise invalid("it was made for another query")
+        raise make_refusal("it was made for another query")
     return raw[_HASH_BYTES:]
 
 
-def payload(cursor: str) -> bytes:
+def read_payload(cursor: str) -> bytes:
     """What was sealed, for whichever query. Raises InvalidCursor."""
-    return _raw(cursor)[_HASH_BYTES:]
+    return _decode_base64(cursor)[_HASH_BYTES:]
 
 
 def pin(cursor: str, now: datetime) -> str:
-    """The cursor of a question with relative times: they stay what they are at `now`."""
+    """The cursor of a request with relative times: they stay what they are at `now`."""
     microseconds = (now - _EPOCH) // _MICROSECOND
-    return f"{cursor}{_PINNED}{_base64(microseconds.to_bytes(_INSTANT_BYTES, signed=True))}"
+    return f"{cursor}{_PINNED}{_encode_base64(microseconds.to_bytes(_INSTANT_BYTES, signed=True))}"
 
 
 def unpin(cursor: str) -> tuple[str, datetime | None]:
@@ -67,24 +67,24 @@ def unpin(cursor: str) -> tuple[str, datetime | None]:
     if not pinned:
         return cursor, None
     try:
-        microseconds = int.from_bytes(_raw(at), signed=True)
+        microseconds = int.from_bytes(_decode_base64(at), signed=True)
         return plain, _EPOCH + microseconds * _MICROSECOND
     except OverflowError:
-        raise invalid("it is damaged") from None
+        raise make_refusal("it is damaged") from None
 
 
-def _base64(raw: bytes) -> str:
+def _encode_base64(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def _raw(cursor: str) -> bytes:
+def _decode_base64(cursor: str) -> bytes:
     try:
         return base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise invalid("it is damaged") from None
+        raise make_refusal("it is damaged") from None
 
 
-def invalid(why: str) -> InvalidCursor:
+def make_refusal(why: str) -> InvalidCursor:
     """The refusal of a cursor."""
     detail = f"The cursor cannot be used: {why}. Send the first page's body again, without one."
     return InvalidCursor(detail, faults=[Fault("cursor", why)])

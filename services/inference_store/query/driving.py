@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, UUID
 from .anti_join import JOINING, build_anti_join
 from .conditions import Condition, split_driving
 from .matching import Query, match_by_index, test_each
-from .scope import Scope
+from .scan_range import ScanRange
 
 FEW = 8_000
 SOME = 3 * FEW
@@ -39,10 +39,10 @@ _HASHES_MB, _LEAST_MB = 256, 4
 
 @dataclass(frozen=True, slots=True)
 class DrivingIndex:
-    """A piece of the scope, and how long the list of each leading condition is there, `most` at
+    """A piece of the range, and how long the list of each leading condition is there, `most` at
     most; no sizes: it was not looked."""
 
-    scope: Scope
+    scan_range: ScanRange
     sizes: tuple[int, ...] = ()
     most: int = FEW
     few: int = FEW
@@ -81,14 +81,14 @@ class DrivingIndex:
 def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
     """The matches of a piece, and whether each is there once."""
     if piece.anti_join:
-        return build_anti_join(query, piece.scope), True
+        return build_anti_join(query, piece.scan_range), True
     if not piece.sizes or (piece.shortest is None and not piece.joins):
-        return match_by_index(query, piece.scope)
+        return match_by_index(query, piece.scan_range)
     if piece.pairs:
         return _join_two(query, piece)
     if piece.shortest is not None:
-        return _drive_by_one(query, piece.scope, piece.sizes.index(piece.shortest))
-    return _join_all(query, piece.scope)
+        return _drive_by_one(query, piece.scan_range, piece.sizes.index(piece.shortest))
+    return _join_all(query, piece.scan_range)
 
 
 def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
@@ -111,16 +111,16 @@ def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingI
         yield joined[start : start + MOST_JOINED]
 
 
-def _drive_by_one(query: Query, scope: Scope, index: int) -> tuple[Select[Any], bool]:
+def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Select[Any], bool]:
     """From one short list, each of its inferences tested.
 
     It may have grown since it was counted: beyond `_GROWN` it would be cut.
     """
     first = split_driving(query.conditions)[0][index]
     # OFFSET: the planner takes it as it stands; LIMIT tells it how short it is
-    rows = select_list(first, scope).limit(_GROWN).offset(0).subquery()
+    rows = select_list(first, scan_range).limit(_GROWN).offset(0).subquery()
     others = [each for each in query.conditions if each is not first]
-    return select(rows.c.uid).where(*test_each(query, others, scope, rows.c.uid)), first.unique
+    return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid)), first.unique
 
 
 def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
@@ -128,11 +128,11 @@ def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
     driving, _ = split_driving(query.conditions)
     shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
     first, second = (driving[index] for index in shortest)
-    short = _mark_short(select_list(first, piece.scope), "short")
-    other = select_list(second, piece.scope).offset(0).subquery()
+    short = _mark_short(select_list(first, piece.scan_range), "short")
+    other = select_list(second, piece.scan_range).offset(0).subquery()
     both = _mark_short(select(other.c.uid).join(short, short.c.uid == other.c.uid), "both")
     others = [each for each in query.conditions if each is not first and each is not second]
-    tests = test_each(query, others, piece.scope, both.c.uid)
+    tests = test_each(query, others, piece.scan_range, both.c.uid)
     return select(both.c.uid).where(*tests), first.unique and second.unique
 
 
@@ -144,19 +144,19 @@ def _mark_short(uids: Select[Any], name: str) -> Any:
     return func.unnest(array).table_valued(uid, name=name).render_derived()
 
 
-def _join_all(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
     """By the hashes of all lists."""
     driving, others = split_driving(query.conditions)
-    first, *more = [select_list(each, scope).offset(0).subquery() for each in driving]
+    first, *more = [select_list(each, scan_range).offset(0).subquery() for each in driving]
     joined: Any = first
     for each in more:
         joined = joined.join(each, each.c.uid == first.c.uid)
     rows = select(first.c.uid).select_from(joined)
     unique = all(condition.unique for condition in driving)
-    return rows.where(*test_each(query, others, scope, first.c.uid)), unique
+    return rows.where(*test_each(query, others, scan_range, first.c.uid)), unique
 
 
-def select_list(condition: Condition, scope: Scope) -> Select[Any]:
-    uids = condition.uids(scope)
+def select_list(condition: Condition, scan_range: ScanRange) -> Select[Any]:
+    uids = condition.uids(scan_range)
     assert uids is not None, "it leads"
     return select(uids.subquery().c.uid)

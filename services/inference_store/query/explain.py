@@ -26,7 +26,7 @@ MOST_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ExplainStep:
     """One statement. `actual_rows` None: it was cut off; `estimated_rows`: not planned here."""
 
     what: str
@@ -41,7 +41,7 @@ class Recording:
     """The steps so far."""
 
     began: float = field(default_factory=time.perf_counter)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ExplainStep] = field(default_factory=list)
     visited: set[str] = field(default_factory=set)
     form: str | None = None
     _more: int = 0
@@ -56,7 +56,7 @@ class Recording:
         self.visited |= plan.spans
         cut = " (cut off: time ran out)" if rows is None else ""
         said = f"{what or 'read'}{cut}: {plan.scans}"
-        self.steps.append(Step(said, len(plan.spans), plan.rows, rows, _ms(seconds)))
+        self.steps.append(ExplainStep(said, len(plan.spans), plan.rows, rows, _ms(seconds)))
 
     def shown(self, *, partitions_total: int, estimates: bool) -> dict[str, Any]:
         """For JSON. Estimates are made of all models' values together: not for everybody."""

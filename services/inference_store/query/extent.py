@@ -1,4 +1,4 @@
-"""A model with what every question about it begins with: one statement instead of three."""
+"""A model with what every request about it begins with: one statement instead of three."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from inference_store.index.registrations import (
 from inference_store.index.tables import erasing, partition_span, registration
 from inference_store.inference.events import uid_floor
 
-from .scope import Range, has_marks, ranges
+from .scan_range import Range, has_marks, ranges
 
 
 @dataclass(frozen=True, slots=True)

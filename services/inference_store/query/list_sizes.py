@@ -17,15 +17,15 @@ from .bounded import Deadline, fetch
 from .conditions import Comparing, Condition, split_driving
 from .driving import FEW, SOME, VERY_FEW, DrivingIndex, select_list
 from .matching import Query
-from .scope import Scope
+from .scan_range import ScanRange
 
-_Counting = Callable[[Sequence[int], Sequence[Scope], int], Awaitable[list[tuple[int, ...]]]]
+_Counting = Callable[[Sequence[int], Sequence[ScanRange], int], Awaitable[list[tuple[int, ...]]]]
 
 
 async def find_candidates(
     connection: AsyncConnection,
     query: Query,
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     deadline: Deadline,
     *,
     most: int = FEW,
@@ -42,7 +42,7 @@ async def find_candidates(
 async def count_lists(
     connection: AsyncConnection,
     query: Query,
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     deadline: Deadline,
     *,
     share: float = 1.0,
@@ -60,19 +60,19 @@ async def count_lists(
     driving, _ = split_driving(query.conditions)
     if not driving and alone and find_anti_joins(query):
         left = await keep_pieces_with_matches(connection, query, group, deadline, share)
-        return [DrivingIndex(scope, anti_join=True) for scope in left]
+        return [DrivingIndex(scan_range, anti_join=True) for scan_range in left]
     if len(driving) < 2 and not (alone and driving and _is_by_value(driving[0])):
-        return [DrivingIndex(scope) for scope in group]
+        return [DrivingIndex(scan_range) for scan_range in group]
     counting = partial(_count_sizes, connection, query, deadline, share)
     pieces = await _count_cheap_first(
         counting, _find_cheap_lists(driving, driven_by), len(driving), group, most
     )
-    long = [each.scope for each in pieces if each.joins > 1]
+    long = [each.scan_range for each in pieces if each.joins > 1]
     if long and most < some:
         sizes = await counting(range(len(driving)), long, some)
         recounted = [DrivingIndex(*each, some, most) for each in zip(long, sizes, strict=True)]
-        by_scope = {each.scope: each for each in recounted}
-        pieces = [by_scope.get(each.scope, each) for each in pieces]
+        by_scope = {each.scan_range: each for each in recounted}
+        pieces = [by_scope.get(each.scan_range, each) for each in pieces]
     return pieces
 
 
@@ -84,21 +84,22 @@ def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Se
 
 
 async def _count_cheap_first(
-    counting: _Counting, first: Sequence[int], lists: int, group: Sequence[Scope], most: int
+    counting: _Counting, first: Sequence[int], lists: int, group: Sequence[ScanRange], most: int
 ) -> list[DrivingIndex]:
     """Some lists are counted; the others only in pieces where none of these is very short."""
-    found: dict[Scope, DrivingIndex] = {}
+    found: dict[ScanRange, DrivingIndex] = {}
     if 0 < len(first) < lists:
         sizes = await counting(first, group, most)
         pieces = [DrivingIndex(*each, most) for each in zip(group, sizes, strict=True)]
-        found = {each.scope: each for each in pieces if each.is_very_short}
-    rest = [scope for scope in group if scope not in found]
+        found = {each.scan_range: each for each in pieces if each.is_very_short}
+    rest = [scan_range for scan_range in group if scan_range not in found]
     if rest:
         sizes = await counting(range(lists), rest, most)
         found |= {
-            scope: DrivingIndex(scope, each, most) for scope, each in zip(rest, sizes, strict=True)
+            scan_range: DrivingIndex(scan_range, each, most)
+            for scan_range, each in zip(rest, sizes, strict=True)
         }
-    return [found[scope] for scope in group]
+    return [found[scan_range] for scan_range in group]
 
 
 async def _count_sizes(  # noqa: PLR0917
@@ -107,7 +108,7 @@ async def _count_sizes(  # noqa: PLR0917
     deadline: Deadline,
     share: float,
     indexes: Sequence[int],
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     most: int,
 ) -> list[tuple[int, ...]]:
     """How long the lists at these places are, piece by piece; of the others `most` is said."""
@@ -130,10 +131,14 @@ async def _count_sizes(  # noqa: PLR0917
 
 
 def _select_sizes(
-    driving: Sequence[Condition], group: Sequence[Scope], most: int
+    driving: Sequence[Condition], group: Sequence[ScanRange], most: int
 ) -> CompoundSelect[Any]:
     """How long each list of each piece is, by its place."""
-    lists = [select_list(condition, scope).limit(most) for scope in group for condition in driving]
+    lists = [
+        select_list(condition, scan_range).limit(most)
+        for scan_range in group
+        for condition in driving
+    ]
     return union_all(
         *(
             select(literal(place, Integer).label("place"), func.count().label("size")).select_from(

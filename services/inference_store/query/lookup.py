@@ -29,14 +29,14 @@ from inference_store.index.tables import erasing, inference, inference_alias
 from inference_store.inference.errors import Invalid, NotFound
 
 from .bounded import Deadline, fetch
-from .scope import (
+from .scan_range import (
     GROUP,
     HIGHEST,
     LOWEST,
     Range,
-    Scope,
+    ScanRange,
     around,
-    cut,
+    cut_range,
     ranges,
     unbroken_groups,
 )
@@ -144,7 +144,7 @@ async def _by_name(  # noqa: PLR0917
     planned_once: int,
     hidden: bool,
 ) -> Sequence[UUID]:
-    parts = cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True)
+    parts = cut_range(ScanRange(model, LOWEST, HIGHEST), known, newest_first=True)
     # Citus has no plan for any model: which one it is says where it lies.
     once = len(parts) <= planned_once and not await is_distributed_cached(connection)
     if not once and settings_of(connection) == BY_ID:
@@ -214,7 +214,7 @@ async def absent(
         uid = uid_in(each)
         if uid is not None and await _by_uid(connection, model, uid, known, hidden=True):
             left.pop(each, None)
-    for part in cut(Scope(model, LOWEST, HIGHEST), known, newest_first=True):
+    for part in cut_range(ScanRange(model, LOWEST, HIGHEST), known, newest_first=True):
         names = [each for each in left if not each.startswith(UID_PREFIX)]
         if not names:
             break
@@ -224,13 +224,13 @@ async def absent(
     return list(left)
 
 
-def _some_named(scope: Scope, names: Sequence[str]) -> CompoundSelect[Any]:
-    """Which of the names some inference of the scope has."""
+def _some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
+    """Which of the names some inference of the range has."""
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
     ways = []
     for table, column in (
         (inference, inference.c.inference_id),
         (inference_alias, inference_alias.c.alias),
     ):
-        ways.append(select(column.label("name")).where(scope.of(table), column == listed))
+        ways.append(select(column.label("name")).where(scan_range.of(table), column == listed))
     return union(*ways)

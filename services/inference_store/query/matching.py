@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import inference
 
 from .conditions import Condition, split_driving, tests
-from .scope import GROUP, HIGHEST, LOWEST, Range, Scope, cut, pieces, unmarked
+from .scan_range import GROUP, HIGHEST, LOWEST, Range, ScanRange, cut_range, pieces, unmarked
 
 # A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
@@ -20,9 +20,9 @@ _LARGE = 50
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked of one model: conditions that must all hold, in a scope."""
+    """What is asked of one model: conditions that must all hold, in a range."""
 
-    scope: Scope
+    scan_range: ScanRange
     conditions: tuple[Condition, ...] = ()
     newest_first: bool = True
     marks: bool = False
@@ -62,15 +62,15 @@ class Query:
         return "+".join(sorted({condition.kind for condition in self.conditions})) or "everything"
 
     def in_order(self) -> "Query":
-        """The same question, the oldest first."""
+        """The same request, the oldest first."""
         return replace(self, newest_first=False)
 
     def after(self, uid: UUID) -> "Query":
-        """The same question, from the one after `uid` on."""
+        """The same request, from the one after `uid` on."""
         if self.newest_first:
-            return replace(self, scope=self.scope.clip(LOWEST, uid))
+            return replace(self, scan_range=self.scan_range.clip(LOWEST, uid))
         return replace(
-            self, scope=self.scope.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST)
+            self, scan_range=self.scan_range.clip(UUID(int=min(uid.int + 1, HIGHEST.int)), HIGHEST)
         )
 
     def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
@@ -80,49 +80,49 @@ class Query:
 
 async def find_pieces(
     connection: AsyncConnection, query: Query, *, newest_first: bool
-) -> list[Scope]:
-    """As `pieces`, of a query's scope."""
+) -> list[ScanRange]:
+    """As `pieces`, of a query's range."""
     if query.spans is None or query.closed:
         how = {"newest_first": newest_first, "closed": query.closed}
-        return await pieces(connection, query.scope, **how)
-    return cut(query.scope, query.spans, newest_first=newest_first)
+        return await pieces(connection, query.scan_range, **how)
+    return cut_range(query.scan_range, query.spans, newest_first=newest_first)
 
 
-def match_by_scan(query: Query, scope: Scope) -> Select[Any]:
-    """Every inference of the scope, which is short, each tested."""
+def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
+    """Every inference of the range, which is short, each tested."""
     return select(inference.c.uid).where(
-        scope.of(inference), *test_each(query, query.conditions, scope, inference.c.uid)
+        scan_range.of(inference), *test_each(query, query.conditions, scan_range, inference.c.uid)
     )
 
 
-def match_by_index(query: Query, scope: Scope) -> tuple[Select[Any], bool]:
+def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
     """The matches by index, and whether each is there once. Several lists are intersected."""
     leads, others = split_driving(query.conditions)
     if not leads:
-        everyone = select(inference.c.uid).where(scope.of(inference))
-        return everyone.where(*_build_tests(query, others, scope, inference.c.uid)), True
-    lists = [uids for condition in leads if (uids := condition.uids(scope)) is not None]
+        everyone = select(inference.c.uid).where(scan_range.of(inference))
+        return everyone.where(*_build_tests(query, others, scan_range, inference.c.uid)), True
+    lists = [uids for condition in leads if (uids := condition.uids(scan_range)) is not None]
     first = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
     unique = len(lists) > 1 or leads[0].unique
-    return select(first.c.uid).where(*_build_tests(query, others, scope, first.c.uid)), unique
+    return select(first.c.uid).where(*_build_tests(query, others, scan_range, first.c.uid)), unique
 
 
 def _build_tests(
-    query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+    query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    found = tests(conditions, scope, uid)
-    return [*found, unmarked(scope, uid)] if query.marks else found
+    found = tests(conditions, scan_range, uid)
+    return [*found, unmarked(scan_range, uid)] if query.marks else found
 
 
 def test_each(
-    query: Query, conditions: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+    query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
     """Tests of few inferences: the planner cannot turn them into joins, whose other side would be
     read whole."""
     found: list[ColumnElement[bool]] = [
-        case((each.holds(scope, uid), True), else_=False).is_(True) for each in conditions
+        case((each.holds(scan_range, uid), True), else_=False).is_(True) for each in conditions
     ]
-    return [*found, unmarked(scope, uid)] if query.marks else found
+    return [*found, unmarked(scan_range, uid)] if query.marks else found
 
 
 def order_matches(
@@ -134,8 +134,8 @@ def order_matches(
     return chosen.order_by(query.order(uid)).limit(limit)
 
 
-def count_matches(query: Query, scope: Scope) -> Select[Any]:
-    """How many inferences of the scope match."""
-    found, unique = match_by_index(query, scope)
+def count_matches(query: Query, scan_range: ScanRange) -> Select[Any]:
+    """How many inferences of the range match."""
+    found, unique = match_by_index(query, scan_range)
     rows = (found if unique else found.distinct()).subquery()
     return select(func.count().label("matches")).select_from(rows)

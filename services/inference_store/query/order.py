@@ -34,7 +34,7 @@ from .conditions.condition import Uids
 from .hit import Hit
 from .operand import one
 from .rows import Rows
-from .scope import Scope
+from .scan_range import ScanRange
 
 # Longer texts of properties are in order of their beginning: so many characters.
 MOST_CHARACTERS = 256
@@ -70,30 +70,30 @@ class ByKey:
         """The type of its values."""
         return _TYPES[self.kind]
 
-    def rows(self, scope: Scope) -> Rows:
-        """The scope's values."""
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """The range's values."""
         table = SIDE_TABLES[self.kind]
-        where = [scope.of(table), table.c.key == self.key]
+        where = [scan_range.of(table), table.c.key == self.key]
         if self.many:
             other = table.alias()
             before = other.c.value > table.c.value
             if not self.descending:
                 before = other.c.value < table.c.value
-            same = (scope.of(other), other.c.key == self.key, other.c.uid == table.c.uid)
+            same = (scan_range.of(other), other.c.key == self.key, other.c.uid == table.c.uid)
             where.append(~select(other.c.uid).where(*same, before).exists())
         return Rows(table.c.value, table.c.uid, tuple(where))
 
-    def is_missing(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether the inference by this uid has no such value."""
         table = SIDE_TABLES[self.kind].alias()
-        here = (scope.of(table), table.c.key == self.key, table.c.uid == uid)
+        here = (scan_range.of(table), table.c.key == self.key, table.c.uid == uid)
         return ~select(table.c.uid).where(*here).exists()
 
-    def anti_join(self, scope: Scope) -> Uids:
-        """All inferences of the scope that have none."""
+    def anti_join(self, scan_range: ScanRange) -> Uids:
+        """All inferences of the range that have none."""
         table = SIDE_TABLES[self.kind]
-        have = select(table.c.uid).where(scope.of(table), table.c.key == self.key)
-        return select(inference.c.uid).where(scope.of(inference)).except_(have)
+        have = select(table.c.uid).where(scan_range.of(table), table.c.key == self.key)
+        return select(inference.c.uid).where(scan_range.of(inference)).except_(have)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,31 +126,31 @@ class ByProperty:
         numbers: dict[str, TypeEngine[Any]] = {"whole": BigInteger(), "double": Double()}
         return numbers.get(self.of.stored) or _TYPES[self.kind]
 
-    def _value(self, scope: Scope, table: Any) -> ColumnElement[Any]:
+    def _value(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
         if self.of.sql is None:
-            return self._of_ids(scope, table)
+            return self._of_ids(scan_range, table)
         value = self.of.sql(table)
         if self.of.kind == "string" and self.of.name not in _INDEXED:
             return func.left(value, MOST_CHARACTERS)
         return value
 
-    def _of_ids(self, scope: Scope, table: Any) -> ColumnElement[Any]:
+    def _of_ids(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
         """The least or the greatest of the client's id and its aliases."""
         alias = inference_alias.alias()
         end, choose = (func.max, func.greatest) if self.descending else (func.min, func.least)
-        other = select(end(alias.c.alias)).where(scope.of(alias), alias.c.uid == table.c.uid)
+        other = select(end(alias.c.alias)).where(scan_range.of(alias), alias.c.uid == table.c.uid)
         return choose(table.c.inference_id, other.scalar_subquery())
 
-    def rows(self, scope: Scope) -> Rows:
-        """The scope's values."""
-        value = self._value(scope, inference)
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """The range's values."""
+        value = self._value(scan_range, inference)
         there = () if self.always else (value.is_not(None),)
-        return Rows(value, inference.c.uid, (scope.of(inference), *there))
+        return Rows(value, inference.c.uid, (scan_range.of(inference), *there))
 
-    def is_missing(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Whether the inference by this uid has no value."""
         own = inference.alias()
-        here = (scope.of(own), own.c.uid == uid, self._value(scope, own).is_(None))
+        here = (scan_range.of(own), own.c.uid == uid, self._value(scan_range, own).is_(None))
         return select(own.c.uid).where(*here).exists()
 
 
@@ -169,13 +169,13 @@ class AtRandom:
         """The type of its values."""
         return BigInteger()
 
-    def rows(self, scope: Scope) -> Rows:
-        """The scope's values."""
+    def rows(self, scan_range: ScanRange) -> Rows:
+        """The range's values."""
         uid = inference.c.uid
         value = func.uuid_hash_extended(uid, one(self.seed, BigInteger()), type_=BigInteger())
-        return Rows(value, uid, (scope.of(inference),))
+        return Rows(value, uid, (scan_range.of(inference),))
 
-    def is_missing(self, _scope: Scope, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def is_missing(self, _scope: ScanRange, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
         """Nothing has no hash."""
         return false()
 
@@ -201,20 +201,22 @@ class MissingValue:
         """Index scans that its list takes; 0: it has none."""
         return 2 if self.drives and isinstance(self.order, ByKey) else 0
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         return (
-            self.order.anti_join(scope) if self.drives and isinstance(self.order, ByKey) else None
+            self.order.anti_join(scan_range)
+            if self.drives and isinstance(self.order, ByKey)
+            else None
         )
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.order.is_missing(scope, uid)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return self.order.is_missing(scan_range, uid)
 
 
-def beyond(order: Order, rows: Rows, place: Hit, *, after: bool) -> ColumnElement[bool]:
+def beyond(order: Order, rows: Rows, hit: Hit, *, after: bool) -> ColumnElement[bool]:
     """What stands after a place in the order, or before it."""
-    here = tuple_(rows.value, rows.uid)
-    there = tuple_(one(place.value, order.type), one(place.uid, _UID))
-    return here < there if after == order.descending else here > there
+    position = tuple_(rows.value, rows.uid)
+    bound = tuple_(one(hit.value, order.type), one(hit.uid, _UID))
+    return position < bound if after == order.descending else position > bound
 
 
 def in_order(order: Order, rows: Rows, found: Select[Any], limit: int) -> Select[Any]:

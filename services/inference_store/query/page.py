@@ -26,7 +26,7 @@ from .list_sizes import choose_next_driver, choose_next_most, count_lists
 from .matching import Query, find_pieces, match_by_scan, order_matches
 from .progress import Progress
 from .read import Ahead
-from .scope import HIGHEST, LOWEST, Scope, around, growing, unbroken
+from .scan_range import HIGHEST, LOWEST, ScanRange, around, growing, unbroken
 
 SCAN = 4_000
 _LONGEST_SCAN = 64
@@ -70,7 +70,7 @@ async def find(
     only when not even the walk came to an end.
     """
     search = PageSearch(wanted=limit, scan=scan, deadline=deadline, goes_on=goes_on, ahead=ahead)
-    if query.nothing or query.scope.empty:
+    if query.nothing or query.scan_range.empty:
         return search
     parts = await find_pieces(connection, query, newest_first=query.newest_first)
     try:
@@ -84,8 +84,8 @@ async def find(
 
 
 async def _scan(
-    connection: AsyncConnection, query: Query, parts: Sequence[Scope], search: PageSearch
-) -> Sequence[Scope]:
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], search: PageSearch
+) -> Sequence[ScanRange]:
     """Test inference after inference; the pieces that are left. Without conditions nothing is.
 
     Where no index leads to the matches there is only the walk, in strides that grow: time may
@@ -110,7 +110,7 @@ async def _scan(
     return parts
 
 
-def _select_stride(query: Query, stride: Scope, limit: int) -> Select[Any]:
+def _select_stride(query: Query, stride: ScanRange, limit: int) -> Select[Any]:
     return order_matches(query, match_by_scan(query, stride), limit)
 
 
@@ -120,12 +120,16 @@ def _too_few(search: PageSearch, scanned: int) -> bool:
 
 
 async def _find_end_of_scan(
-    connection: AsyncConnection, query: Query, scope: Scope, length: int, deadline: Deadline
+    connection: AsyncConnection,
+    query: Query,
+    scan_range: ScanRange,
+    length: int,
+    deadline: Deadline,
 ) -> UUID | None:
-    """The last uid of a walk of that length; None: the scope holds fewer."""
+    """The last uid of a walk of that length; None: the range holds fewer."""
     last = (
         select(inference.c.uid)
-        .where(scope.of(inference))
+        .where(scan_range.of(inference))
         .order_by(query.order(inference.c.uid))
         .offset(length - 1)
         .limit(1)
@@ -135,8 +139,8 @@ async def _find_end_of_scan(
 
 
 def _split(
-    query: Query, parts: Sequence[Scope], run: Sequence[Scope], end: UUID | None
-) -> tuple[Scope, Sequence[Scope]]:
+    query: Query, parts: Sequence[ScanRange], run: Sequence[ScanRange], end: UUID | None
+) -> tuple[ScanRange, Sequence[ScanRange]]:
     """The stride through the run up to `end`, which it includes, and the pieces after it."""
     here = around(run)
     if end is None:
@@ -156,7 +160,7 @@ def _next(uid: UUID) -> UUID:
 async def _follow(
     connection: AsyncConnection,
     query: Query,
-    parts: Sequence[Scope],
+    parts: Sequence[ScanRange],
     search: PageSearch,
 ) -> None:
     for group in growing(parts, query.group):
@@ -175,7 +179,7 @@ async def _follow(
 async def _follow_group(
     connection: AsyncConnection,
     query: Query,
-    group: Sequence[Scope],
+    group: Sequence[ScanRange],
     search: PageSearch,
     *,
     share: float = 1.0,
@@ -202,7 +206,7 @@ async def _follow_group(
         uids = [row[0] for row in rows]
         wrong = uids != sorted(uids, reverse=query.newest_first)
         if not wrong and len(rows) == search.missing:
-            silent = [pieces_left[place] for place in passed_over([row[1] for row in rows])]
+            silent = [pieces_left[index] for index in passed_over([row[1] for row in rows])]
             wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
     if len(group) > 1 and wrong:
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
@@ -228,12 +232,17 @@ async def _read(  # noqa: PLR0917
     parameters: dict[str, Any] | None = None
     everything = len(group) == 1 and not query.conditions and not query.marks
     if everything:
-        scope = group[0].scope
+        scan_range = group[0].scan_range
         newest_first = query.newest_first
         building = (
             ahead.statement(newest_first=newest_first) if ahead else _everything(newest_first)
         )
-        parameters = {"model": scope.model, "lo": scope.lo, "hi": scope.hi, "most": limit}
+        parameters = {
+            "model": scan_range.model,
+            "lo": scan_range.lo,
+            "hi": scan_range.hi,
+            "most": limit,
+        }
     rows = await fetch(
         connection,
         building,
@@ -262,22 +271,22 @@ def _everything(newest_first: bool) -> Prepared:
 def passed_over(parts: Sequence[int]) -> list[int]:
     """Of rows that fill a page, by the parts they are of: the parts before the last row's that
     gave none. They are empty, or were never asked: a part that comes later filled the page."""
-    return [place for place in range(parts[-1]) if place not in parts] if parts else []
+    return [part for part in range(parts[-1]) if part not in parts] if parts else []
 
 
 def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[Any]:
     """One ordered, limited part a partition: each is planned by its own statistics, and runs
     only if those before it did not fill the page. Each row says of which part it is."""
     parts = []
-    for place, leading in enumerate(group):
-        matches, unique = build_matches(query, leading)
+    for index, piece in enumerate(group):
+        matches, unique = build_matches(query, piece)
         uids = order_matches(query, matches, limit, unique=unique).subquery()
-        parts.append(select(uids.c.uid, literal(place, Integer).label("part")))
+        parts.append(select(uids.c.uid, literal(index, Integer).label("part")))
     together = union_all(*parts).subquery() if len(parts) > 1 else parts[0].subquery()
     return select(together.c.uid, together.c.part).limit(limit)
 
 
-def _take(search: PageSearch, query: Query, scope: Scope, rows: Sequence[Any]) -> None:
-    """Keep what was found in the scope, and how far that was."""
+def _take(search: PageSearch, query: Query, scan_range: ScanRange, rows: Sequence[Any]) -> None:
+    """Keep what was found in the range, and how far that was."""
     search.uids.extend(row[0] for row in rows)
-    search.searched = scope.lo if query.newest_first else UUID(int=scope.hi.int - 1)
+    search.searched = scan_range.lo if query.newest_first else UUID(int=scan_range.hi.int - 1)

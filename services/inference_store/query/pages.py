@@ -1,4 +1,4 @@
-"""A page of a question, in any order, of one model or of several; and the cursor of the next."""
+"""A page of a request, in any order, of one model or of several; and the cursor of the next."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,16 +11,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.inference.events.uid import received_at_of
 
 from . import cursor as cursors
-from . import page, place
+from . import page, sorted_cursor
 from .across import find_across
 from .bounded import Deadline
 from .explain import say_form
 from .hit import Hit
 from .matching import Query
-from .place import Place
 from .progress import Progress
 from .read import Inference, make_ahead
 from .sort import Sort
+from .sorted_cursor import Cursor
 from .sorted_page import OnlyWithValue, find_sorted
 
 
@@ -46,11 +46,11 @@ async def find_page(
     deadline: Deadline,
     include: Collection[str] | None = None,
 ) -> Page:
-    """A page of one question, asked of each query's model. Raises OutOfTime, InvalidCursor.
+    """A page of one request, asked of each query's model. Raises OutOfTime, InvalidCursor.
 
     `include`: what is shown beside them, if they may be read as they are found.
 
-    `fingerprint`: of the question; a cursor of another one is refused. The deadline's soft end
+    `fingerprint`: of the request; a cursor of another one is refused. The deadline's soft end
     holds in order of time, where a page may say how far back it has searched.
     """
     if sort.order is None:
@@ -59,7 +59,7 @@ async def find_page(
     else:
         after = None
         if cursor is not None:
-            after = place.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
+            after = sorted_cursor.decode(fingerprint, cursor, sort.order.kind, sort.order.type)
         try:
             hits = await find_sorted(
                 connection,
@@ -92,7 +92,7 @@ def cursor_after(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
     """What goes on after a hit."""
     if sort.order is None:
         return cursors.encode(fingerprint, hit.uid)
-    return place.encode(fingerprint, Place(sort.order.kind, hit.uid, hit.value))
+    return sorted_cursor.encode(fingerprint, Cursor(sort.order.kind, hit.uid, hit.value))
 
 
 async def _by_time(  # noqa: PLR0917
@@ -116,7 +116,7 @@ async def _by_time(  # noqa: PLR0917
         how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
         far = alone = await page.find(connection, queries[0], **how, ahead=reading)
         read = {} if reading is None else reading.found
-        hits = [Hit(queries[0].scope.model, uid) for uid in alone.uids]
+        hits = [Hit(queries[0].scan_range.model, uid) for uid in alone.uids]
     else:
         far = found = await find_across(
             connection, queries, limit=limit, deadline=deadline, goes_on=goes_on

@@ -1,4 +1,4 @@
-"""The conditions of a question as typed predicates: its filter, and the plain ones as trees too."""
+"""The conditions of a request as typed predicates: its filter, and the plain ones as trees too."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Predicate
 
 from .labels import labels_in, unknown_labels
-from .question import Question
+from .query_request import QueryRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,42 +26,42 @@ class CheckedRequest:
 
 
 async def check_request(
-    connection: AsyncConnection, models: Models, question: Question
+    connection: AsyncConnection, models: Models, request: QueryRequest
 ) -> CheckedRequest:
-    """The question's conditions with types, for one model or several together.
+    """The request's conditions with types, for one model or several together.
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
-    names = {each.key for each in question.metadata}
-    if question.filter is not None:
-        names |= names_in(question.filter)
+    names = {each.key for each in request.metadata}
+    if request.filter is not None:
+        names |= names_in(request.filter)
     keys = await known(connection, models, names)
     predicates: list[Predicate] = []
     warnings: dict[str, None] = {}
-    for node, text in _conditions(question, keys):
-        checked = check(node, keys, source=text, unknown_keys=question.unknown_keys)
+    for node, text in _conditions(request, keys):
+        checked = check(node, keys, source=text, unknown_keys=request.unknown_keys)
         predicates.append(checked.predicate)
         warnings |= dict.fromkeys(checked.warnings)
     labels = await unknown_labels(connection, models, labels_in(predicates))
     return CheckedRequest(tuple(predicates), (*warnings, *labels))
 
 
-def _conditions(question: Question, keys: Known) -> Iterator[tuple[Node, str | None]]:
+def _conditions(request: QueryRequest, keys: Known) -> Iterator[tuple[Node, str | None]]:
     """Each condition as a tree, and the text that it was."""
-    for asked in question.metadata:
-        yield from_conditions.metadata_node(asked, keys, question.unknown_keys), None
-    for node in _plain(question):
+    for asked in request.metadata:
+        yield from_conditions.metadata_node(asked, keys, request.unknown_keys), None
+    for node in _plain(request):
         yield node, None
-    if question.filter is not None:
-        yield question.filter, question.filter_text
+    if request.filter is not None:
+        yield request.filter, request.filter_text
 
 
-def _plain(question: Question) -> Iterator[Node]:
-    if question.inference_ids is not None:
-        yield from_conditions.of_ids(question.inference_ids)
-    if question.data_hashes is not None:
-        yield from_conditions.one_of("data_hash", question.data_hashes, "data_hash")
-    if question.ok is not None:
-        yield from_conditions.succeeded(question.ok)
-    if question.predicted:
-        yield from_conditions.predicted(question.labels, question.scores)
+def _plain(request: QueryRequest) -> Iterator[Node]:
+    if request.inference_ids is not None:
+        yield from_conditions.of_ids(request.inference_ids)
+    if request.data_hashes is not None:
+        yield from_conditions.one_of("data_hash", request.data_hashes, "data_hash")
+    if request.ok is not None:
+        yield from_conditions.succeeded(request.ok)
+    if request.predicted:
+        yield from_conditions.predicted(request.labels, request.scores)

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the values of a scope are: one an inference, that of the order, and never NULL."""
+    """Where the values of a range are: one an inference, that of the order, and never NULL."""
 
     value: ColumnElement[Any]
     uid: ColumnElement[Any]

@@ -35,8 +35,8 @@ from .hit import Hit
 from .matching import Query, find_pieces, match_by_index
 from .operand import many
 from .order import MissingValue, Order, beyond, in_order
-from .place import Place
-from .scope import Scope, groups, unmarked
+from .scan_range import ScanRange, groups, unmarked
+from .sorted_cursor import Cursor
 
 FEW = 4_000
 _UNITS = 64
@@ -87,14 +87,14 @@ async def find_sorted(
     *,
     limit: int,
     deadline: Deadline,
-    after: Place | None = None,
+    after: Cursor | None = None,
     few: int = FEW,
 ) -> list[Hit]:
     """Up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
 
-    The queries are one question of several models; `few`: matches that are looked up at most.
+    The queries are one request of several models; `few`: matches that are looked up at most.
     """
-    if not queries or queries[0].nothing or queries[0].scope.empty:
+    if not queries or queries[0].nothing or queries[0].scan_range.empty:
         return []
     parts = await find_pieces(connection, queries[0], newest_first=True)
     hits: list[Hit] = []
@@ -115,7 +115,7 @@ async def find_sorted(
     return hits
 
 
-async def _with_a_value(search: _Search, parts: Sequence[Scope], few: int) -> None:
+async def _with_a_value(search: _Search, parts: Sequence[ScanRange], few: int) -> None:
     led_to = await _few(search, parts, few) if search.first.is_driven else None
     if led_to is not None:
         say_form("few: the matches were looked up and sorted")
@@ -136,7 +136,7 @@ async def _with_a_value(search: _Search, parts: Sequence[Scope], few: int) -> No
     await _merge(search, parts, tested, "sort the matches")
 
 
-async def _few(search: _Search, parts: Sequence[Scope], most: int) -> Uids | None:
+async def _few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
     """The matches, if there are no more than so many; None also where that takes too long."""
     found: dict[int, list[UUID]] = {}
     left = most + 1
@@ -162,29 +162,33 @@ def _select_all_matches(asked: Sequence[Unit], limit: int) -> Select[Any]:
 
 
 def _select_matches(unit: Unit, limit: int) -> Select[Any]:
-    query, scope = unit
-    matches, unique = match_by_index(query, scope)
+    query, scan_range = unit
+    matches, unique = match_by_index(query, scan_range)
     uids = (matches if unique else matches.distinct()).limit(limit).subquery()
     return select(_model(query), uids.c.uid)
 
 
 def _model(query: Query) -> ColumnElement[int]:
-    return literal(query.scope.model, Integer).label("model")
+    return literal(query.scan_range.model, Integer).label("model")
 
 
-async def _look_up(search: _Search, parts: Sequence[Scope], uids: Uids) -> None:
+async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> None:
     """The values of these alone, wherever they are."""
     asked: list[Callable[[], Select[Any]]] = []
     for group in groups(parts):
-        for query, scope in units(search.queries, group):
-            here = [uid for uid in uids.get(query.scope.model, ()) if scope.lo <= uid < scope.hi]
+        for query, scan_range in units(search.queries, group):
+            here = [
+                uid
+                for uid in uids.get(query.scan_range.model, ())
+                if scan_range.lo <= uid < scan_range.hi
+            ]
             if here:
                 wanted = many(here, UUID_TYPE(as_uuid=True))
                 asked.append(
                     partial(
                         _select_ordered,
                         search,
-                        (query, scope),
+                        (query, scan_range),
                         lambda _, uid, w=wanted: uid == any_(w),
                     )
                 )
@@ -195,18 +199,18 @@ async def _look_up(search: _Search, parts: Sequence[Scope], uids: Uids) -> None:
 
 
 def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    query, scope = unit
-    tests = [condition.holds(scope, uid) for condition in query.conditions]
-    return [*tests, unmarked(scope, uid)] if query.marks else tests
+    query, scan_range = unit
+    tests = [condition.holds(scan_range, uid) for condition in query.conditions]
+    return [*tests, unmarked(scan_range, uid)] if query.marks else tests
 
 
 def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
-    query, scope = unit
-    return [uid.in_(match_by_index(query, scope)[0])]
+    query, scan_range = unit
+    return [uid.in_(match_by_index(query, scan_range)[0])]
 
 
 async def _merge(
-    search: _Search, parts: Sequence[Scope], tested: Any, what: str, *, share: float = 1.0
+    search: _Search, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
 ) -> None:
     """Ask every partition of every model for its first ones, each batch beyond the others'."""
     deadline = Deadline.after(search.deadline.left_seconds * share)
@@ -217,8 +221,8 @@ async def _merge(
 
 
 def _select_ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
-    query, scope = unit
-    rows = search.order.rows(scope)
+    query, scan_range = unit
+    rows = search.order.rows(scan_range)
     found = select(_model(query), rows.uid.label("uid"), rows.value.label("value"))
     tests = tested(unit, rows.uid)
     found = found.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))

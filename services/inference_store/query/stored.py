@@ -1,6 +1,6 @@
 """What is stored of counts, for partitions that are no longer written: read, not counted anew.
 
-Of a partition that lies wholly in the scope, has been counted, was not written since, and holds no
+Of a partition that lies wholly in the range, has been counted, was not written since, and holds no
 mark of an erasure. Everything else is counted as if nothing were stored.
 """
 
@@ -36,7 +36,7 @@ from .conditions import OfKey
 from .conditions.predictions import Predicts
 from .matching import Query
 from .operand import many
-from .scope import Scope
+from .scan_range import ScanRange
 
 WHAT: Final = "read stored counts"
 _LOOKS: Final = 50
@@ -46,25 +46,25 @@ Number: TypeAlias = ColumnElement[Any]
 async def stored(
     connection: AsyncConnection,
     queries: Sequence[Query],
-    parts: Sequence[Scope],
+    parts: Sequence[ScanRange],
     columns: Sequence[ColumnElement[Any]],
     deadline: Deadline,
-) -> dict[Scope, Row[Any]]:
+) -> dict[ScanRange, Row[Any]]:
     """Columns of the counts that hold, by model and piece. Raises OutOfTime."""
     if not (queries and parts):
         return {}
     # Marks first: what is deleted afterwards has outdated its counts before they are read.
-    marking = [each.scope.model for each in queries if each.marks]
+    marking = [each.scan_range.model for each in queries if each.marks]
     marked = await _marked(connection, marking, parts, deadline)
-    holding = partial(_holding, [each.scope.model for each in queries], parts, columns)
+    holding = partial(_holding, [each.scan_range.model for each in queries], parts, columns)
     rows = await fetch(connection, holding, deadline, what=WHAT)
     whole = {(part.lo, part.hi) for part in parts}
-    found = {Scope(row.model, row.lo, row.hi): row for row in rows if (row.lo, row.hi) in whole}
-    return {scope: row for scope, row in found.items() if scope not in marked}
+    found = {ScanRange(row.model, row.lo, row.hi): row for row in rows if (row.lo, row.hi) in whole}
+    return {piece: row for piece, row in found.items() if piece not in marked}
 
 
 def _holding(
-    models: Sequence[int], parts: Sequence[Scope], columns: Sequence[ColumnElement[Any]]
+    models: Sequence[int], parts: Sequence[ScanRange], columns: Sequence[ColumnElement[Any]]
 ) -> Select[Any]:
     here = partition_count.c
     starts = many([part.lo for part in parts], UUID(as_uuid=True))
@@ -78,11 +78,14 @@ def _holding(
 
 
 async def _marked(
-    connection: AsyncConnection, models: Sequence[int], parts: Sequence[Scope], deadline: Deadline
-) -> set[Scope]:
+    connection: AsyncConnection,
+    models: Sequence[int],
+    parts: Sequence[ScanRange],
+    deadline: Deadline,
+) -> set[ScanRange]:
     """The pieces in which something is being erased: one look into an index each."""
     scopes = [replace(part, model=model) for model in models for part in parts]
-    found: set[Scope] = set()
+    found: set[ScanRange] = set()
     for start in range(0, len(scopes), _LOOKS):
         some = scopes[start : start + _LOOKS]
         rows = await fetch(connection, partial(_looks, some), deadline, what="look for marks")
@@ -90,13 +93,13 @@ async def _marked(
     return found
 
 
-def _looks(scopes: Sequence[Scope]) -> CompoundSelect[Any]:
+def _looks(scopes: Sequence[ScanRange]) -> CompoundSelect[Any]:
     return union_all(
         *(
             select(literal(place, Integer).label("place"))
-            .where(scope.of(erasing), erasing.c.scope == "inference")
+            .where(scan_range.of(erasing), erasing.c.scope == "inference")
             .limit(1)
-            for place, scope in enumerate(scopes)
+            for place, scan_range in enumerate(scopes)
         )
     )
 
@@ -104,10 +107,10 @@ def _looks(scopes: Sequence[Scope]) -> CompoundSelect[Any]:
 async def numbers(
     connection: AsyncConnection,
     queries: Sequence[Query],
-    parts: Sequence[Scope],
+    parts: Sequence[ScanRange],
     deadline: Deadline,
-) -> dict[Scope, int]:
-    """How many match the same question of several models, in the pieces of which that is stored.
+) -> dict[ScanRange, int]:
+    """How many match the same request of several models, in the pieces of which that is stored.
 
     Raises OutOfTime.
     """

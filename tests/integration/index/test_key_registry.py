@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index import key_registry
 from inference_store.index.tables import metadata_key_delta
 from inference_store.inference.errors import Invalid
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
@@ -71,8 +71,8 @@ async def test_a_key_that_is_too_long_is_told_by_its_beginning(engine: AsyncEngi
         assert seen[told].families == frozenset()
         assert key_registry.types_of(seen[told]) == ["int (key_too_long)"]
         assert (seen[told].types[0].flag, seen[told].types[0].count) == ("key_too_long", 1)
-        asked = await prepare(connection, model, Question(filter=parse_text(text)))
+        asked = await prepare(connection, model, QueryRequest(filter=parse_text(text)))
         assert await count(connection, asked.query, deadline=Deadline.after(60)) == 1
         for known, refusal in ((told, "key_too_long"), (name, "cap of length")):
             with pytest.raises(Invalid, match=refusal):
-                await prepare(connection, model, Question(filter=parse_text(f'"{known}" = 7')))
+                await prepare(connection, model, QueryRequest(filter=parse_text(f'"{known}" = 7')))

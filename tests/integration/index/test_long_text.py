@@ -12,7 +12,7 @@ from inference_store.query.filters.from_conditions import Asked, metadata_node
 from inference_store.query.filters.known import known
 from inference_store.query.matching import Query, match_by_index
 from inference_store.query.operators import OPERATORS
-from inference_store.query.scope import window
+from inference_store.query.scan_range import range_of_time
 from tests.integration.stored import Made, at, store
 
 _LENGTHS = (444, 445, 446, 447, 448, 449, 480, 512, 513)
@@ -39,9 +39,9 @@ async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: st
                 value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
                 asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
                 predicate = check(metadata_node(asked, keys), keys).predicate
-                query = Query(window(model, None, None), (condition_of(predicate, Names()),))
+                query = Query(range_of_time(model, None, None), (condition_of(predicate, Names()),))
                 assert query.is_driven
                 found = set(
-                    (await connection.execute(match_by_index(query, query.scope)[0])).scalars()
+                    (await connection.execute(match_by_index(query, query.scan_range)[0])).scalars()
                 )
                 assert found == {uid for uid, each in facts.items() if evaluate(predicate, each)}

@@ -6,9 +6,9 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.query import cursor, place
+from inference_store.query import cursor, sorted_cursor
 from inference_store.query.across import spread
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.pages import find_page
 from inference_store.query.sort import resolve
@@ -20,7 +20,7 @@ async def pages(
     connection: AsyncConnection,
     models: Sequence[int],
     sort: str,
-    question: Question,
+    question: QueryRequest,
     *,
     limit: int,
     seconds: float = 180,
@@ -29,7 +29,7 @@ async def pages(
     found: list[list[UUID]] = []
     after: str | None = None
     while True:
-        kind = place.kind_of(after)
+        kind = sorted_cursor.find_family(after)
         order = await resolve(connection, models, sort, kind=kind)
         asked = await prepare(connection, models, question)
         query = asked.query if order.descending else asked.query.in_order()
@@ -46,7 +46,7 @@ async def pages(
         after = page.next
         if after is None:
             return found
-        assert len(after) <= place.MOST_CHARACTERS
+        assert len(after) <= sorted_cursor.MOST_CHARACTERS
 
 
 def in_order(values: Sequence[tuple[UUID, Any]], *, descending: bool) -> list[UUID]:

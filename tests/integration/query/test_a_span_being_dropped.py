@@ -21,7 +21,7 @@ from inference_store.query.aggregates import (
     aggregate,
 )
 from inference_store.query.aggregates.choose import targets
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
@@ -59,8 +59,8 @@ async def _stored(engine: AsyncEngine) -> list[int]:
     return models
 
 
-def _question(filter: str | None) -> Question:
-    return Question(filter=parse_text(filter) if filter else None)
+def _question(filter: str | None) -> QueryRequest:
+    return QueryRequest(filter=parse_text(filter) if filter else None)
 
 
 @pytest.mark.parametrize("filter", [None, "ok = TRUE", "n >= 0", "n <> 9 AND ok = TRUE"])

@@ -10,7 +10,7 @@ from inference_store.index.tables import erasing, inference, metadata_number
 from inference_store.inference.errors import UnknownKey
 from inference_store.inference.events import uid_floor
 from inference_store.query.across import count_across, find_across, spread
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, OutOfTime
 from inference_store.query.filters.from_conditions import Asked
 from inference_store.query.matching import Query
@@ -48,11 +48,11 @@ def _least(value: int) -> Asked:
 
 
 _QUESTIONS = {
-    "everything": Question(),
-    "a key of some": Question(metadata=[_least(4)]),
-    "prediction": Question(predicted=True, labels=["person"]),
-    "no index": Question(predicted=True, scores={"gte": 0.05}),
-    "a window": Question(since=at(2 * _DAY), until=at(5 * _DAY)),
+    "everything": QueryRequest(),
+    "a key of some": QueryRequest(metadata=[_least(4)]),
+    "prediction": QueryRequest(predicted=True, labels=["person"]),
+    "no index": QueryRequest(predicted=True, scores={"gte": 0.05}),
+    "a window": QueryRequest(since=at(2 * _DAY), until=at(5 * _DAY)),
 }
 
 
@@ -68,7 +68,7 @@ def _holds(name: str, made: Made) -> bool:
 
 
 async def _queries(
-    engine: AsyncEngine, models: list[int], question: Question, *, newest_first: bool = True
+    engine: AsyncEngine, models: list[int], question: QueryRequest, *, newest_first: bool = True
 ) -> tuple[Query, ...]:
     async with engine.connect() as connection:
         query = (await prepare(connection, models, question)).query
@@ -112,18 +112,18 @@ async def test_a_key_is_unknown_only_if_unknown_to_all(engine: AsyncEngine) -> N
     models = [await store(engine, *each) for each in _made()[:2]]
     other = await store(engine, Made("x", at(0), [("secret", "int", "1")], model_id="other"))
     async with engine.connect() as connection:
-        asked = await prepare(connection, models, Question(metadata=[_least(0)]))
+        asked = await prepare(connection, models, QueryRequest(metadata=[_least(0)]))
         assert not asked.query.nothing
         with pytest.raises(UnknownKey) as refused:
-            await prepare(connection, [models[1]], Question(metadata=[_least(0)]))
+            await prepare(connection, [models[1]], QueryRequest(metadata=[_least(0)]))
         assert list(refused.value.faults[0].known) == ["m"]
         secret = Asked("metadata_filter[0]", "secret", None, OPERATORS["eq"], 1)
         with pytest.raises(UnknownKey) as refused:
-            await prepare(connection, models, Question(metadata=[secret]))
+            await prepare(connection, models, QueryRequest(metadata=[secret]))
         assert set(refused.value.faults[0].known) == {"m", "n"}
-        unseen = await prepare(connection, models, Question(predicted=True, labels=["perso"]))
+        unseen = await prepare(connection, models, QueryRequest(predicted=True, labels=["perso"]))
         assert "person" in unseen.warnings[0]
-        assert (await prepare(connection, [*models, other], Question(metadata=[secret]))).query
+        assert (await prepare(connection, [*models, other], QueryRequest(metadata=[secret]))).query
 
 
 @pytest.mark.parametrize("newest_first", [True, False], ids=["newest first", "oldest first"])
@@ -131,7 +131,7 @@ async def test_the_next_page_goes_on_where_time_ran_out(
     engine: AsyncEngine, newest_first: bool
 ) -> None:
     models = [await store(engine, *each) for each in _made()[:3]]
-    question = Question(metadata=[_least(0)])
+    question = QueryRequest(metadata=[_least(0)])
     queries = await _queries(engine, models, question, newest_first=newest_first)
     everything = await _paged(engine, queries, 1)
     async with engine.connect() as connection:
@@ -152,7 +152,7 @@ async def test_the_next_page_goes_on_where_time_ran_out(
 
 async def test_nothing_at_all_in_time(engine: AsyncEngine) -> None:
     models = [await store(engine, *each) for each in _made()[:2]]
-    queries = await _queries(engine, models, Question())
+    queries = await _queries(engine, models, QueryRequest())
     async with engine.connect() as connection, held(engine, inference, at((_DAYS - 1) * _DAY)):
         with pytest.raises(OutOfTime):
             await find_across(connection, queries, limit=5, deadline=Deadline.after(0.5))

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import metadata_key
-from inference_store.query.ask import query_of
+from inference_store.query.ask import build_query
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.filters.evaluate import evaluate
@@ -34,7 +34,7 @@ from inference_store.query.filters.typed import (
     Value,
 )
 from inference_store.query.page import find
-from inference_store.query.scope import window
+from inference_store.query.scan_range import range_of_time
 from tests.integration.query.typed_rows import Maker, facts_of
 from tests.integration.stored import store
 
@@ -151,7 +151,7 @@ async def test_the_largest_filters(engine: AsyncEngine) -> None:
         for name, unkeyed in FILTERS.items():
             predicate = _with_keys(unkeyed, keys)
             expected = {uid for uid, each in facts.items() if evaluate(predicate, each)}
-            query = await query_of(connection, window(model, None, None), [predicate])
+            query = await build_query(connection, range_of_time(model, None, None), [predicate])
             deadline = Deadline.after(120)
             page = await find(connection, query, limit=100, deadline=deadline)
             assert set(page.uids) == expected, name

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy import text, union_all
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.cql2 import parse_text
 from inference_store.query.driving import build_matches, settings_for
@@ -12,7 +12,7 @@ from inference_store.query.explain import Explain, recording
 from inference_store.query.list_sizes import count_lists, find_candidates
 from inference_store.query.matching import match_by_scan
 from inference_store.query.page import find
-from inference_store.query.scope import pieces
+from inference_store.query.scan_range import pieces
 from tests.integration.stored import Made, at, store
 
 _DAY = 86_400
@@ -26,11 +26,11 @@ async def test_they_are_joined(engine: AsyncEngine, some: int, joins: int) -> No
         for n in range(20)
     ]
     model = await store(engine, *made)
-    question = Question(filter=parse_text("n >= 5 AND m <> 1 AND n < 18"))
+    question = QueryRequest(filter=parse_text("n >= 5 AND m <> 1 AND n < 18"))
     wanted = {each.uid for n, each in enumerate(made) if 5 <= n < 18 and n % 3 != 1}
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
-        parts = await pieces(connection, query.scope, newest_first=True)
+        parts = await pieces(connection, query.scan_range, newest_first=True)
         deadline = Deadline.after(60)
         # what is counted no further than this is taken to be long
         looked = await find_candidates(connection, query, parts, deadline, most=1, some=some)
@@ -51,7 +51,7 @@ async def test_what_is_dear_is_counted_only_where_nothing_is_very_short(
         for n in range(12)
     ]
     model = await store(engine, *made)
-    question = Question(filter=parse_text("m = '3' AND n IS NOT NULL"))
+    question = QueryRequest(filter=parse_text("m = '3' AND n IS NOT NULL"))
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
         deadline = Deadline.after(60)
@@ -67,7 +67,7 @@ async def test_what_is_dear_is_counted_only_where_nothing_is_very_short(
         )
         assert not any("metadata_timestamp" in step.what for step in counted)
         # counted no further than one everything is long: then all lists are
-        parts = await pieces(connection, query.scope, newest_first=True)
+        parts = await pieces(connection, query.scan_range, newest_first=True)
         looked = await find_candidates(connection, query, parts, deadline, most=1, some=1)
         assert [each.sizes for each in looked] == [(1, 1)] * 3
         looked = await count_lists(connection, query, parts, deadline, most=5, some=5)
@@ -85,8 +85,10 @@ async def test_two_values_of_one_inference_are_tested_inference_by_inference(
     model = await store(engine, *made)
     async with engine.connect() as connection:
         await connection.execute(text("ANALYZE"))
-        query = (await prepare(connection, model, Question(filter=parse_text("n + m > 300")))).query
-        plan = await connection.execute(Explain(match_by_scan(query, query.scope)))
+        query = (
+            await prepare(connection, model, QueryRequest(filter=parse_text("n + m > 300")))
+        ).query
+        plan = await connection.execute(Explain(match_by_scan(query, query.scan_range)))
         assert "hashed SubPlan" not in str(plan.scalar_one())
         found = await find(connection, query, limit=500, deadline=Deadline.after(60))
     assert found.uids == [made[n].uid for n in range(399, -1, -1) if n + n % 7 > 300]

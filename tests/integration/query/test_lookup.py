@@ -14,7 +14,7 @@ from inference_store.index.tables import erasing, inference, partition_span
 from inference_store.inference.errors import NotFound
 from inference_store.query import lookup
 from inference_store.query.bounded import OutOfTime
-from inference_store.query.scope import ranges
+from inference_store.query.scan_range import ranges
 from tests.integration.query.held_partition import held
 from tests.integration.sent import statements_of
 from tests.integration.stored import Made, at, store

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.tables import inference, metadata_number, prediction
 from inference_store.inference.events import uid_floor
 from inference_store.inference.events.event import Extras
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.filters.from_conditions import Asked
 from inference_store.query.matching import Query
@@ -25,11 +25,11 @@ _HELD_DAY = 9
 _SECONDS = 2.0
 _AT_LEAST = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 6)
 # What is asked, and the table whose partition no statement can read.
-QUESTIONS: dict[str, tuple[Question, Table]] = {
-    "one comparison": (Question(metadata=[_AT_LEAST]), metadata_number),
-    "prediction": (Question(predicted=True, labels=["person"]), prediction),
-    "everything": (Question(), inference),
-    "no index": (Question(ok=True), inference),
+QUESTIONS: dict[str, tuple[QueryRequest, Table]] = {
+    "one comparison": (QueryRequest(metadata=[_AT_LEAST]), metadata_number),
+    "prediction": (QueryRequest(predicted=True, labels=["person"]), prediction),
+    "everything": (QueryRequest(), inference),
+    "no index": (QueryRequest(ok=True), inference),
 }
 
 
@@ -85,7 +85,7 @@ async def _found(engine: AsyncEngine, query: Query) -> list[UUID]:
 async def test_nothing_at_all_in_time(engine: AsyncEngine) -> None:
     model = await store(engine, *_made())
     async with engine.connect() as connection:
-        query = (await prepare(connection, model, Question(ok=True))).query
+        query = (await prepare(connection, model, QueryRequest(ok=True))).query
         async with held(engine, inference, at((_DAYS - 1) * _DAY)):
             with pytest.raises(OutOfTime):
                 await find(connection, query, limit=5, deadline=Deadline.after(0.5), scan=1)

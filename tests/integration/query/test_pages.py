@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index.tables import erasing
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
 from inference_store.inference.events.event import Extras
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, OutOfTime
 from inference_store.query.count import count
 from inference_store.query.explain import recording
@@ -47,24 +47,27 @@ def _made() -> list[Made]:
     ]
 
 
-QUESTIONS: dict[str, tuple[Question, Callable[[int], bool]]] = {
-    "everything": (Question(), lambda _: True),
-    "one comparison": (Question(metadata=[_asked("n", "gte", "30")]), lambda n: n >= 30),
-    "a rare one": (Question(metadata=[_asked("rare", "eq", "yes")]), lambda n: n in {2, 31}),
+QUESTIONS: dict[str, tuple[QueryRequest, Callable[[int], bool]]] = {
+    "everything": (QueryRequest(), lambda _: True),
+    "one comparison": (QueryRequest(metadata=[_asked("n", "gte", "30")]), lambda n: n >= 30),
+    "a rare one": (QueryRequest(metadata=[_asked("rare", "eq", "yes")]), lambda n: n in {2, 31}),
     "two comparisons": (
-        Question(metadata=[_asked("n", "lt", 40), _asked("even", "eq", True)]),
+        QueryRequest(metadata=[_asked("n", "lt", 40), _asked("even", "eq", True)]),
         lambda n: n < 40 and n % 2 == 0,
     ),
-    "missing": (Question(metadata=[_asked("rare", "missing", None)]), lambda n: n not in {2, 31}),
-    "ok": (Question(ok=True), lambda n: n % 3 == 0),
-    "hash": (Question(data_hashes=[f"{1:064x}", f"{2:064X}"]), lambda n: n % 4 in {1, 2}),
-    "ids": (Question(inference_ids=["id-3", "alias-8"]), lambda n: n % 10 == 3 or n == 8),
+    "missing": (
+        QueryRequest(metadata=[_asked("rare", "missing", None)]),
+        lambda n: n not in {2, 31},
+    ),
+    "ok": (QueryRequest(ok=True), lambda n: n % 3 == 0),
+    "hash": (QueryRequest(data_hashes=[f"{1:064x}", f"{2:064X}"]), lambda n: n % 4 in {1, 2}),
+    "ids": (QueryRequest(inference_ids=["id-3", "alias-8"]), lambda n: n % 10 == 3 or n == 8),
     "prediction": (
-        Question(predicted=True, labels=["person"], scores={"lt": 0.5}),
+        QueryRequest(predicted=True, labels=["person"], scores={"lt": 0.5}),
         lambda n: n % 5 == 0 and n / 100 < 0.5,
     ),
-    "score alone": (Question(predicted=True, scores={"lte": 0.05}), lambda n: n <= 5),
-    "a window": (Question(since=at(3 * _DAY), until=at(5 * _DAY)), lambda n: 9 <= n < 15),
+    "score alone": (QueryRequest(predicted=True, scores={"lte": 0.05}), lambda n: n <= 5),
+    "a window": (QueryRequest(since=at(3 * _DAY), until=at(5 * _DAY)), lambda n: 9 <= n < 15),
 }
 
 
@@ -95,7 +98,7 @@ async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[U
 @pytest.mark.parametrize(("key", "number"), [("n", 0), ("rare", 58)])
 async def test_what_lacks_a_key_is_explained(engine: AsyncEngine, key: str, number: int) -> None:
     model = await store(engine, *_made())
-    question = Question(metadata=[_asked(key, "missing", None)])
+    question = QueryRequest(metadata=[_asked(key, "missing", None)])
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
         with recording(True) as said:
@@ -115,7 +118,7 @@ async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
         mark = {"model": model, "uid": gone.uid, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
     async with engine.connect() as connection:
-        for question in (Question(), Question(metadata=[_asked("rare", "eq", "yes")])):
+        for question in (QueryRequest(), QueryRequest(metadata=[_asked("rare", "eq", "yes")])):
             query = (await prepare(connection, model, question)).query
             page = await find(connection, query, limit=100, deadline=Deadline.after(120))
             assert gone.uid not in page.uids
@@ -127,7 +130,7 @@ async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
     made = _made()
     model = await store(engine, *made)
     async with engine.connect() as connection:
-        query = (await prepare(connection, model, Question(ok=False))).query
+        query = (await prepare(connection, model, QueryRequest(ok=False))).query
         with pytest.raises(OutOfTime):
             await find(connection, query, limit=5, deadline=Deadline.after(0))
         with pytest.raises(OutOfTime):
@@ -138,13 +141,13 @@ async def test_unknown_and_impossible_are_refused(engine: AsyncEngine) -> None:
     model = await store(engine, *_made())
     async with engine.connect() as connection:
         with pytest.raises(UnknownKey) as unknown:
-            await prepare(connection, model, Question(metadata=[_asked("rar", "eq", "x")]))
+            await prepare(connection, model, QueryRequest(metadata=[_asked("rar", "eq", "x")]))
         assert unknown.value.faults[0].known[0] == "rare"
         with pytest.raises(ImpossibleComparison) as impossible:
-            await prepare(connection, model, Question(metadata=[_asked("n", "gt", "abc")]))
+            await prepare(connection, model, QueryRequest(metadata=[_asked("n", "gt", "abc")]))
         assert impossible.value.faults[0].known == ["int"]
         asked = [_asked("rar", "eq", "x")]
-        lenient = Question(metadata=asked, unknown_keys="empty")
+        lenient = QueryRequest(metadata=asked, unknown_keys="empty")
         assert (await prepare(connection, model, lenient)).query.nothing
-        warned = await prepare(connection, model, Question(predicted=True, labels=["persn"]))
+        warned = await prepare(connection, model, QueryRequest(predicted=True, labels=["persn"]))
         assert "person" in warned.warnings[0]

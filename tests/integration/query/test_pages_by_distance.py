@@ -11,7 +11,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.tables import erasing, metadata_number
-from inference_store.query.ask import Question
+from inference_store.query.ask import QueryRequest
 from inference_store.query.bounded import OutOfTime
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
@@ -88,10 +88,10 @@ async def test_pages(
         for descending in (False, True):
             sort = f"{'-' if descending else ''}distance(location, POINT({to[0]} {to[1]}))"
             for question, matches in (
-                (Question(), made),
-                (Question(metadata=[least]), later),
-                (Question(since=at(0), until=at(6 * _DAY)), window),
-                (Question(ok=True), []),
+                (QueryRequest(), made),
+                (QueryRequest(metadata=[least]), later),
+                (QueryRequest(since=at(0), until=at(6 * _DAY)), window),
+                (QueryRequest(ok=True), []),
             ):
                 values = [(each.uid, _metres(each, point)) for each in matches]
                 event(f"located: {any(value is not None for _, value in values)}")
@@ -109,7 +109,7 @@ async def test_without_any_location(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         for sign, expected in (("", uids), ("-", uids[::-1])):
             sort = f"{sign}distance(location, POINT(0 0))"
-            found = await pages(connection, [model], sort, Question(), limit=2)
+            found = await pages(connection, [model], sort, QueryRequest(), limit=2)
             assert [uid for page in found for uid in page] == expected
 
 
@@ -139,7 +139,7 @@ async def test_the_order_agrees_with_the_filter(engine: AsyncEngine) -> None:
     assert [each.inference_id for each in near] == ["3", "4", "5"]
     async with engine.connect() as connection:
         sort = "distance(location, POINT(4.2 0))"
-        found: list[list[UUID]] = await pages(connection, [model], sort, Question(), limit=2)
+        found: list[list[UUID]] = await pages(connection, [model], sort, QueryRequest(), limit=2)
     assert found[0] == [made[5].uid, made[3].uid]
 
 
@@ -149,4 +149,4 @@ async def test_a_page_whose_time_is_over(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         with pytest.raises(OutOfTime):
             async with held(engine, metadata_number, at(5 * _DAY)):
-                await pages(connection, [model], sort, Question(), limit=3, seconds=0.5)
+                await pages(connection, [model], sort, QueryRequest(), limit=3, seconds=0.5)

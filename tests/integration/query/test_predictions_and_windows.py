@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.matching import match_by_index, match_by_scan
@@ -33,7 +33,7 @@ _INSTANTS = st.builds(
 _INFERENCES = st.lists(st.tuples(_INSTANTS, _PREDICTIONS), min_size=1, max_size=8)
 _LABELS = st.lists(st.sampled_from(["person", "car", "nobody"]), min_size=1, max_size=2)
 _QUESTIONS = st.builds(
-    Question,
+    QueryRequest,
     since=st.one_of(st.none(), _INSTANTS),
     until=st.one_of(st.none(), _INSTANTS),
     predicted=st.booleans(),
@@ -43,14 +43,14 @@ _QUESTIONS = st.builds(
 )
 
 
-def in_window(question: Question, at: datetime) -> bool:
+def in_window(question: QueryRequest, at: datetime) -> bool:
     """From the one instant on, up to the other, which is not in it."""
     return (question.since is None or question.since <= at) and (
         question.until is None or at < question.until
     )
 
 
-def satisfies(question: Question, predictions: Sequence[_Prediction]) -> bool:
+def satisfies(question: QueryRequest, predictions: Sequence[_Prediction]) -> bool:
     """One and the same prediction has a label that was asked for, and a score in the bounds."""
     if not question.predicted:
         return True
@@ -77,7 +77,7 @@ def within(bounds: Mapping[str, float], score: float | None) -> bool:
 async def test_sql_agrees_with_python(
     engine: AsyncEngine,
     inferences: Sequence[tuple[datetime, Sequence[_Prediction]]],
-    questions: Sequence[Question],
+    questions: Sequence[QueryRequest],
 ) -> None:
     mine, other = str(uuid.uuid4()), str(uuid.uuid4())
     made = [
@@ -106,9 +106,9 @@ async def test_sql_agrees_with_python(
         async with engine.connect() as connection:
             query = (await prepare(connection, model, question)).query
             deadline = Deadline.after(180)
-            by_walk = await connection.execute(match_by_scan(query, query.scope))
+            by_walk = await connection.execute(match_by_scan(query, query.scan_range))
             assert sorted(by_walk.scalars(), reverse=question.newest_first) == expected
-            by_index = await connection.execute(match_by_index(query, query.scope)[0])
+            by_index = await connection.execute(match_by_index(query, query.scan_range)[0])
             assert set(by_index.scalars()) == set(expected)
             assert await count(connection, query, deadline=deadline) == len(expected)
             for scan in (1, 4_000):

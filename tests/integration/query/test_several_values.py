@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.query.across import count_across, find_across, spread
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
@@ -39,7 +39,7 @@ _WANTED = [each.uid for n, each in enumerate(_MADE) if n % 2]
 async def test_it_is_there_once(engine: AsyncEngine, filter: str) -> None:
     model = await store(engine, *_MADE)
     async with engine.connect() as connection:
-        query = (await prepare(connection, model, Question(filter=parse_text(filter)))).query
+        query = (await prepare(connection, model, QueryRequest(filter=parse_text(filter)))).query
         assert await count(connection, query, deadline=Deadline.after(60)) == len(_WANTED)
         for scan in (1, 4_000):
             page = await find(connection, query, limit=100, deadline=Deadline.after(60), scan=scan)

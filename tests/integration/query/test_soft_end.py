@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.inference.events.event import Extras
 from inference_store.query.across import find_across, spread
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.cql2 import parse_text
 from inference_store.query.matching import Query
@@ -58,7 +58,7 @@ def _made(model_id: str) -> list[Made]:
 async def _queries(
     connection: AsyncConnection, models: Sequence[int], filter: str | None, *, newest_first: bool
 ) -> Sequence[Query]:
-    question = Question(
+    question = QueryRequest(
         filter=None if filter is None else parse_text(filter), newest_first=newest_first
     )
     query = (await prepare(connection, models if len(models) > 1 else models[0], question)).query

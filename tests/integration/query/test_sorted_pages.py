@@ -18,7 +18,7 @@ from inference_store.index.tables import erasing, inference, metadata_number
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
 from inference_store.inference.events.event import Extras
 from inference_store.query.across import spread
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, OutOfTime
 from inference_store.query.filters.from_conditions import Asked
 from inference_store.query.operators import OPERATORS
@@ -105,14 +105,14 @@ async def test_a_key(
     }
     least = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 3)
     questions = [
-        (Question(), made),
+        (QueryRequest(), made),
         (
-            Question(metadata=[least]),
+            QueryRequest(metadata=[least]),
             [each for each in made if int(each.inference_id) >= 3],
         ),
-        (Question(ok=True), []),
+        (QueryRequest(ok=True), []),
         (
-            Question(since=at(0), until=at(6 * _DAY)),
+            QueryRequest(since=at(0), until=at(6 * _DAY)),
             [each for each in made if each.received_at < at(6 * _DAY)],
         ),
     ]
@@ -214,11 +214,13 @@ async def test_every_property(engine: AsyncEngine) -> None:
     models = [await store(engine, *made), await store(engine, *other)]
     await _give_times(engine, made)
     rows = await _properties(engine)
-    rare = Question(metadata=[Asked("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")])
+    rare = QueryRequest(
+        metadata=[Asked("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
+    )
     questions = [
-        (Question(), [*made, *other]),
+        (QueryRequest(), [*made, *other]),
         (rare, [each for n, each in enumerate(made) if n % 6 == 0]),
-        (Question(ok=True), [each for each in made if each.extras.ok]),
+        (QueryRequest(ok=True), [each for each in made if each.extras.ok]),
     ]
     async with engine.connect() as connection:
         for turn, name in enumerate(_PROPERTIES):
@@ -244,13 +246,15 @@ async def test_every_form_is_the_same_page(engine: AsyncEngine, few: int) -> Non
     async with engine.begin() as connection:
         mark = {"model": model, "uid": gone.uid, "scope": "inference", "erasure": uuid4()}
         await connection.execute(insert(erasing).values(mark))
-    rare = Question(metadata=[Asked("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")])
-    some = Question(predicted=True, labels=["dog", "cat"])
+    rare = QueryRequest(
+        metadata=[Asked("metadata_filter[0]", "rare", None, OPERATORS["eq"], "yes")]
+    )
+    some = QueryRequest(predicted=True, labels=["dog", "cat"])
     async with engine.connect() as connection:
         for question, wanted in (
             (rare, lambda n: n % 6 == 0),
             (some, lambda n: n % 5 != 0),
-            (Question(), lambda _: True),
+            (QueryRequest(), lambda _: True),
         ):
             asked = (await prepare(connection, model, question)).query
             [query] = await spread(connection, asked, [model])
@@ -329,4 +333,4 @@ async def test_no_part_of_a_sorted_page(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         with pytest.raises(OutOfTime):
             async with held(engine, metadata_number, at(5 * _DAY)):
-                await pages(connection, [model], "-n", Question(), limit=3, seconds=0.5)
+                await pages(connection, [model], "-n", QueryRequest(), limit=3, seconds=0.5)

@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index.tables import erasing, metadata_key
 from inference_store.query.anti_join import find_anti_joins
-from inference_store.query.ask import query_of
+from inference_store.query.ask import build_query
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.conditions import condition_of, names_of
 from inference_store.query.count import count
@@ -34,7 +34,7 @@ from inference_store.query.filters.typed import And, Predicate
 from inference_store.query.list_sizes import find_candidates
 from inference_store.query.matching import Query, match_by_index, match_by_scan
 from inference_store.query.page import find
-from inference_store.query.scope import groups, pieces, window
+from inference_store.query.scan_range import groups, pieces, range_of_time
 from inference_store.query.stored import numbers
 from tests.integration.query.relative_times import relative_time
 from tests.integration.query.typed_predicates import PredicateMaker
@@ -96,12 +96,12 @@ async def test_sql_agrees_with_python(stored: Stored, place: int, data: st.DataO
     columns: dict[str, Any] = {}
     for when in (True, False):
         condition = condition_of(predicate, names, when=when)
-        query = Query(window(model, None, None), (condition,))
+        query = Query(range_of_time(model, None, None), (condition,))
         event(f"{condition.kind}: {'led' if query.is_driven else 'walked'}")
         event(f"matches: {'some' if expected[when] else 'none'}")
-        columns[f"walked {when}"] = _listed(match_by_scan(query, query.scope))
+        columns[f"walked {when}"] = _listed(match_by_scan(query, query.scan_range))
         if query.is_driven:
-            rows, unique = match_by_index(query, query.scope)
+            rows, unique = match_by_index(query, query.scan_range)
             columns[f"led {when}"] = _listed(rows if unique else rows.distinct())
     async with stored.connection.begin_nested():
         statement = select(*(column.label(name) for name, column in columns.items()))
@@ -144,10 +144,10 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
                 for uid in marked
             ]
             await connection.execute(insert(erasing), marks)
-        query = await query_of(connection, window(model, None, None), predicates)
+        query = await build_query(connection, range_of_time(model, None, None), predicates)
         event(f"lists taken from all: {len(find_anti_joins(query))}")
         deadline = Deadline.after(60)
-        parts = await pieces(connection, query.scope, newest_first=True)
+        parts = await pieces(connection, query.scan_range, newest_first=True)
         known = await numbers(connection, [query], parts, deadline)
         event(f"counts that are stored: {'some' if known else 'none'}")
         for walk in (3, 4_000):
@@ -170,7 +170,7 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     facts = stored.facts[model]
     expected = {uid for uid, each in facts.items() if asked.holds(each)}
     assert _expected(facts, predicate)[True] == expected
-    query = await query_of(stored.connection, window(model, None, None), [predicate])
+    query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
     deadline = Deadline.after(60)
     page = await find(stored.connection, query, limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
@@ -180,7 +180,7 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
 async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
     """What is found where lists of a few are taken to be long."""
     deadline, found = Deadline.after(60), list[UUID]()
-    parts = await pieces(connection, query.scope, newest_first=True)
+    parts = await pieces(connection, query.scan_range, newest_first=True)
     most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
     for group in [] if query.nothing else groups(parts):
         looked = await find_candidates(

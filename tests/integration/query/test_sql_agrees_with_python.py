@@ -22,7 +22,7 @@ from inference_store.query.filters.from_conditions import Asked, metadata_node
 from inference_store.query.filters.known import known
 from inference_store.query.matching import Query, count_matches, match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS, Takes
-from inference_store.query.scope import window
+from inference_store.query.scan_range import range_of_time
 from tests.integration.stored import Made, at, store
 from tests.properties import examples
 
@@ -158,9 +158,9 @@ def _holds(asked: Asked, predicate: typed.Predicate, metadata: Metadata) -> bool
 
 async def _selected(engine: AsyncEngine, query: Query) -> tuple[set[Any], set[Any], int]:
     async with engine.connect() as connection:
-        by_walk = await connection.execute(match_by_scan(query, query.scope))
-        by_index = await connection.execute(match_by_index(query, query.scope)[0])
-        number = await connection.scalar(count_matches(query, query.scope))
+        by_walk = await connection.execute(match_by_scan(query, query.scan_range))
+        by_index = await connection.execute(match_by_index(query, query.scan_range)[0])
+        number = await connection.scalar(count_matches(query, query.scan_range))
         return set(by_walk.scalars()), set(by_index.scalars()), int(number or 0)
 
 
@@ -200,7 +200,7 @@ async def test_sql_agrees_with_python(
         assert agreeing == expected
         condition = condition_of(predicate, Names())
         event(f"{asked.operator.name}: {'some' if expected else 'none'}")
-        scope = window(model, None, None)
+        scope = range_of_time(model, None, None)
         by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))
         assert by_walk == expected
         assert by_index == expected

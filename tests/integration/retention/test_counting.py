@@ -12,7 +12,7 @@ from inference_store.index.tables import outdated_count, partition_count
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.retention.leader import Leader
@@ -62,7 +62,7 @@ async def test_counts_are_made_and_outdated(
     assert (await retain()).inferences_deleted == 25
     assert await holding(engine, model) == 0
     async with engine.connect() as connection:
-        query = (await prepare(connection, model, Question())).query
+        query = (await prepare(connection, model, QueryRequest())).query
         assert await count(connection, query, deadline=Deadline.after(60)) == 1
 
 

@@ -7,9 +7,9 @@ import pytest
 from inference_store.query.driving import MOST_JOINED, DrivingIndex, group_by_joins, settings_for
 from inference_store.query.list_sizes import choose_next_driver
 from inference_store.query.page import passed_over
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
-_SCOPE = Scope(1, UUID(int=1), UUID(int=2))
+_SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))
 _ALONE = DrivingIndex(_SCOPE)
 _SHORT = DrivingIndex(_SCOPE, (3, 100), 100)
 

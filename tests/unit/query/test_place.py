@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from inference_store.index.long_text import encode as indexed
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query import cursor as cursors
-from inference_store.query import place
+from inference_store.query import sorted_cursor
 from inference_store.query.order import ByKey, ByProperty, Order
 from inference_store.query.properties import PROPERTIES
 
@@ -43,10 +43,10 @@ def test_a_value_comes_back(found: tuple[Order, Any], uid: UUID) -> None:
         assert isinstance(exponent, int)
         if abs(exponent) > 400:
             return
-    cursor = place.encode(FINGERPRINT, place.Place(order.kind, uid, value))
-    assert len(cursor) <= place.MOST_CHARACTERS
-    assert place.kind_of(cursor) == order.kind
-    there = place.decode(FINGERPRINT, cursor, order.kind, order.type)
+    cursor = sorted_cursor.encode(FINGERPRINT, sorted_cursor.Cursor(order.kind, uid, value))
+    assert len(cursor) <= sorted_cursor.MOST_CHARACTERS
+    assert sorted_cursor.find_family(cursor) == order.kind
+    there = sorted_cursor.decode(FINGERPRINT, cursor, order.kind, order.type)
     assert (there.uid, there.value, type(there.value)) == (uid, value, type(value))
 
 
@@ -54,25 +54,25 @@ def test_a_value_comes_back(found: tuple[Order, Any], uid: UUID) -> None:
 def test_the_longest_values_fit(value: Any) -> None:
     spelt = Decimal(f"{value:f}") if isinstance(value, Decimal) else value
     kind: Any = "number" if isinstance(value, Decimal) else "string"
-    cursor = place.encode(FINGERPRINT, place.Place(kind, uuid4(), spelt))
-    assert len(cursor) <= place.MOST_CHARACTERS
+    cursor = sorted_cursor.encode(FINGERPRINT, sorted_cursor.Cursor(kind, uuid4(), spelt))
+    assert len(cursor) <= sorted_cursor.MOST_CHARACTERS
     order = _KEYS[kind]
-    assert place.decode(FINGERPRINT, cursor, order.kind, order.type).value == value
+    assert sorted_cursor.decode(FINGERPRINT, cursor, order.kind, order.type).value == value
 
 
 def test_without_a_value() -> None:
-    there = place.Place("number", uuid4())
-    cursor = place.encode(FINGERPRINT, there)
+    there = sorted_cursor.Cursor("number", uuid4())
+    cursor = sorted_cursor.encode(FINGERPRINT, there)
     order = _KEYS["number"]
-    assert place.decode(FINGERPRINT, cursor, order.kind, order.type) == there
+    assert sorted_cursor.decode(FINGERPRINT, cursor, order.kind, order.type) == there
 
 
 @given(st.binary(max_size=60), st.sampled_from([*_KEYS.values(), _WHOLE, _DOUBLE]))
 def test_anything_else_is_refused(payload: bytes, order: Order) -> None:
     cursor = cursors.seal(FINGERPRINT, payload)
-    place.kind_of(cursor)
+    sorted_cursor.find_family(cursor)
     try:
-        there = place.decode(FINGERPRINT, cursor, order.kind, order.type)
+        there = sorted_cursor.decode(FINGERPRINT, cursor, order.kind, order.type)
     except InvalidCursor:
         return
     assert there.kind == order.kind
@@ -80,11 +80,11 @@ def test_anything_else_is_refused(payload: bytes, order: Order) -> None:
 
 def test_a_cursor_belongs_to_its_question_and_its_kind() -> None:
     order = _KEYS["timestamp"]
-    made = place.Place("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
-    cursor = place.encode(FINGERPRINT, made)
+    made = sorted_cursor.Cursor("timestamp", uuid4(), datetime(2026, 11, 1, tzinfo=UTC))
+    cursor = sorted_cursor.encode(FINGERPRINT, made)
     for fingerprint, kind in ((b"x" * 8, order.kind), (FINGERPRINT, "number")):
         with pytest.raises(InvalidCursor):
-            place.decode(fingerprint, cursor, kind, order.type)
+            sorted_cursor.decode(fingerprint, cursor, kind, order.type)
     for broken in ("", "a", "!", cursor[:30], cursors.encode(FINGERPRINT, uuid4())):
         with pytest.raises(InvalidCursor):
-            place.decode(FINGERPRINT, broken, order.kind, order.type)
+            sorted_cursor.decode(FINGERPRINT, broken, order.kind, order.type)

@@ -62,7 +62,7 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
         models = await chosen_models(connection, access, body)
         numbers = [each.model for each in models]
         sort = await sort_of(connection, numbers, asked_body)
-        question = body.question(filter.tree, newest_first=sort.descending)
+        question = body.to_query_request(filter.tree, newest_first=sort.descending)
         prepared = await prepare(connection, numbers, question)
         queries = await spread(connection, prepared.query, numbers)
         asked_of = fingerprint("/inferences", body, filter.tree)
@@ -88,7 +88,7 @@ async def count_across_models(
     """How many inferences of several models satisfy every condition, exactly."""
     models = [each.model for each in await chosen_models(connection, access, body)]
     filter = await ask_filter(body.filter, body.filter_lang)
-    asked = await prepare(connection, models, body.question(filter.tree))
+    asked = await prepare(connection, models, body.to_query_request(filter.tree))
     queries = await spread(connection, asked.query, models)
     with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):

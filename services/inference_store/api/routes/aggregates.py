@@ -74,7 +74,7 @@ async def _aggregated(
     to: ApiSettings,
 ) -> Answer:
     filter = await ask_filter(body.filter, body.filter_lang)
-    of_each, asked = await targets(connection, models, body.question(filter.tree))
+    of_each, asked = await targets(connection, models, body.to_query_request(filter.tree))
     with explaining(body.explain) as explained:
         with in_time("aggregate", _NARROW, asked.query):
             found = await aggregate(

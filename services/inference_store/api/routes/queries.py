@@ -96,7 +96,9 @@ async def count_inferences(
     """How many inferences satisfy every condition, exactly."""
     registration, extent = await access.model_to_ask(connection, model_id)
     filter = await ask_filter(body.filter, body.filter_lang)
-    asked = await prepare(connection, registration.model, body.question(filter.tree), extent)
+    asked = await prepare(
+        connection, registration.model, body.to_query_request(filter.tree), extent
+    )
     with explaining(body.explain) as explained:
         with in_time("count", _NARROW, asked.query):
             number = await count_matches(connection, asked.query, deadline=deadline(body, to))
@@ -113,7 +115,7 @@ async def _ask(model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiS
         registration, extent = await access.model_to_ask(connection, model_id)
         model = registration.model
         sort = await sort_of(connection, model, body)
-        question = body.question(filter.tree, newest_first=sort.descending)
+        question = body.to_query_request(filter.tree, newest_first=sort.descending)
         found = await prepare(connection, model, question, extent)
         asked_of = fingerprint(model_id, body, filter.tree)
         asked = Asked(

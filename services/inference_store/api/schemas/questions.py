@@ -14,8 +14,8 @@ from pydantic import (
 from inference_store.api.filters import FilterLang
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.inference.nearest import NotThere, nearest
-from inference_store.query import place, sort
-from inference_store.query.ask import Question, UnknownKeys
+from inference_store.query import sort, sorted_cursor
+from inference_store.query.ask import QueryRequest, UnknownKeys
 from inference_store.query.cql2.tree import Node
 from inference_store.query.filters.distances import EXAMPLE
 from inference_store.query.filters.from_conditions import Asked
@@ -50,7 +50,7 @@ Sort: TypeAlias = Annotated[
     ),
     AfterValidator(storable_text),
 ]
-Cursor: TypeAlias = Annotated[str, Field(max_length=place.MOST_CHARACTERS)]
+Cursor: TypeAlias = Annotated[str, Field(max_length=sorted_cursor.MOST_CHARACTERS)]
 Limit: TypeAlias = Annotated[Whole, Field(ge=1, le=1000)]
 Fields: TypeAlias = Annotated[
     list[
@@ -176,13 +176,13 @@ class Conditions(Body):
     explain: Flag = False
     """Whether the answer says what the query did: for people, and the words may change."""
 
-    def question(self, tree: Node | None, *, newest_first: bool = True) -> Question:
+    def to_query_request(self, tree: Node | None, *, newest_first: bool = True) -> QueryRequest:
         """As the store takes it; `tree`: what was read of `filter`."""
         window, hashes = self.received_at or Window(), self.data_hash
         asked = self.prediction or PredictionCondition()
         label = asked.label
         is_text = isinstance(self.filter, str) and self.filter_lang != "cql2-json"
-        return Question(
+        return QueryRequest(
             filter=tree,
             filter_text=self.filter if is_text else None,
             metadata=[_asked(n, each) for n, each in enumerate(self.metadata_filter)],

@@ -14,7 +14,7 @@ from inference_store.index.key_registry import Models
 from inference_store.inference.errors import Invalid
 from inference_store.inference.json_text import write_json
 from inference_store.query.cql2 import Node, resolved_in, to_json, to_text
-from inference_store.query.cql2.tree import Operation, Place
+from inference_store.query.cql2.tree import Operation, SourceRange
 from inference_store.query.filters import saved
 from inference_store.query.filters.check import check
 from inference_store.query.filters.from_conditions import Asked, metadata_node, one_of
@@ -124,4 +124,4 @@ def _each_type(asked: Asked, keys: Known) -> list[Node]:
 
 
 def _any_of(nodes: Sequence[Node]) -> Node:
-    return nodes[0] if len(nodes) == 1 else Operation("or", tuple(nodes), at=Place("subject"))
+    return nodes[0] if len(nodes) == 1 else Operation("or", tuple(nodes), at=SourceRange("subject"))

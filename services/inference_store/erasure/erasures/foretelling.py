@@ -13,10 +13,10 @@ from inference_store.erasure.mark import marks
 from inference_store.erasure.policies.losing import losing_columns
 from inference_store.index.tables import inference
 from inference_store.objects import Blobs
-from inference_store.query.ask import doubted, query_of
+from inference_store.query.ask import build_query, find_doubtful
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.matching import Query, count_matches, match_by_index
-from inference_store.query.scope import Scope, pieces, window
+from inference_store.query.scan_range import ScanRange, pieces, range_of_time
 
 from .chosen import build_predicate
 from .foretold_asides import AskedOfModel, count_asides
@@ -53,7 +53,9 @@ async def asked_of(
     found = []
     for model, model_id in sorted(models.items()):
         predicate = await build_predicate(connection, model, asked)
-        query = await query_of(connection, window(model, None, None), [predicate], certain=True)
+        query = await build_query(
+            connection, range_of_time(model, None, None), [predicate], certain=True
+        )
         # as it will be marked: also what another erasure hides, which may yet be cancelled
         query = replace(query, marks=False, closed=True)
         found.append(AskedOfModel(model, model_id, asked, predicate, query))
@@ -67,7 +69,9 @@ async def foretell(
     found = {}
     for one in asked:
         told = await _of_model(connection, one.query, deadline)
-        doubts = await doubted(connection, window(one.model, None, None), [one.predicate])
+        doubts = await find_doubtful(
+            connection, range_of_time(one.model, None, None), [one.predicate]
+        )
         if doubts is not None and not told.partial:
             told = await _undecided(connection, told, doubts, deadline)
         found[one.model] = await _with_asides(connection, blobs, one, told, deadline)
@@ -96,9 +100,9 @@ async def _with_asides(
 
 async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadline) -> Foretold:
     total = Foretold()
-    if query.nothing or query.scope.empty:
+    if query.nothing or query.scan_range.empty:
         return total
-    for part in await pieces(connection, query.scope, newest_first=True, closed=query.closed):
+    for part in await pieces(connection, query.scan_range, newest_first=True, closed=query.closed):
         held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
         try:
             rows = await fetch(connection, _counted(query, part, held), deadline, large=query.large)
@@ -111,7 +115,7 @@ async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadlin
 async def _undecided(
     connection: AsyncConnection, found: Foretold, query: Query, deadline: Deadline
 ) -> Foretold:
-    for part in await pieces(connection, query.scope, newest_first=True):
+    for part in await pieces(connection, query.scan_range, newest_first=True):
         try:
             [row] = await fetch(connection, count_matches(query, part), deadline, large=query.large)
         except OutOfTime:
@@ -120,9 +124,9 @@ async def _undecided(
     return found
 
 
-def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Select[Any]:
+def _counted(query: Query, scan_range: ScanRange, held: ColumnElement[bool] | None) -> Select[Any]:
     here = inference.c
-    matches, _ = match_by_index(query, scope)
+    matches, _ = match_by_index(query, scan_range)
     uids = matches.subquery()
     named = [case((here[key].is_not(None), 1), else_=0) for key in marks.KEYS]
     is_held = false() if held is None else held
@@ -132,7 +136,7 @@ def _counted(query: Query, scope: Scope, held: ColumnElement[bool] | None) -> Se
     return select(
         func.coalesce(objects, 0).label("objects"),
         *(column.label(_NAMES.get(name, name)) for name, column in losing.items()),
-    ).where(scope.of(inference), here.uid.in_(select(uids.c.uid)))
+    ).where(scan_range.of(inference), here.uid.in_(select(uids.c.uid)))
 
 
 def _added(one: Foretold, row: Any) -> Foretold:

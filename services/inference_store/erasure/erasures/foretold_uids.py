@@ -12,7 +12,7 @@ from inference_store.erasure import holds
 from inference_store.index.tables import inference
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.matching import Query, match_by_index
-from inference_store.query.scope import Scope, pieces
+from inference_store.query.scan_range import ScanRange, pieces
 
 Going: TypeAlias = tuple[int, UUID]
 """A model's integer, and the uid of one of its inferences."""
@@ -41,7 +41,7 @@ async def list_uids(
     found: list[Going] = []
     last = after or _START
     for query in queries:
-        if query.nothing or query.scope.empty or query.scope.model < last[0]:
+        if query.nothing or query.scan_range.empty or query.scan_range.model < last[0]:
             continue
         for part in await _parts(connection, query, last):
             statement = await _going(connection, query, part, limit + 1 - len(found))
@@ -56,15 +56,19 @@ async def list_uids(
     return Listed(found, None)
 
 
-async def _parts(connection: AsyncConnection, query: Query, last: Going) -> list[Scope]:
+async def _parts(connection: AsyncConnection, query: Query, last: Going) -> list[ScanRange]:
     """The partitions of a model, the oldest first, behind the place that was reached."""
-    scope = query.scope
-    if last[0] == scope.model:
-        scope = scope.clip(UUID(int=min(last[1].int + 1, scope.hi.int)), scope.hi)
-    return await pieces(connection, scope, newest_first=False, closed=query.closed)
+    scan_range = query.scan_range
+    if last[0] == scan_range.model:
+        scan_range = scan_range.clip(
+            UUID(int=min(last[1].int + 1, scan_range.hi.int)), scan_range.hi
+        )
+    return await pieces(connection, scan_range, newest_first=False, closed=query.closed)
 
 
-async def _going(connection: AsyncConnection, query: Query, part: Scope, limit: int) -> Select[Any]:
+async def _going(
+    connection: AsyncConnection, query: Query, part: ScanRange, limit: int
+) -> Select[Any]:
     held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
     matches = match_by_index(query, part)[0].subquery()
     here = inference.c

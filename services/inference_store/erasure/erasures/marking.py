@@ -32,10 +32,10 @@ from inference_store.index.tables import (
     tombstone,
 )
 from inference_store.inference.errors import Conflict
-from inference_store.query.ask import query_of
+from inference_store.query.ask import build_query
 from inference_store.query.bounded import Deadline
 from inference_store.query.page import find as find_page
-from inference_store.query.scope import window
+from inference_store.query.scan_range import range_of_time
 
 from .chosen import build_predicate
 from .erasure import Begun, Erasure
@@ -77,8 +77,8 @@ async def find(connection: AsyncConnection, one: Erasure, part: Part, *, limit: 
     Raises OutOfTime when the filter cannot be answered in two minutes.
     """
     predicate = await build_predicate(connection, part.model, one.asked or {})
-    where = window(part.model, None, None)
-    query = await query_of(connection, where, [predicate], certain=True)
+    where = range_of_time(part.model, None, None)
+    query = await build_query(connection, where, [predicate], certain=True)
     # also what is hidden, by the marks of others and because its span is closed
     query = replace(query.in_order(), marks=False, closed=True)
     if part.after is not None:

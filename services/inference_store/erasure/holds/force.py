@@ -17,7 +17,7 @@ from inference_store.index.tables import hold, inference
 from inference_store.inference.errors import HoldUnreadable, StoreError
 from inference_store.query.conditions import condition_of, flagged, names_of
 from inference_store.query.filters import saved
-from inference_store.query.scope import HIGHEST, LOWEST, Scope
+from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange
 
 from .hold import Hold, hold_of, is_in_force
 from .meaning import DOUBTFUL, speaks_of_indexed
@@ -72,7 +72,7 @@ async def keeps(
     except (StoreError, ValueError, KeyError, TypeError) as error:
         raise unreadable(one, error) from error
     # one by one: as a join its other side would be read whole
-    kept = case((false.holds(Scope(model, lo, hi), row.c.uid), False), else_=True).is_(True)
+    kept = case((false.holds(ScanRange(model, lo, hi), row.c.uid), False), else_=True).is_(True)
     if not speaks_of_indexed(predicate):
         return kept
     return or_(kept, flagged(row, DOUBTFUL))

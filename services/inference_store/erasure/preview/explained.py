@@ -15,7 +15,7 @@ from inference_store.erasure.policies.durations import Duration, parse_duration
 from inference_store.erasure.select import selection
 from inference_store.index.tables import inference
 from inference_store.inference.errors import NotFound
-from inference_store.query.scope import Scope as Where
+from inference_store.query.scan_range import ScanRange as Where
 
 
 @dataclass(frozen=True, slots=True)

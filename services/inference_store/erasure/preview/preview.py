@@ -38,8 +38,8 @@ from inference_store.index.registrations import Registration
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
-from inference_store.query.scope import Scope as Where
-from inference_store.query.scope import pieces, window
+from inference_store.query.scan_range import ScanRange as Where
+from inference_store.query.scan_range import pieces, range_of_time
 
 from . import changed
 from .changed import Changed
@@ -170,7 +170,9 @@ async def _look(
     until = max((end for end in ends if end is not None), default=None)
     if until is None:
         return
-    for piece in await pieces(connection, window(one.model, None, until), newest_first=False):
+    for piece in await pieces(
+        connection, range_of_time(one.model, None, until), newest_first=False
+    ):
         held = await holds.predicate(connection, one.model, lo=piece.lo, hi=piece.hi)
         rows = _rows(piece, rules, ruled, held)
         gone = {scope: _gone(one.after, rows.c.rule, rows, scope, now) for scope in _SCOPES}

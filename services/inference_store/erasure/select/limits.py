@@ -17,11 +17,11 @@ from inference_store.erasure.policies import Chain, Limit, LimitOf
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query.bounded import Deadline, fetch
-from inference_store.query.scope import Scope, pieces, window
+from inference_store.query.scan_range import ScanRange, pieces, range_of_time
 
 from .selection import Decided
 
-Goes = Callable[[Scope], ColumnElement[bool]]
+Goes = Callable[[ScanRange], ColumnElement[bool]]
 """Which inferences of a piece go before limits are looked at: they count for none."""
 
 
@@ -55,7 +55,7 @@ async def beyond_after(
     held = await holds.predicate(connection, model)
     free = true() if held is None else not_(held)
 
-    def goes(piece: Scope) -> ColumnElement[bool]:
+    def goes(piece: ScanRange) -> ColumnElement[bool]:
         return and_(rules.goes_whole(chain, now, piece), free)
 
     return await beyond(connection, model, chain, now=now, deadline=deadline, goes=goes)
@@ -70,7 +70,7 @@ async def unmeasured(
         return 0
     unknown = select(func.count()).where(inference.c.stored_bytes.is_(None))
     found = 0
-    for piece in await pieces(connection, window(model, None, None), newest_first=True):
+    for piece in await pieces(connection, range_of_time(model, None, None), newest_first=True):
         [row] = await fetch(connection, unknown.where(*_here(piece)), deadline)
         found += int(row[0])
     return found
@@ -97,7 +97,7 @@ async def _of(
     deadline: Deadline,
 ) -> UUID | None:
     left = limit.most
-    for piece in await pieces(connection, window(model, None, None), newest_first=True):
+    for piece in await pieces(connection, range_of_time(model, None, None), newest_first=True):
         amount, stays = _AMOUNTS[limit.name], [*_here(piece), not_(goes(piece))]
         [row] = await fetch(connection, select(amount).where(*stays), deadline)
         if row[0] > left:
@@ -123,7 +123,7 @@ async def _first_kept(
     return found[0].uid if found else None
 
 
-def _here(piece: Scope) -> list[ColumnElement[bool]]:
+def _here(piece: ScanRange) -> list[ColumnElement[bool]]:
     """What is stored there and not being erased."""
     mark = select(erasing.c.uid).where(
         erasing.c.model == inference.c.model,

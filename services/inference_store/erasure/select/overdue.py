@@ -21,7 +21,7 @@ from inference_store.index.database import cause_of
 from inference_store.index.tables import erasure, inference
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import received_at_of, uid_floor
-from inference_store.query import scope as queries
+from inference_store.query import scan_range as queries
 
 from . import selection
 from .selection import Decided
@@ -120,7 +120,7 @@ def _parts(
 async def _late(connection: AsyncConnection, part: _Part, rules: Decided) -> float:
     """How long ago the oldest of a part should have gone; where that takes too long to find, how
     long ago the last sweep looked."""
-    where = queries.Scope(part.model, uid_floor(part.lo), uid_floor(part.cutoff))
+    where = queries.ScanRange(part.model, uid_floor(part.lo), uid_floor(part.cutoff))
     query = selection.unmarked(where, part.scope, [inference.c.uid])
     query = query.where(*rules.is_by(part.number, where)).order_by(inference.c.uid).limit(1)
     try:

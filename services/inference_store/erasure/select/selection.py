@@ -13,7 +13,7 @@ from inference_store.erasure.mark import marks
 from inference_store.erasure.policies import Chain, Scope
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import uid_floor
-from inference_store.query import scope as queries
+from inference_store.query import scan_range as queries
 from inference_store.query.conditions import Condition, certainly, names_of
 from inference_store.query.filters.saved import load
 
@@ -27,7 +27,7 @@ class Decided:
 
     conditions: tuple[Condition | None, ...]
 
-    def rule(self, scope: queries.Scope) -> ColumnElement[int]:
+    def rule(self, scope: queries.ScanRange) -> ColumnElement[int]:
         """The place in the chain of the rule that decides about a row of `inference`."""
         whens: list[tuple[ColumnElement[bool], int]] = []
         for number, each in enumerate(self.conditions):
@@ -36,7 +36,9 @@ class Decided:
             whens.append((each.holds(scope, inference.c.uid), number))
         return case(*whens, else_=UNDECIDED) if whens else literal(UNDECIDED)
 
-    def goes_whole(self, chain: Chain, now: datetime, scope: queries.Scope) -> ColumnElement[bool]:
+    def goes_whole(
+        self, chain: Chain, now: datetime, scope: queries.ScanRange
+    ) -> ColumnElement[bool]:
         """Whether a rule of the chain lets a row of `inference` go as a whole."""
         whens: list[tuple[ColumnElement[bool], ColumnElement[bool]]] = []
         for condition, each in zip(self.conditions, chain.rules, strict=True):
@@ -51,7 +53,7 @@ class Decided:
         """Whether this rule decides whatever is known of an inference."""
         return number == 0 and self.conditions[0] is None
 
-    def is_by(self, number: int, scope: queries.Scope) -> list[ColumnElement[bool]]:
+    def is_by(self, number: int, scope: queries.ScanRange) -> list[ColumnElement[bool]]:
         """That this rule decides."""
         if self.of_everything(number):
             return []
@@ -96,7 +98,7 @@ async def expired(
     """
     first = uid_floor(lo) if after is None else max(uid_floor(lo), UUID(int=after.int + 1))
     last = uid_floor(hi) if below is None else min(uid_floor(hi), below)
-    where = queries.Scope(model, first, last)
+    where = queries.ScanRange(model, first, last)
     query = unmarked(where, scope, [inference.c.uid, *(inference.c[key] for key in marks.KEYS)])
     if by is not None:
         rules, number = by
@@ -109,7 +111,7 @@ async def expired(
     return list(await connection.execute(query))
 
 
-def unmarked(where: queries.Scope, scope: Scope, wanted: list[Any]) -> Select[Any]:
+def unmarked(where: queries.ScanRange, scope: Scope, wanted: list[Any]) -> Select[Any]:
     """Columns of what may still lose this part, and is not losing it already."""
     here = inference.c
     mark = select(erasing.c.uid).where(

@@ -19,7 +19,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from inference_store.index.tables import inference, prediction
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
-from inference_store.query.scope import Scope, unmarked
+from inference_store.query.scan_range import ScanRange, unmarked
 
 from .rows import Dimension, InTime, Rows
 
@@ -30,7 +30,7 @@ def by_one_key(query: Query, here: DrivingIndex, dimension: Dimension) -> Compou
     rows = Rows(query, here, dimension.operand)
     found = rows.grouped([rows.group(dimension)], [func.count().label("n")]).cte()
     known = select(func.coalesce(func.sum(found.c.n), 0)).scalar_subquery()
-    nobody = _number(_everybody(query, here.scope).scalar_subquery() - known)
+    nobody = _number(_everybody(query, here.scan_range).scalar_subquery() - known)
     return union_all(select(found.c.g0, found.c.n), nobody)
 
 
@@ -40,10 +40,10 @@ def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
     The index has a label's predictions together: they are sorted by inference label by label,
     which takes half of what hashes of all do.
     """
-    scope, row = here.scope, prediction.alias()
+    scan_range, row = here.scan_range, prediction.alias()
     return (
         select(row.c.label.label("g0"), func.count(row.c.uid.distinct()).label("n"))
-        .where(*_there(query, scope, row), row.c.label.is_not(None))
+        .where(*_there(query, scan_range, row), row.c.label.is_not(None))
         .group_by(row.c.label)
     )
 
@@ -51,35 +51,35 @@ def by_label(query: Query, here: DrivingIndex) -> Select[Any]:
 def without_label(query: Query, here: DrivingIndex) -> Select[Any]:
     """Those of which no prediction has a label: a statement of its own, which leaves the labels to
     several processes."""
-    scope = here.scope
-    uids = select(prediction.c.uid).where(*_there(query, scope, prediction))
+    scan_range = here.scan_range
+    uids = select(prediction.c.uid).where(*_there(query, scan_range, prediction))
     predicted = uids.group_by(prediction.c.uid).subquery()
     some = select(func.count().label("n")).select_from(predicted).scalar_subquery()
-    everybody = _everybody(query, scope).scalar_subquery()
-    return _number(everybody - some + _unlabelled(query, scope).scalar_subquery())
+    everybody = _everybody(query, scan_range).scalar_subquery()
+    return _number(everybody - some + _unlabelled(query, scan_range).scalar_subquery())
 
 
-def _unlabelled(query: Query, scope: Scope) -> Select[int]:
+def _unlabelled(query: Query, scan_range: ScanRange) -> Select[int]:
     """How many have predictions, none of them with a label."""
     row, other = prediction.alias(), prediction.alias()
     labelled = select(other.c.uid).where(
-        scope.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
+        scan_range.of(other), other.c.uid == row.c.uid, other.c.label.is_not(None)
     )
     return select(func.count(row.c.uid.distinct()).label("n")).where(
-        *_there(query, scope, row), row.c.label.is_(None), ~labelled.exists()
+        *_there(query, scan_range, row), row.c.label.is_(None), ~labelled.exists()
     )
 
 
-def _everybody(query: Query, scope: Scope) -> Select[int]:
+def _everybody(query: Query, scan_range: ScanRange) -> Select[int]:
     return (
         select(func.count().label("n"))
         .select_from(inference)
-        .where(*_there(query, scope, inference))
+        .where(*_there(query, scan_range, inference))
     )
 
 
-def _there(query: Query, scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
-    return [scope.of(table), *([unmarked(scope, table.c.uid)] if query.marks else ())]
+def _there(query: Query, scan_range: ScanRange, table: FromClause) -> list[ColumnElement[bool]]:
+    return [scan_range.of(table), *([unmarked(scan_range, table.c.uid)] if query.marks else ())]
 
 
 def _number(without: ColumnElement[int]) -> Select[Any]:

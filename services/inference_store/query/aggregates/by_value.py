@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, cast, func
 from inference_store.index.tables import SIDE_TABLES
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .functions import Sum
 from .operand import Operand
@@ -48,12 +48,12 @@ def sketch_of(
     return select(shown, *columns).group_by(shown)
 
 
-def ends_of(scope: Scope, operand: Operand) -> Select[Any]:
+def ends_of(scan_range: ScanRange, operand: Operand) -> Select[Any]:
     """The smallest and the largest value, which an index has at its ends; NULL: there is none."""
     row = SIDE_TABLES[operand.kind]
     value = row.c.value
     ends = select(func.min(value).label("low"), func.max(value).label("high"))
-    return ends.where(scope.of(row), row.c.key == operand.key)
+    return ends.where(scan_range.of(row), row.c.key == operand.key)
 
 
 def _values(query: Query, here: DrivingIndex, operand: Operand) -> FromClause:

@@ -15,7 +15,7 @@ from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
 from inference_store.query.operand import one
-from inference_store.query.scope import Scope, around, groups, pieces, unbroken_groups
+from inference_store.query.scan_range import ScanRange, around, groups, pieces, unbroken_groups
 
 from .budget import Budget
 from .gather import Target
@@ -44,9 +44,9 @@ async def first_values(
     naming = Naming(connection, [each.query for each in targets], deadline)
     for target in targets:
         query = target.query
-        if query.nothing or query.scope.empty:
+        if query.nothing or query.scan_range.empty:
             continue
-        parts = await pieces(connection, query.scope, newest_first=True)
+        parts = await pieces(connection, query.scan_range, newest_first=True)
         several = groups(parts, query.group) if query.conditions else unbroken_groups(parts)
         for group in several:
             rows = await fetch(
@@ -66,28 +66,32 @@ async def first_values(
 
 
 def _first(
-    query: Query, group: Sequence[Scope], operand: Operand, prefix: str, limit: int
+    query: Query, group: Sequence[ScanRange], operand: Operand, prefix: str, limit: int
 ) -> Select[Any]:
     if not query.conditions and not query.marks:
         return _from_value_to_value(around(group), operand, prefix, limit)
-    parts = [_of_part(query, scope, operand, prefix, limit) for scope in group]
+    parts = [_of_part(query, scan_range, operand, prefix, limit) for scan_range in group]
     together = union_all(*(select(part.subquery()) for part in parts)).subquery()
     return select(together.c[0])
 
 
-def _of_part(query: Query, scope: Scope, operand: Operand, prefix: str, limit: int) -> Select[Any]:
-    rows = Rows(query, DrivingIndex(scope), operand)
+def _of_part(
+    query: Query, scan_range: ScanRange, operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
+    rows = Rows(query, DrivingIndex(scan_range), operand)
     value = rows.measured(operand).c.value
     return rows.grouped([value], []).where(*_begins(value, prefix)).order_by(value).limit(limit)
 
 
-def _from_value_to_value(scope: Scope, operand: Operand, prefix: str, limit: int) -> Select[Any]:
+def _from_value_to_value(
+    scan_range: ScanRange, operand: Operand, prefix: str, limit: int
+) -> Select[Any]:
     """From each value the index leads to the next one, however many rows have it."""
     table = SIDE_TABLES[operand.kind].alias()
     value = table.c.value
     here = (
         select(value)
-        .where(scope.of(table), table.c.key == operand.key, *_begins(value, prefix))
+        .where(scan_range.of(table), table.c.key == operand.key, *_begins(value, prefix))
         .order_by(value)
         .limit(1)
     )

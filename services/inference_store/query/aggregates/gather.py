@@ -143,7 +143,10 @@ class Gathering:
         ):
             return (await self.sums(wanted)).get((), Sums())
         found = await self._merged(
-            lambda _, here: ends_of(here.scope, operand), _widened, "find the ends", as_one=False
+            lambda _, here: ends_of(here.scan_range, operand),
+            _widened,
+            "find the ends",
+            as_one=False,
         )
         return found[0][1] if found else Sums()
 

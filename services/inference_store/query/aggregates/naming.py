@@ -12,7 +12,7 @@ from inference_store.index.tables import label, metadata_string
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.matching import Query
 from inference_store.query.operand import many
-from inference_store.query.scope import Scope, around, pieces, unbroken_groups
+from inference_store.query.scan_range import ScanRange, around, pieces, unbroken_groups
 
 from .exact import exact
 from .operand import Operand
@@ -61,9 +61,9 @@ class Naming:
         """Look where it was asked, and no further than all are found."""
         left = {each for each in cut if (operand.key, each) not in self._whole}
         for query in self._queries:
-            if query.nothing or query.scope.empty or not left:
+            if query.nothing or query.scan_range.empty or not left:
                 continue
-            parts = await pieces(self._connection, query.scope, newest_first=True)
+            parts = await pieces(self._connection, query.scan_range, newest_first=True)
             for group in unbroken_groups(parts):
                 if left:
                     statement = _whole(around(group), operand, left)
@@ -74,12 +74,12 @@ class Naming:
                     left -= {row.value for row in rows}
 
 
-def _whole(scope: Scope, operand: Operand, cut: set[str]) -> Select[Any]:
+def _whole(scan_range: ScanRange, operand: Operand, cut: set[str]) -> Select[Any]:
     """One row a value, however many inferences have it."""
     table = metadata_string.alias()
     value = func.unnest(many(sorted(cut), TEXT())).column_valued("cut")
     row = select(table.c.whole).where(
-        scope.of(table),
+        scan_range.of(table),
         table.c.key == operand.key,
         table.c.value == value,
         table.c.whole.is_not(None),

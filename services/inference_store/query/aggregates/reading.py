@@ -13,7 +13,14 @@ from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.driving import DrivingIndex, group_by_joins, settings_for
 from inference_store.query.list_sizes import find_candidates
 from inference_store.query.matching import Query
-from inference_store.query.scope import GROUP, Scope, around, groups, pieces, unbroken_groups
+from inference_store.query.scan_range import (
+    GROUP,
+    ScanRange,
+    around,
+    groups,
+    pieces,
+    unbroken_groups,
+)
 
 from .budget import Budget
 from .rows import Dimension, InTime
@@ -26,13 +33,14 @@ MOST_SPANS_READ: Final = 4 * GROUP
 Part: TypeAlias = Select[Any] | CompoundSelect[Any]
 Build: TypeAlias = Callable[[Query, DrivingIndex], Part]
 StoredRows: TypeAlias = Callable[
-    [AsyncConnection, Query, Sequence[Scope], Deadline], Awaitable[Mapping[Scope, Sequence[Any]]]
+    [AsyncConnection, Query, Sequence[ScanRange], Deadline],
+    Awaitable[Mapping[ScanRange, Sequence[Any]]],
 ]
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Reading:
-    """The parts of one question, few at once."""
+    """The parts of one request, few at once."""
 
     def __init__(
         self,
@@ -59,9 +67,9 @@ class Reading:
         """The rows of all parts. `as_one`: without conditions the partitions of a group are read
         as one. `settings`: of Postgres, where there are no conditions. `stored`: those of parts
         that are not read. Raises TooManyGroups."""
-        if query.nothing or query.scope.empty:
+        if query.nothing or query.scan_range.empty:
             return
-        parts = await pieces(self._connection, query.scope, newest_first=True)
+        parts = await pieces(self._connection, query.scan_range, newest_first=True)
         if stored is not None:
             known = await stored(self._connection, query, parts, self._deadline)
             parts = [part for part in parts if part not in known]
@@ -71,7 +79,7 @@ class Reading:
         if not query.conditions:
             for group in unbroken_groups(parts):
                 here = self._spans(around(group)) if as_one else group
-                built = [partial(build, query, DrivingIndex(scope)) for scope in here]
+                built = [partial(build, query, DrivingIndex(scan_range)) for scan_range in here]
                 async for row in self._fetched(built, what, settings, large=False):
                     yield row
             return
@@ -83,12 +91,12 @@ class Reading:
                 async for row in self._fetched(built, what, settings_for(there), large=query.large):
                     yield row
 
-    def _spans(self, scope: Scope) -> Sequence[Scope]:
+    def _spans(self, scan_range: ScanRange) -> Sequence[ScanRange]:
         """What is read at once, by several processes: the spans of time, where they are few, so
         that nobody asks row by row in which it lies."""
         in_time = next((each for each in self._dimensions if isinstance(each, InTime)), None)
-        spans = [scope] if in_time is None else in_time.cut(scope)
-        return spans if len(spans) <= MOST_SPANS_READ else [scope]
+        spans = [scan_range] if in_time is None else in_time.cut(scan_range)
+        return spans if len(spans) <= MOST_SPANS_READ else [scan_range]
 
     async def _fetched(
         self,

@@ -31,7 +31,7 @@ from inference_store.index.tables import SIDE_TABLES, inference, prediction
 from inference_store.query.driving import DrivingIndex, build_matches
 from inference_store.query.matching import Query
 from inference_store.query.operand import many, one
-from inference_store.query.scope import Scope, unmarked
+from inference_store.query.scan_range import ScanRange, unmarked
 
 from .asked import Bound
 from .bins import as_double
@@ -51,15 +51,15 @@ class InTime:
 
     starts: tuple[UUID, ...]
 
-    def around(self, scope: Scope) -> int | None:
-        """The number, from 1, of the one span that holds all of the scope; None: there is none."""
-        place = bisect_right(self.starts, scope.lo)
-        whole = 0 < place < len(self.starts) and scope.hi <= self.starts[place]
+    def around(self, scan_range: ScanRange) -> int | None:
+        """The number, from 1, of the one span that holds all of the range; None: there is none."""
+        place = bisect_right(self.starts, scan_range.lo)
+        whole = 0 < place < len(self.starts) and scan_range.hi <= self.starts[place]
         return place if whole else None
 
-    def cut(self, scope: Scope) -> list[Scope]:
-        """The scope span by span."""
-        spans = (scope.clip(lo, hi) for lo, hi in pairwise(self.starts))
+    def cut(self, scan_range: ScanRange) -> list[ScanRange]:
+        """The range span by span."""
+        spans = (scan_range.clip(lo, hi) for lo, hi in pairwise(self.starts))
         return [each for each in spans if not each.empty]
 
 
@@ -75,10 +75,10 @@ Dimension: TypeAlias = Value | InTime | InBins
 
 
 class Rows:
-    """The rows of a scope; what is asked for joins what it needs."""
+    """The rows of a range; what is asked for joins what it needs."""
 
     def __init__(self, query: Query, here: DrivingIndex, measured: Operand | None) -> None:
-        self._here, self._scope = here, here.scope
+        self._here, self._scope = here, here.scan_range
         self._tests: list[ColumnElement[bool]] = []
         self._inference: FromClause | None = None
         self._measured: FromClause | None = None
@@ -159,7 +159,7 @@ class Rows:
         return raw(operand, row)
 
     def _span(self, dimension: InTime) -> Any:
-        """The number of the span: one for all rows, where the scope is within it."""
+        """The number of the span: one for all rows, where the range is within it."""
         within = dimension.around(self._scope)
         if within is not None:
             return one(within, INTEGER()).label(None)

@@ -13,7 +13,7 @@ from inference_store.inference.errors import Fault, ImpossibleComparison, Invali
 from inference_store.inference.events.uid import uid_floor
 from inference_store.query.ask import UnknownKeys
 from inference_store.query.bounded import Deadline
-from inference_store.query.scope import HIGHEST, LOWEST
+from inference_store.query.scan_range import HIGHEST, LOWEST
 
 from .answer import Aggregated, Found, shown
 from .asked import Aggregation, Bound, ByHistogram, ByLabel, ByTime, Grouping, Measure
@@ -67,7 +67,7 @@ async def aggregate(
 ) -> Aggregated:
     """The groups and their measures. Raises Invalid, UnknownKey, ImpossibleComparison,
     TooManyGroups, OutOfTime."""
-    names = Names([each.query.scope.model for each in targets], unknown_keys)
+    names = Names([each.query.scan_range.model for each in targets], unknown_keys)
     run = _Run(connection, list(targets), asked, deadline, names)
     await _resolve(run)
     run.dimensions = [await _dimension(run, each) for each in asked.group_by]
@@ -128,7 +128,7 @@ async def _in_time(run: _Run, by: ByTime) -> InTime:
 
 def _within(target: Target, lo: Any, hi: Any) -> Target:
     query = target.query
-    return replace(target, query=replace(query, scope=query.scope.clip(lo, hi)))
+    return replace(target, query=replace(query, scan_range=query.scan_range.clip(lo, hi)))
 
 
 async def _bounds(run: _Run, operand: Operand, of: ByHistogram | Measure) -> tuple[Bound, ...]:

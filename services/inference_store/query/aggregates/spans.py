@@ -13,7 +13,7 @@ from inference_store.inference.errors import Fault, TooManyGroups
 from inference_store.inference.events.uid import received_at_of
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.matching import Query
-from inference_store.query.scope import around, pieces, unbroken_groups
+from inference_store.query.scan_range import around, pieces, unbroken_groups
 
 from .asked import ByTime
 from .buckets import TooManyBuckets, starts, width_of
@@ -45,7 +45,7 @@ async def starts_of(
 async def _ends(
     connection: AsyncConnection, query: Query, deadline: Deadline
 ) -> tuple[datetime, datetime] | None:
-    if query.nothing or query.scope.empty:
+    if query.nothing or query.scan_range.empty:
         return None
     first = await _end(connection, query, deadline, newest=False)
     last = await _end(connection, query, deadline, newest=True)
@@ -57,10 +57,10 @@ async def _ends(
 async def _end(
     connection: AsyncConnection, query: Query, deadline: Deadline, *, newest: bool
 ) -> UUID | None:
-    """The first or the last uid of all in the scope, whether it matches or not."""
+    """The first or the last uid of all in the range, whether it matches or not."""
     uid = inference.c.uid
     what = f"find the {'last' if newest else 'first'} inference"
-    parts = await pieces(connection, query.scope, newest_first=newest)
+    parts = await pieces(connection, query.scan_range, newest_first=newest)
     for group in unbroken_groups(parts):
         here = select(uid).where(around(group).of(inference)).limit(1)
         ordered = here.order_by(uid.desc() if newest else uid)

@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import partition_count
 from inference_store.query.bounded import Deadline
 from inference_store.query.matching import Query
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 from inference_store.query.stored import numbers, stored
 
 
@@ -20,8 +20,8 @@ class Row(NamedTuple):
 
 
 async def labels(
-    connection: AsyncConnection, query: Query, parts: Sequence[Scope], deadline: Deadline
-) -> Mapping[Scope, Sequence[Row]]:
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Mapping[ScanRange, Sequence[Row]]:
     """Each label's inferences, as by_index.by_label counts them. Raises OutOfTime."""
     found = await stored(connection, [query], parts, [partition_count.c.labels], deadline)
     return {
@@ -32,16 +32,16 @@ async def labels(
 
 
 async def unlabelled(
-    connection: AsyncConnection, query: Query, parts: Sequence[Scope], deadline: Deadline
-) -> Mapping[Scope, Sequence[Row]]:
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Mapping[ScanRange, Sequence[Row]]:
     """Those of which no prediction has a label. Raises OutOfTime."""
     found = await stored(connection, [query], parts, [partition_count.c.unlabelled], deadline)
     return {part: [Row(None, row.unlabelled)] for part, row in found.items()}
 
 
 async def matching(
-    connection: AsyncConnection, query: Query, parts: Sequence[Scope], deadline: Deadline
-) -> Mapping[Scope, Sequence[Row]]:
+    connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
+) -> Mapping[ScanRange, Sequence[Row]]:
     """All that match, where that is stored. Raises OutOfTime."""
     found = await numbers(connection, [query], parts, deadline)
     return {part: [Row(None, number)] for part, number in found.items()}

@@ -10,7 +10,7 @@ from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, literal, not_, or
 from inference_store.index.tables import inference
 from inference_store.query.filters.certain import FLAGS, Doubts, certain, spoken_of
 from inference_store.query.filters.typed import Predicate
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .compiled import condition_of
 from .condition import Condition, exists, row_at_hand
@@ -27,15 +27,15 @@ class NotAllOf:
     unique: bool = True
     scans: int = 0
 
-    def uids(self, scope: Scope) -> None:  # noqa: ARG002  (nearly all are so)
+    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (nearly all are so)
         return None
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         row = row_at_hand(uid, inference)
         if row is not None:
             return self._of(row)
         row = inference.alias("flagged")
-        return exists([row], scope.of(row), row.c.uid == uid, self._of(row))
+        return exists([row], scan_range.of(row), row.c.uid == uid, self._of(row))
 
     def _of(self, row: FromClause) -> ColumnElement[bool]:
         return or_(*(not_(flagged(row, FLAGS[each])) for each in sorted(self.doubts)))

@@ -15,7 +15,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.metadata import COORDINATES
 from inference_store.query.filters.typed import Metadata
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .condition import exists, row_at_hand
 from .names import Names
@@ -24,8 +24,10 @@ from .names import Names
 class Combination:
     """Rows of one inference, by its uid; without one the first row that is taken leads."""
 
-    def __init__(self, scope: Scope, names: Names, uid: ColumnElement[Any] | None = None) -> None:
-        self.scope = scope
+    def __init__(
+        self, scan_range: ScanRange, names: Names, uid: ColumnElement[Any] | None = None
+    ) -> None:
+        self.scan_range = scan_range
         self.names = names
         self.uid = uid
         self.froms: list[FromClause] = []
@@ -50,7 +52,7 @@ class Combination:
 
     def _value_of(self, table: Table, key: int) -> FromClause:
         row = table.alias()
-        return self.take(row, self.scope.of(row), row.c.key == self.names.key(key))
+        return self.take(row, self.scan_range.of(row), row.c.key == self.names.key(key))
 
     def own(self) -> FromClause:
         """The row of `inference`, the one at hand if there is one."""
@@ -64,10 +66,10 @@ class Combination:
 
     def id(self) -> FromClause:
         """A row of one of the inference's ids."""
-        own, other, scope = inference.alias(), inference_alias.alias(), self.scope
+        own, other, scan_range = inference.alias(), inference_alias.alias(), self.scan_range
         ids = union_all(
-            select(own.c.uid, own.c.inference_id.label("value")).where(scope.of(own)),
-            select(other.c.uid, other.c.alias).where(scope.of(other)),
+            select(own.c.uid, own.c.inference_id.label("value")).where(scan_range.of(own)),
+            select(other.c.uid, other.c.alias).where(scan_range.of(other)),
         ).subquery()
         return self.take(ids)
 
@@ -91,7 +93,7 @@ class Combination:
         if row is not None:
             return row
         other = table.alias()
-        return self.take(other, self.scope.of(other))
+        return self.take(other, self.scan_range.of(other))
 
     def _once(self, name: str, row: Any) -> FromClause:
         if name not in self._rows:

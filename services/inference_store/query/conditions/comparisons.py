@@ -22,7 +22,7 @@ from inference_store.query.filters.typed import (
     Property,
     Value,
 )
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
 from .condition import Uids
@@ -128,29 +128,31 @@ class Comparing:
         equal = self.when and isinstance(self.predicate, Compared) and self.predicate.op == "="
         return alone and not equal and (self.when or not self.many)
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         if not self._leads:
             return None
         if self.when or not self.many:
-            return self._combinations(scope, hit=True)
-        every = self._combinations(scope, hit=False)
-        return except_(every, self._combinations(scope, hit=True))
+            return self._combinations(scan_range, hit=True)
+        every = self._combinations(scan_range, hit=False)
+        return except_(every, self._combinations(scan_range, hit=True))
 
-    def _combinations(self, scope: Scope, *, hit: bool) -> Uids:
-        rows = Combination(scope, self.names)
+    def _combinations(self, scan_range: ScanRange, *, hit: bool) -> Uids:
+        rows = Combination(scan_range, self.names)
         if not any(map(_leads, self.leaves)):
-            rows.take(inference, scope.of(inference))
+            rows.take(inference, scan_range.of(inference))
         sides = self._sides(rows)
         return rows.uids(*(self._hit(sides) if hit else self._there(sides)))
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        found = self._some(scope, uid, hit=True)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        found = self._some(scan_range, uid, hit=True)
         if self.when or not self.many:
             return found
-        return and_(self._some(scope, uid, hit=False), ~found)
+        return and_(self._some(scan_range, uid, hit=False), ~found)
 
-    def _some(self, scope: Scope, uid: ColumnElement[Any], *, hit: bool) -> ColumnElement[bool]:
-        rows = Combination(scope, self.names, uid)
+    def _some(
+        self, scan_range: ScanRange, uid: ColumnElement[Any], *, hit: bool
+    ) -> ColumnElement[bool]:
+        rows = Combination(scan_range, self.names, uid)
         sides = self._sides(rows)
         tests = self._hit(sides) if hit else self._there(sides)
         return rows.exists(*tests, one_by_one=self._of_two)

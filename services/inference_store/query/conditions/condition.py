@@ -26,7 +26,7 @@ from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Groupin
 from sqlalchemy.sql.selectable import CompoundSelect
 
 from inference_store.index.tables import inference
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 Test: TypeAlias = ColumnElement[bool]
 Uids: TypeAlias = Select[Any] | CompoundSelect[Any]
@@ -51,11 +51,11 @@ class Condition(Protocol):
     def scans(self) -> int:
         """How many index scans its list takes; 0: no index leads to the matches."""
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         """The inferences that satisfy it; None: no index leads to them."""
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether the inference by this uid, which lies in the scope, satisfies it."""
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        """Whether the inference by this uid, which lies in the range, satisfies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Nothing:
     unique: bool = True
     scans: int = 1
 
-    def uids(self, scope: Scope) -> Uids:
-        return select(inference.c.uid).where(scope.of(inference), false())
+    def uids(self, scan_range: ScanRange) -> Uids:
+        return select(inference.c.uid).where(scan_range.of(inference), false())
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         return false()
 
 
@@ -81,10 +81,10 @@ class Everything:
     unique: bool = True
     scans: int = 0
 
-    def uids(self, scope: Scope) -> None:  # noqa: ARG002
+    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002
         return None
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         return true()
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 from inference_store.index.tables import SIDE_TABLES, metadata_presence
 from inference_store.query.filters.typed import Array
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
 from .condition import Uids, exists
@@ -47,40 +47,40 @@ class OfKey:
         """Those without the key are in no index."""
         return len(_SENT) if self.when else 0
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         if not self.when:
             return None
-        return union(*self.rows(scope))
+        return union(*self.rows(scan_range))
 
-    def rows(self, scope: Scope) -> list[Select[Any]]:
+    def rows(self, scan_range: ScanRange) -> list[Select[Any]]:
         """The inferences that have it, table by table: some in several."""
-        return [select(table.c.uid).where(self._here(scope, table)) for table in _SENT]
+        return [select(table.c.uid).where(self._here(scan_range, table)) for table in _SENT]
 
-    def counted(self, scope: Scope) -> list[tuple[int, Uids]]:
+    def counted(self, scan_range: ScanRange) -> list[tuple[int, Uids]]:
         """Lists, and whether what is in them counts once more or once less: in sum each inference
         that has it counts once, though a text that spells a number has rows in two tables."""
-        rows = self.rows(scope)
+        rows = self.rows(scan_range)
         if self.many:
             return [(1, union(*rows))]
-        again = [self._again(scope, place) for place in range(1, len(_SENT))]
+        again = [self._again(scan_range, index) for index in range(1, len(_SENT))]
         return [*((1, each) for each in rows), *((-1, each) for each in again)]
 
-    def _again(self, scope: Scope, place: int) -> Select[Any]:
+    def _again(self, scan_range: ScanRange, index: int) -> Select[Any]:
         """Those with a row in this table and in one before it."""
-        row, before = _SENT[place].alias(), [table.alias() for table in _SENT[:place]]
+        row, before = _SENT[index].alias(), [table.alias() for table in _SENT[:index]]
         elsewhere = union_all(
-            *(select(other.c.uid).where(self._here(scope, other)) for other in before)
+            *(select(other.c.uid).where(self._here(scan_range, other)) for other in before)
         ).subquery()
         there = exists([elsewhere], elsewhere.c.uid == row.c.uid)
-        return select(row.c.uid).where(self._here(scope, row), there)
+        return select(row.c.uid).where(self._here(scan_range, row), there)
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = [table.alias() for table in _SENT]
-        found = or_(*(exists([row], self._here(scope, row), row.c.uid == uid) for row in rows))
+        found = or_(*(exists([row], self._here(scan_range, row), row.c.uid == uid) for row in rows))
         return found if self.when else ~found
 
-    def _here(self, scope: Scope, table: FromClause) -> ColumnElement[bool]:
-        here = and_(scope.of(table), table.c.key == self.names.key(self.key))
+    def _here(self, scan_range: ScanRange, table: FromClause) -> ColumnElement[bool]:
+        here = and_(scan_range.of(table), table.c.key == self.names.key(self.key))
         return and_(here, ~table.c.is_null) if self.valued and "is_null" in table.c else here
 
 
@@ -108,70 +108,70 @@ class OfSet:
     def _different(self) -> int:
         return len({item.value for item in self.array.items})
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         """By the rows that are among the constants, or by all there are."""
         if not self.when:
             return None
-        among = self._rows(scope, None, "among").uids()
-        others = self._rows(scope, None, "others").uids()
+        among = self._rows(scan_range, None, "among").uids()
+        others = self._rows(scan_range, None, "others").uids()
         match self.array.relation:
             case "overlaps":
                 return among.distinct()
             case "contains":
-                return self._with_all(scope)
+                return self._with_all(scan_range)
             case "containedby":
-                return except_(self._rows(scope, None, "some").uids(), others)
+                return except_(self._rows(scan_range, None, "some").uids(), others)
             case _:
-                return except_(self._with_all(scope), others)
+                return except_(self._with_all(scan_range), others)
 
-    def _with_all(self, scope: Scope) -> Uids:
+    def _with_all(self, scan_range: ScanRange) -> Uids:
         if not self._different:
-            return self._rows(scope, None, "some").uids().distinct()
-        rows = self._rows(scope, None, "among")
+            return self._rows(scan_range, None, "some").uids().distinct()
+        rows = self._rows(scan_range, None, "among")
         sets = rows.uids().group_by(rows.uid)
         return sets.having(self._counted(rows) == self._different)
 
     def _counted(self, rows: "_Rows") -> ColumnElement[int]:
         return func.count(rows.value.distinct())
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        found = self._holds(scope, uid)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        found = self._holds(scan_range, uid)
         if self.when:
             return found
-        return and_(self._rows(scope, uid, "some").exists(), ~found)
+        return and_(self._rows(scan_range, uid, "some").exists(), ~found)
 
-    def _holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        some = self._rows(scope, uid, "some").exists()
-        others = self._rows(scope, uid, "others").exists()
+    def _holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        some = self._rows(scan_range, uid, "some").exists()
+        others = self._rows(scan_range, uid, "others").exists()
         match self.array.relation:
             case "overlaps":
-                return self._rows(scope, uid, "among").exists()
+                return self._rows(scan_range, uid, "among").exists()
             case "contains":
-                return and_(some, self._has_all(scope, uid))
+                return and_(some, self._has_all(scan_range, uid))
             case "containedby":
                 return and_(some, ~others)
             case _:
-                return and_(some, self._has_all(scope, uid), ~others)
+                return and_(some, self._has_all(scan_range, uid), ~others)
 
-    def _has_all(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = self._rows(scope, uid, "among")
+    def _has_all(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = self._rows(scan_range, uid, "among")
         number = select(self._counted(rows)).select_from(*rows.froms).where(*rows.where)
         found: ColumnElement[bool] = (
             number.correlate_except(*rows.froms).scalar_subquery() == self._different
         )
         return found
 
-    def _rows(self, scope: Scope, uid: ColumnElement[Any] | None, which: Which) -> "_Rows":
-        return _Rows(self, scope, uid, which)
+    def _rows(self, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which) -> "_Rows":
+        return _Rows(self, scan_range, uid, which)
 
 
 class _Rows(Combination):
     """The rows of the set: some, those among the constants, or the others."""
 
     def __init__(
-        self, of: OfSet, scope: Scope, uid: ColumnElement[Any] | None, which: Which
+        self, of: OfSet, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which
     ) -> None:
-        super().__init__(scope, of.names, uid)
+        super().__init__(scan_range, of.names, uid)
         side = side_of(of.array.of, self)
         self.value = side.sql
         if which != "some":

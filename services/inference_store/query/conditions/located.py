@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Numeric, and_, column, false, func, or_, select
 
 from inference_store.query.filters.typed import Area, Located
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
 from .condition import Uids
@@ -30,12 +30,12 @@ class Lies:
     unique: bool = True
     scans: int = 2
 
-    def uids(self, scope: Scope) -> Uids:
-        rows = Combination(scope, self.names)
+    def uids(self, scan_range: ScanRange) -> Uids:
+        rows = Combination(scan_range, self.names)
         return rows.uids(self._hit(rows))
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = Combination(scope, self.names, uid)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = Combination(scan_range, self.names, uid)
         return rows.exists(self._hit(rows))
 
     def _hit(self, rows: Combination) -> ColumnElement[bool]:

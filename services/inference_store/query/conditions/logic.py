@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, and_, intersect, or_, select, true, union
 from sqlalchemy.sql.elements import Grouping
 
 from inference_store.index.tables import inference
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .condition import EVERYTHING, MOST_INTERSECTED, MOST_SCANS, NOTHING, Condition, Uids
 from .spans import Received
@@ -19,10 +19,10 @@ _MOST_JOINS = 8
 
 
 def tests(
-    parts: Sequence[Condition], scope: Scope, uid: ColumnElement[Any]
+    parts: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
     """Every one of them as a test, in a form that is planned fast however many there are."""
-    found = [part.holds(scope, uid) for part in parts]
+    found = [part.holds(scan_range, uid) for part in parts]
     if len(found) <= _MOST_JOINS:
         return found
     return [Grouping(test).is_(true()) for test in found]
@@ -68,10 +68,10 @@ class All:
         for name, value in found.items():
             object.__setattr__(self, name, value)
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         if not self.scans:
             return None
-        here = reduce(lambda found, span: span.narrow(found), self._spans, scope)
+        here = reduce(lambda found, span: span.narrow(found), self._spans, scan_range)
         if not self._leading:
             rows = select(inference.c.uid).where(here.of(inference))
             return rows.where(*tests(self._tested, here, inference.c.uid))
@@ -80,8 +80,8 @@ class All:
         [uid] = found.c
         return select(uid).where(*tests(self._tested, here, uid))
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*tests(self.parts, scope, uid))
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*tests(self.parts, scan_range, uid))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,18 +98,18 @@ class Either:
         is_driven = 0 not in scans and sum(scans) <= MOST_SCANS
         object.__setattr__(self, "scans", sum(scans) if is_driven else 0)
 
-    def uids(self, scope: Scope) -> Uids | None:
+    def uids(self, scan_range: ScanRange) -> Uids | None:
         if not self.scans:
             return None
-        return union(*(uids for part in self.parts if (uids := part.uids(scope)) is not None))
+        return union(*(uids for part in self.parts if (uids := part.uids(scan_range)) is not None))
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         # The planner looks through AND in OR in AND: its time doubles every few levels.
         return or_(
             *(
-                Grouping(part.holds(scope, uid)).is_(true())
+                Grouping(part.holds(scan_range, uid)).is_(true())
                 if isinstance(part, All)
-                else part.holds(scope, uid)
+                else part.holds(scan_range, uid)
                 for part in self.parts
             )
         )
@@ -124,11 +124,11 @@ class Neither:
     unique: bool = True
     scans: int = 0
 
-    def uids(self, scope: Scope) -> None:  # noqa: ARG002  (no index leads to them)
+    def uids(self, scan_range: ScanRange) -> None:  # noqa: ARG002  (no index leads to them)
         return None
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return ~or_(*(part.holds(scope, uid) for part in self.parts))
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return ~or_(*(part.holds(scan_range, uid) for part in self.parts))
 
 
 def all_of(parts: list[Condition]) -> Condition:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import ColumnElement
 
 from inference_store.query.filters.typed import Value
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
 from .condition import Uids
@@ -25,11 +25,11 @@ class Valued:
     unique: bool = True
     scans: int = 0
 
-    def uids(self, scope: Scope) -> Uids | None:  # noqa: ARG002
+    def uids(self, scan_range: ScanRange) -> Uids | None:  # noqa: ARG002
         return None
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        rows = Combination(scope, self.names, uid)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        rows = Combination(scan_range, self.names, uid)
         side = side_of(self.of, rows)
         found = rows.exists(*([side.sql.is_not(None)] if side.nullable else []))
         return found if self.when else ~found

@@ -96,10 +96,10 @@ class Names:
 
     def _once(self, kind: str, value: Any, bind: Any) -> Any:
         # by its spelling: 1 and 1.0 are equal, but their quotients have other scales
-        place = (kind, repr(value))
-        if place not in self._bound:
-            self._bound[place] = bind()
-        return self._bound[place]
+        key = (kind, repr(value))
+        if key not in self._bound:
+            self._bound[key] = bind()
+        return self._bound[key]
 
 
 async def names_of(connection: AsyncConnection, predicate: Predicate) -> Names:

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Select, and_, func, select
 from inference_store.index.tables import inference, prediction
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import Predicate
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
 from .comparisons import Comparing, values_in
@@ -52,27 +52,27 @@ class Predicts:
     def scans(self) -> int:
         return 1 if self.when and names_labels(self.condition) else 0
 
-    def uids(self, scope: Scope) -> Uids | None:
-        return _rows(self.condition, self.names, scope) if self.scans else None
+    def uids(self, scan_range: ScanRange) -> Uids | None:
+        return _rows(self.condition, self.names, scan_range) if self.scans else None
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         row = prediction.alias()
         found = exists(
             [row],
-            scope.of(row),
+            scan_range.of(row),
             row.c.uid == uid,
-            of_one(self.condition, self.names).holds(scope, row.c.uid),
+            of_one(self.condition, self.names).holds(scan_range, row.c.uid),
         )
         if self.when:
             return found
-        rows = Combination(scope, self.names, uid)
+        rows = Combination(scan_range, self.names, uid)
         known = rows.own().c.prediction_count.is_not(None)
         return and_(rows.exists(known), ~found)
 
 
-def _rows(condition: Predicate | None, names: Names, scope: Scope) -> Select[Any]:
-    tests = only_true(of_one(condition, names).holds(scope, prediction.c.uid))
-    return select(prediction.c.uid).where(scope.of(prediction), tests)
+def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
+    tests = only_true(of_one(condition, names).holds(scan_range, prediction.c.uid))
+    return select(prediction.c.uid).where(scan_range.of(prediction), tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +87,13 @@ class Counts:
     unique: bool = True
     scans: int = 1
 
-    def uids(self, scope: Scope) -> Uids:
+    def uids(self, scan_range: ScanRange) -> Uids:
         names = self.compared.names
-        found = _rows(self.counted.condition, names, scope).group_by(prediction.c.uid)
+        found = _rows(self.counted.condition, names, scan_range).group_by(prediction.c.uid)
         return found.having(COMPARISONS[self.op](func.count(), names.constant(self.number)))
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return self.compared.holds(scope, uid)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return self.compared.holds(scan_range, uid)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +107,17 @@ class TopLabelled:
     unique: bool = True
     scans: int = 1
 
-    def uids(self, scope: Scope) -> Uids:
+    def uids(self, scan_range: ScanRange) -> Uids:
         names, first = self.compared.names, prediction.c.rank == 1
         its = [_of_first(each.predicate) for each in (self.compared, *self.scores)]
-        some = _rows(typed.And(tuple(its)), names, scope).where(first)
-        tests = self.holds(scope, inference.c.uid)
-        return select(inference.c.uid).where(scope.of(inference), inference.c.uid.in_(some), tests)
+        some = _rows(typed.And(tuple(its)), names, scan_range).where(first)
+        tests = self.holds(scan_range, inference.c.uid)
+        return select(inference.c.uid).where(
+            scan_range.of(inference), inference.c.uid.in_(some), tests
+        )
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*(each.holds(scope, uid) for each in (self.compared, *self.scores)))
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        return and_(*(each.holds(scan_range, uid) for each in (self.compared, *self.scores)))
 
 
 def with_scores(parts: list[Condition]) -> list[Condition]:

@@ -33,7 +33,7 @@ from inference_store.query.filters.typed import (
     Value,
     kind_of,
 )
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
 from .condition import Uids
@@ -69,20 +69,20 @@ class Related:
                 return keys
         return ()
 
-    def uids(self, scope: Scope) -> Uids | None:
-        lists = [self._with(of, scope) for of in self._leader]
+    def uids(self, scan_range: ScanRange) -> Uids | None:
+        lists = [self._with(of, scan_range) for of in self._leader]
         if not lists:
             return None
         rows = union(*(each.distinct() for each in lists)).subquery()
-        return select(rows.c.uid).where(self.holds(scope, rows.c.uid))
+        return select(rows.c.uid).where(self.holds(scan_range, rows.c.uid))
 
-    def _with(self, of: Metadata, scope: Scope) -> Select[Any]:
-        rows = Combination(scope, self.names)
+    def _with(self, of: Metadata, scan_range: ScanRange) -> Select[Any]:
+        rows = Combination(scan_range, self.names)
         rows.metadata(of)
         return rows.uids()
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        asked = _Asked(self.sets, scope, uid, self.names)
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+        asked = _Asked(self.sets, scan_range, uid, self.names)
         found = asked.related()
         return and_(*asked.known(), found if self.when else ~found)
 
@@ -92,7 +92,7 @@ class _Asked:
     """The sets of one inference."""
 
     sets: Sets
-    scope: Scope
+    scan_range: ScanRange
     uid: ColumnElement[Any]
     names: Names
 
@@ -150,7 +150,7 @@ class _Asked:
         return select(_in_one_form(kind, rows.c.value).label("value")).correlate_except(rows)
 
     def _values(self, of: Value) -> Select[Any]:
-        rows = Combination(self.scope, self.names, self.uid)
+        rows = Combination(self.scan_range, self.names, self.uid)
         sql = _in_one_form(kind_of(of), side_of(of, rows).sql)
         found = select(sql.label("value")).where(*rows.where, sql.is_not(None))
         return found.select_from(*rows.froms).correlate_except(*rows.froms)

@@ -13,7 +13,7 @@ from inference_store.inference.events.uid import HIGHEST as LATEST
 from inference_store.inference.events.uid import uid_floor
 from inference_store.query.filters.typed import Comparison
 from inference_store.query.operand import one
-from inference_store.query.scope import HIGHEST, LOWEST, Scope
+from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -28,14 +28,14 @@ class Received:
     unique: bool = True
     scans: int = 1
 
-    def narrow(self, scope: Scope) -> Scope:
-        """The part of the scope in it."""
-        return scope.clip(self.lo, self.hi)
+    def narrow(self, scan_range: ScanRange) -> ScanRange:
+        """The part of the range in it."""
+        return scan_range.clip(self.lo, self.hi)
 
-    def uids(self, scope: Scope) -> Select[Any]:
-        return select(inference.c.uid).where(self.narrow(scope).of(inference))
+    def uids(self, scan_range: ScanRange) -> Select[Any]:
+        return select(inference.c.uid).where(self.narrow(scan_range).of(inference))
 
-    def holds(self, scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
+    def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         kind = UUID_TYPE(as_uuid=True)
         return and_(uid >= one(self.lo, kind), uid < one(self.hi, kind))
 

@@ -110,13 +110,13 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
     own = rows.own()
     if value.condition is None:
         return Side("number", cast(own.c.prediction_count, Numeric), rows.names)
-    row, scope = prediction.alias(), rows.scope
+    row, scan_range = prediction.alias(), rows.scan_range
     assert rows.uid is not None
     matching = (
         select(func.count())
         .select_from(row)
-        .where(scope.of(row), row.c.uid == rows.uid)
-        .where(rows.names.condition_of(value.condition).holds(scope, row.c.uid))
+        .where(scan_range.of(row), row.c.uid == rows.uid)
+        .where(rows.names.condition_of(value.condition).holds(scan_range, row.c.uid))
         .correlate_except(row)
         .scalar_subquery()
     )
@@ -127,7 +127,7 @@ def _counted(value: typed.Counted, rows: Combination) -> Side:
 def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:
     uid = rows.own().c.uid if rows.uid is None else rows.uid
     true, false = (
-        rows.names.condition_of(value.of, when=when).holds(rows.scope, uid)
+        rows.names.condition_of(value.of, when=when).holds(rows.scan_range, uid)
         for when in (True, False)
     )
     return Side("bool", case((true, literal(True)), (false, literal(False))), rows.names)

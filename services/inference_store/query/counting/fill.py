@@ -22,7 +22,7 @@ from inference_store.index.database import cause_of
 from inference_store.index.distribution import is_distributed
 from inference_store.index.partitions import Span
 from inference_store.index.tables import partition_count
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 from .begin import QUIET, Begun, begin, ended, tidy, uncounted
 from .numbers import inferences, keys, labels, unlabelled
@@ -101,12 +101,12 @@ async def count(connection: AsyncConnection, one: Begun) -> None:
     """What is there now; it may differ from statement to statement, and is outdated then."""
     for name, value in _SETTINGS.items():
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
-    scope = Scope(one.model, one.lo, one.hi)
+    scan_range = ScanRange(one.model, one.lo, one.hi)
     found: dict[str, Any] = {
-        "inferences": await inferences(connection, scope),
-        "unlabelled": await unlabelled(connection, scope),
-        "labels": await labels(connection, scope),
-        "keys": await keys(connection, scope),
+        "inferences": await inferences(connection, scan_range),
+        "unlabelled": await unlabelled(connection, scan_range),
+        "labels": await labels(connection, scan_range),
+        "keys": await keys(connection, scan_range),
     }
     here = partition_count.c.id == one.id
     await connection.execute(

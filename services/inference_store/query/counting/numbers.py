@@ -10,7 +10,7 @@ from inference_store.index.tables import SIDE_TABLES, inference, metadata_key, m
 from inference_store.query.aggregates.by_index import by_label, without_label
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
-from inference_store.query.scope import Scope
+from inference_store.query.scan_range import ScanRange
 
 MOST: Final = 2_000
 """Keys, or labels, of a model in one partition; of more none is stored: they are counted live."""
@@ -18,45 +18,49 @@ _TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
 Numbers = dict[str, Any]
 
 
-async def inferences(connection: AsyncConnection, scope: Scope) -> int:
+async def inferences(connection: AsyncConnection, scan_range: ScanRange) -> int:
     """How many there are."""
-    query = select(func.count()).select_from(inference).where(scope.of(inference))
+    query = select(func.count()).select_from(inference).where(scan_range.of(inference))
     return int(await connection.scalar(query) or 0)
 
 
-async def labels(connection: AsyncConnection, scope: Scope) -> Numbers | None:
+async def labels(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
     """How many have a prediction of each label; None: there are too many labels."""
-    query = by_label(Query(scope), DrivingIndex(scope)).limit(MOST + 1)
+    query = by_label(Query(scan_range), DrivingIndex(scan_range)).limit(MOST + 1)
     rows = (await connection.execute(query)).all()
     return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
 
 
-async def unlabelled(connection: AsyncConnection, scope: Scope) -> int:
+async def unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
     """Of how many no prediction has a label."""
-    return int((await connection.execute(without_label(Query(scope), DrivingIndex(scope)))).one().n)
+    return int(
+        (await connection.execute(without_label(Query(scan_range), DrivingIndex(scan_range))))
+        .one()
+        .n
+    )
 
 
-async def keys(connection: AsyncConnection, scope: Scope) -> Numbers | None:
+async def keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
     """How many have each key, and how many have a value of it; None: there are too many keys."""
     found: dict[int, list[Any]] = {}
     for table in _TABLES:
-        rows = (await connection.execute(_by_key(scope, table).limit(MOST + 1))).all()
+        rows = (await connection.execute(_by_key(scan_range, table).limit(MOST + 1))).all()
         for row in rows:
             found.setdefault(row.key, []).append([row.sent, row.valued])
         if len(found) > MOST or len(rows) > MOST:
             return None
     again = {key for key, numbers in found.items() if len(numbers) > 1}
     for key in sorted(again | await _many(connection, list(found))):
-        found[key] = [list((await connection.execute(_of_one(scope, key))).one())]
+        found[key] = [list((await connection.execute(_of_one(scan_range, key))).one())]
     return {str(key): numbers[0] for key, numbers in found.items()}
 
 
-def _by_key(scope: Scope, table: Any) -> Select[Any]:
+def _by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
     """The rows of each key in one table: inferences, where each has one row."""
     sent = func.count()
     valued = sent.filter(~table.c.is_null) if "is_null" in table.c else sent
     counted = select(table.c.key, sent.label("sent"), valued.label("valued"))
-    return counted.where(scope.of(table)).group_by(table.c.key)
+    return counted.where(scan_range.of(table)).group_by(table.c.key)
 
 
 async def _many(connection: AsyncConnection, known: Sequence[int]) -> set[int]:
@@ -66,14 +70,14 @@ async def _many(connection: AsyncConnection, known: Sequence[int]) -> set[int]:
     return set((await connection.execute(query)).scalars())
 
 
-def _of_one(scope: Scope, key: int) -> Select[int, int]:
+def _of_one(scan_range: ScanRange, key: int) -> Select[int, int]:
     """The inferences with one key, in whichever table and however often."""
     rows = union_all(
         *(
             select(
                 table.c.uid,
                 (~table.c.is_null if "is_null" in table.c else true()).label("valued"),
-            ).where(scope.of(table), table.c.key == literal(key))
+            ).where(scan_range.of(table), table.c.key == literal(key))
             for table in _TABLES
         )
     ).subquery()

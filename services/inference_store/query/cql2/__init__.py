@@ -6,12 +6,12 @@ from inference_store.inference.json_text import Json, Number
 
 from .conformance import CONFORMANCE, Conformance
 from .operations import OPERATIONS, Entry, Takes
-from .places import fault, pointed, where
 from .read_json import parse_json, parse_json_text
 from .refused import Refused, error_of
 from .relative import NO_CLOCK, Clock, Resolved, resolved_in
+from .source_ranges import fault, pointed, where
 from .suggestions import meant_by
-from .tree import Node, Place
+from .tree import Node, SourceRange
 from .write_json import to_json
 from .write_text import to_text
 
@@ -55,7 +55,7 @@ def parse(
     """
     if not isinstance(value, str) or isinstance(value, Number):
         if lang == "cql2-text":
-            raise error_of(Refused(_NO_TEXT, Place(path), ("cql2-json",)), None)
+            raise error_of(Refused(_NO_TEXT, SourceRange(path), ("cql2-json",)), None)
         return parse_json(value, path=path, clock=clock)
     if lang == "cql2-json":
         return parse_json_text(value, path=path, clock=clock)

@@ -13,7 +13,18 @@ from lark import Token, Transformer
 from . import literals, shapes
 from .operations import Entry, entry_of
 from .refused import Refused
-from .tree import Geometry, Instant, Interval, Listed, Named, Node, Operation, Place, Scalar, Shape
+from .tree import (
+    Geometry,
+    Instant,
+    Interval,
+    Listed,
+    Named,
+    Node,
+    Operation,
+    Scalar,
+    Shape,
+    SourceRange,
+)
 
 PATH: Final = ContextVar("PATH", default="filter")
 """The field that the text stands in."""
@@ -24,7 +35,7 @@ class Group:
     """A node in brackets; for an array function an array of one."""
 
     of: "Node | Group"
-    at: Place
+    at: SourceRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +43,7 @@ class Nested:
     """Brackets inside a geometry."""
 
     parts: "tuple[tuple[Decimal, ...] | Nested | Geometry, ...]"
-    at: Place
+    at: SourceRange
 
 
 Part: TypeAlias = Token | Node | Group | Nested
@@ -47,10 +58,10 @@ _SHAPES: Final[dict[str, Shape]] = {
 }
 
 
-def _from(first: Part, last: Part) -> Place:
+def _from(first: Part, last: Part) -> SourceRange:
     start = first.start_pos if isinstance(first, Token) else first.at.start
     end = last.end_pos if isinstance(last, Token) else last.at.end
-    return Place(PATH.get(), start, end)
+    return SourceRange(PATH.get(), start, end)
 
 
 def _bare(part: Part) -> Node:
@@ -65,7 +76,7 @@ def _nodes(parts: list[Part]) -> tuple[Node, ...]:
 
 def _array_of(part: Part) -> Node:
     """A bracketed node as an array of one, inside itself too."""
-    around: list[Place] = []
+    around: list[SourceRange] = []
     while isinstance(part, Group):
         around.append(part.at)
         part = part.of
@@ -216,7 +227,7 @@ def _arguments(entry: Entry, parts: list[Part]) -> tuple[Node, ...]:
     )
 
 
-def _plain(nested: Nested, at: Place, levels: int = shapes.DEEPEST) -> shapes.Raw:
+def _plain(nested: Nested, at: SourceRange, levels: int = shapes.DEEPEST) -> shapes.Raw:
     if levels == 0 or any(isinstance(part, Geometry) for part in nested.parts):
         raise Refused("a geometry is written POLYGON((0 0, 1 0, 1 1, 0 0))", at)
     return tuple(

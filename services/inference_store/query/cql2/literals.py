@@ -10,7 +10,7 @@ from inference_store.inference.json_text import exact, storable
 from inference_store.inference.metadata.caps import MetadataCaps
 
 from .refused import Refused
-from .tree import Instant, Place, Scalar
+from .tree import Instant, Scalar, SourceRange
 
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 # Without the hour 24, which Python 3.14 reads as midnight of the next day.
@@ -29,7 +29,7 @@ CAPS: Final = MetadataCaps()
 """Whatever number can be stored can be asked for."""
 
 
-def number(text: str, at: Place) -> Decimal:
+def number(text: str, at: SourceRange) -> Decimal:
     """The exact number. Raises Refused for one over the caps of stored numbers."""
     try:
         found = exact(text, digits=CAPS.digits, exponent=CAPS.exponent)
@@ -54,14 +54,14 @@ def escaped(text: str) -> str:
     return f"'{_TO_ESCAPE.sub(lambda found: _ESCAPE_OF[found[0]], text)}'"
 
 
-def text_of(value: str, at: Place) -> Scalar:
+def text_of(value: str, at: SourceRange) -> Scalar:
     """A text. Raises Refused for what Postgres cannot hold, as no stored text has it."""
     if not storable(value):
         raise Refused("a text holds neither NUL nor half a surrogate pair", at)
     return Scalar(value, at)
 
 
-def read_date(text: str, at: Place) -> Instant:
+def read_date(text: str, at: SourceRange) -> Instant:
     """`2026-11-01`. Raises Refused."""
     if _DATE.fullmatch(text) is None:
         message = "a date is written 2026-11-01"
@@ -73,7 +73,7 @@ def read_date(text: str, at: Place) -> Instant:
         raise Refused(f"there is no such day: {wrong}", at) from None
 
 
-def read_timestamp(text: str, at: Place) -> Instant:
+def read_timestamp(text: str, at: SourceRange) -> Instant:
     """`2026-11-01T10:00:00Z`, or with an offset, to the microsecond; in UTC. Raises Refused."""
     found = _TIMESTAMP.fullmatch(text)
     if found is None:
@@ -87,7 +87,7 @@ def read_timestamp(text: str, at: Place) -> Instant:
         raise Refused(f"there is no such time: {wrong}", at) from None
 
 
-def read_instant(text: str, at: Place) -> Instant | None:
+def read_instant(text: str, at: SourceRange) -> Instant | None:
     """A bound of an interval: a date, a timestamp, or None for the open end `..`."""
     if text == "..":
         return None

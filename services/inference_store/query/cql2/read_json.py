@@ -29,9 +29,9 @@ from .tree import (
     Named,
     Node,
     Operation,
-    Place,
     Scalar,
     Shape,
+    SourceRange,
 )
 from .verify import verify
 
@@ -65,11 +65,11 @@ def parse_json_text(
     """The same for JSON that is still text, as in a query parameter."""
     try:
         if len(text) > caps.BYTES:
-            raise Refused(f"a filter has at most {caps.BYTES:,} bytes", Place(path))
+            raise Refused(f"a filter has at most {caps.BYTES:,} bytes", SourceRange(path))
         try:
             value = read_exactly(text)
         except UnreadableJson as wrong:
-            raise Refused(f"it is not JSON: {wrong}", Place(path)) from None
+            raise Refused(f"it is not JSON: {wrong}", SourceRange(path)) from None
     except Refused as refused:
         raise error_of(refused, None) from None
     return parse_json(value, path=path, clock=clock, whole_standard=whole_standard)
@@ -83,7 +83,7 @@ class _Reading:
     bytes: int = caps.BYTES
 
     def node(self, value: Json, path: str, level: int) -> Node:
-        at = Place(path)
+        at = SourceRange(path)
         self._count(at, level)
         match value:
             case bool():
@@ -101,7 +101,7 @@ class _Reading:
                 raise Refused("null is no value here; what is missing is found by isNull", at)
         raise Refused("this is no part of a filter", at)
 
-    def _object(self, value: Mapping[str, Json], at: Place, level: int) -> Node:
+    def _object(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         if isinstance(value, RepeatedNames):
             raise Refused(f"a member is given twice: {', '.join(sorted(value.names))}", at)
         for member, (read, others) in _OBJECTS.items():
@@ -111,29 +111,29 @@ class _Reading:
         known = tuple(_OBJECTS)
         raise Refused(f"an object here has one of {', '.join(known)}", at, known)
 
-    def _operation(self, value: Mapping[str, Json], at: Place, level: int) -> Node:
+    def _operation(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         op, args = value["op"], value.get("args")
         if not isinstance(op, str) or isinstance(op, Number):
-            raise Refused("`op` is a text", Place(f"{at.path}.op"))
+            raise Refused("`op` is a text", SourceRange(f"{at.path}.op"))
         if not isinstance(args, list):
-            raise Refused(f"`args` of {op[:64]} is a list", Place(f"{at.path}.args"))
-        self._text(op, Place(f"{at.path}.op"))
+            raise Refused(f"`args` of {op[:64]} is a list", SourceRange(f"{at.path}.args"))
+        self._text(op, SourceRange(f"{at.path}.op"))
         entry = entry_of(op)
         if entry is None and not is_bare(op):
             raise _no_operation(op, at)
         nodes = [self.node(each, f"{at.path}.args[{i}]", level + 1) for i, each in enumerate(args)]
         return Operation(op if entry is None else entry.name, tuple(nodes), at)
 
-    def _property(self, value: Mapping[str, Json], at: Place, _: int) -> Node:
+    def _property(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
         return Named(self._plain(value["property"], at, "property"), False, at)
 
-    def _date(self, value: Mapping[str, Json], at: Place, _: int) -> Node:
+    def _date(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
         return literals.read_date(self._plain(value["date"], at, "date"), at)
 
-    def _timestamp(self, value: Mapping[str, Json], at: Place, _: int) -> Node:
+    def _timestamp(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
         return literals.read_timestamp(self._plain(value["timestamp"], at, "timestamp"), at)
 
-    def _interval(self, value: Mapping[str, Json], at: Place, level: int) -> Node:
+    def _interval(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Node:
         bounds = value["interval"]
         if not isinstance(bounds, list) or len(bounds) != 2:
             raise Refused("an interval has two bounds", at)
@@ -144,16 +144,18 @@ class _Reading:
 
     def _bound(self, value: Json, path: str, level: int) -> Node | None:
         if isinstance(value, str) and not isinstance(value, Number):
-            return literals.read_instant(self._plain(value, Place(path), "interval"), Place(path))
+            return literals.read_instant(
+                self._plain(value, SourceRange(path), "interval"), SourceRange(path)
+            )
         found = self.node(value, path, level + 1)
         if isinstance(found, Instant):
             raise Refused("a bound is the text of a date or timestamp alone", found.at)
         return found
 
-    def _box(self, value: Mapping[str, Json], at: Place, _: int) -> Node:
+    def _box(self, value: Mapping[str, Json], at: SourceRange, _: int) -> Node:
         return shapes.geometry("BBox", self._coordinates(value["bbox"], at), at)
 
-    def _geometry(self, value: Mapping[str, Json], at: Place, level: int) -> Geometry:
+    def _geometry(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         shape = value["type"]
         if shape not in _GEOMETRIES:
             raise Refused(f"there is no geometry {str(shape)[:64]!r}", at, _GEOMETRIES)
@@ -163,7 +165,7 @@ class _Reading:
             raise Refused(f"a {shape} has `coordinates`", at, ("coordinates",))
         return shapes.geometry(cast(Shape, shape), self._coordinates(value["coordinates"], at), at)
 
-    def _collection(self, value: Mapping[str, Json], at: Place, level: int) -> Geometry:
+    def _collection(self, value: Mapping[str, Json], at: SourceRange, level: int) -> Geometry:
         parts = value.get("geometries")
         if not isinstance(parts, list):
             raise Refused("a GeometryCollection has a list of `geometries`", at, ("geometries",))
@@ -175,34 +177,36 @@ class _Reading:
             raise Refused("a GeometryCollection holds geometries", at)
         return shapes.collection(geometries, at)
 
-    def _coordinates(self, value: Json, at: Place, levels: int = shapes.DEEPEST) -> shapes.Raw:
+    def _coordinates(
+        self, value: Json, at: SourceRange, levels: int = shapes.DEEPEST
+    ) -> shapes.Raw:
         if not isinstance(value, list) or levels == 0:
             raise Refused("coordinates are lists of numbers, as in GeoJSON", at)
         return tuple(self._coordinate(each, at, levels) for each in value)
 
-    def _coordinate(self, value: Json, at: Place, levels: int) -> "Decimal | shapes.Raw":
+    def _coordinate(self, value: Json, at: SourceRange, levels: int) -> "Decimal | shapes.Raw":
         if isinstance(value, Number | int | float | Decimal) and not isinstance(value, bool):
             self._spend(1, at)
             return literals.number(_digits(value), at)
         return self._coordinates(value, at, levels - 1)
 
-    def _plain(self, value: Json, at: Place, member: str) -> str:
+    def _plain(self, value: Json, at: SourceRange, member: str) -> str:
         if not isinstance(value, str) or isinstance(value, Number):
-            raise Refused(f"`{member}` is a text", Place(f"{at.path}.{member}"))
+            raise Refused(f"`{member}` is a text", SourceRange(f"{at.path}.{member}"))
         return cast(str, self._text(value, at).value)
 
-    def _text(self, value: str, at: Place) -> Scalar:
+    def _text(self, value: str, at: SourceRange) -> Scalar:
         if not storable(value):
             raise Refused("a text holds neither NUL nor half a surrogate pair", at)
         self._spend(len(value.encode()), at)
         return Scalar(str(value), at)
 
-    def _spend(self, size: int, at: Place) -> None:
+    def _spend(self, size: int, at: SourceRange) -> None:
         self.bytes -= size
         if self.bytes < 0:
             raise Refused(f"what a filter is made of has at most {caps.BYTES:,} bytes", at)
 
-    def _count(self, at: Place, level: int) -> None:
+    def _count(self, at: SourceRange, level: int) -> None:
         self.nodes -= 1
         if self.nodes < 0:
             raise Refused(f"a filter has at most {caps.NODES:,} operations, names and values", at)
@@ -210,7 +214,7 @@ class _Reading:
             raise Refused(f"a filter is nested at most {caps.DEPTH} levels deep", at)
 
 
-_Read = Callable[[_Reading, Mapping[str, Any], Place, int], Node]
+_Read = Callable[[_Reading, Mapping[str, Any], SourceRange, int], Node]
 _OBJECTS: Final[Mapping[str, tuple[_Read, tuple[str, ...]]]] = {
     "op": (_Reading._operation, ("args",)),
     "property": (_Reading._property, ()),
@@ -223,7 +227,7 @@ _OBJECTS: Final[Mapping[str, tuple[_Read, tuple[str, ...]]]] = {
 """The member that tells what an object is: how it is read, and what else it may have."""
 
 
-def _refuse_others(value: Mapping[str, Json], known: set[str], at: Place) -> None:
+def _refuse_others(value: Mapping[str, Json], known: set[str], at: SourceRange) -> None:
     others = sorted(set(value) - known)
     if others:
         raise Refused(f"nothing is known of {others[0][:64]!r} here", at, sorted(known))
@@ -234,7 +238,7 @@ def _digits(value: Json) -> str:
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def _no_operation(op: str, at: Place) -> Refused:
+def _no_operation(op: str, at: SourceRange) -> Refused:
     slips = {"==": "=", "!=": "<>", "&&": "and", "||": "or", "!": "not", "=<": "<=", "=>": ">="}
     near = (slips[op],) if op in slips else function_meant(op)
     known = [name for name, entry in OPERATIONS.items() if entry.kept]

@@ -15,7 +15,7 @@ from .operations import Takes
 from .refused import Refused, error_of
 from .relative import NO_CLOCK, Clock, resolve
 from .suggestions import slip_at
-from .tree import Node, Place
+from .tree import Node, SourceRange
 from .verify import verify
 
 _TOKEN: Final = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'?|"[^"]*"?|[\w.:]+|[^\s\w]""", re.DOTALL)
@@ -65,7 +65,7 @@ def parse_text(
 
 
 def _refuse_unreadable(text: str) -> None:
-    everywhere = Place(PATH.get())
+    everywhere = SourceRange(PATH.get())
     if not storable(text):
         raise Refused("a filter holds neither NUL nor half a surrogate pair", everywhere)
     if len(text.encode()) > caps.BYTES:
@@ -87,12 +87,12 @@ def _tree(text: str) -> Node:
 
 
 def _unexpected_character(text: str, offset: int) -> Refused:
-    at = Place(PATH.get(), offset, offset + 1)
+    at = SourceRange(PATH.get(), offset, offset + 1)
     quote = text[offset]
     if quote in "'\"":
         what = "text" if quote == "'" else "name"
         message = f"this {what} has no closing quote; a quote inside it is written twice"
-        return Refused(message, Place(at.path, offset, len(text.rstrip())), (quote * 2,))
+        return Refused(message, SourceRange(at.path, offset, len(text.rstrip())), (quote * 2,))
     slip = slip_at(text, offset)
     if slip is not None:
         return Refused(slip[0], at, _known(slip[1]))
@@ -105,8 +105,10 @@ def _unexpected_token(text: str, wrong: UnexpectedToken) -> Refused:
     if token.type == "$END":
         end = len(text.rstrip())
         what = "filter" if "filter" in path else path
-        return Refused(f"the {what} ends too early: {_told(wrong)}", Place(path, end, end + 1))
-    at = Place(path, token.start_pos, token.end_pos)
+        return Refused(
+            f"the {what} ends too early: {_told(wrong)}", SourceRange(path, end, end + 1)
+        )
+    at = SourceRange(path, token.start_pos, token.end_pos)
     if text[: at.start].endswith("'") and token.type in {"NAME", "NUMBER", "TEXT"}:
         message = "the text before ends here; a quote inside a text is written twice"
         return Refused(message, at, ("''",))

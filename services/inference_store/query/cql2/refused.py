@@ -5,15 +5,20 @@ from collections.abc import Sequence
 from inference_store.inference.errors import InvalidFilter, NotKept
 
 from .conformance import CONFORMANCE
-from .places import fault, where
-from .tree import Place
+from .source_ranges import fault, where
+from .tree import SourceRange
 
 
 class Refused(Exception):
     """What cannot be taken, where, and what would be. `conformance`: the class not kept."""
 
     def __init__(
-        self, message: str, at: Place, known: Sequence[str] = (), *, conformance: str | None = None
+        self,
+        message: str,
+        at: SourceRange,
+        known: Sequence[str] = (),
+        *,
+        conformance: str | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message

@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias, cast
 
 from .caps import POSITIONS
 from .refused import Refused
-from .tree import Coordinates, Geometry, Place, Shape
+from .tree import Coordinates, Geometry, Shape, SourceRange
 
 Raw: TypeAlias = "tuple[Decimal | Raw, ...]"
 """Coordinates as they were written, before their nesting has been looked at."""
@@ -29,7 +29,7 @@ _LEAST: Final = MappingProxyType(
 )
 
 
-def geometry(shape: Shape, raw: Raw, at: Place) -> Geometry:
+def geometry(shape: Shape, raw: Raw, at: SourceRange) -> Geometry:
     """The geometry. Raises Refused for coordinates that are none of this shape."""
     if shape == "BBox":
         return Geometry(shape, _box(raw, at), at=at)
@@ -46,7 +46,7 @@ def geometry(shape: Shape, raw: Raw, at: Place) -> Geometry:
     return Geometry(shape, cast(Coordinates, raw), at=at)
 
 
-def collection(parts: Sequence[Geometry], at: Place) -> Geometry:
+def collection(parts: Sequence[Geometry], at: SourceRange) -> Geometry:
     """A GeometryCollection. Raises Refused."""
     if not parts:
         raise Refused("a GEOMETRYCOLLECTION has at least one geometry", at)
@@ -64,7 +64,7 @@ def _positions_in(part: Geometry) -> int:
     return len(level)
 
 
-def _box(raw: Raw, at: Place) -> tuple[Decimal, ...]:
+def _box(raw: Raw, at: SourceRange) -> tuple[Decimal, ...]:
     numbers = tuple(each for each in raw if isinstance(each, Decimal))
     if len(numbers) != len(raw) or len(raw) not in {4, 6}:
         raise Refused("a BBOX has four numbers, west, south, east, north, or six with heights", at)
@@ -74,13 +74,13 @@ def _box(raw: Raw, at: Place) -> tuple[Decimal, ...]:
     return numbers
 
 
-def _lists(parts: Raw, shape: str, at: Place) -> Raw:
+def _lists(parts: Raw, shape: str, at: SourceRange) -> Raw:
     if not parts or any(isinstance(part, Decimal) for part in parts):
         raise Refused(f"these are no coordinates of a {shape}: {_model(shape)}", at)
     return parts
 
 
-def _position(part: Raw, shape: str, at: Place) -> Raw:
+def _position(part: Raw, shape: str, at: SourceRange) -> Raw:
     if not all(isinstance(each, Decimal) for each in part):
         raise Refused(f"these are no coordinates of a {shape}: {_model(shape)}", at)
     if len(part) not in {2, 3}:
@@ -98,7 +98,7 @@ def _lines(shape: str, raw: Raw) -> list[Raw]:
     return lines
 
 
-def _refuse_line(shape: str, line: Raw, at: Place) -> None:
+def _refuse_line(shape: str, line: Raw, at: SourceRange) -> None:
     least = _LEAST[shape]
     if len(line) < least:
         what = "ring" if least == 4 else "line"

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SourceRange:
     """Where a node stands: characters [start, end) of the text, or a path into the JSON.
 
     `path` begins with the body's field: `filter`, `filter.args[1]`.
@@ -22,7 +22,7 @@ class Place:
     end: int | None = None
 
 
-NOWHERE = Place()
+NOWHERE = SourceRange()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Scalar:
     """A text, an exact number or a truth value."""
 
     value: str | Decimal | bool
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Instant:
     """`DATE('…')` or `TIMESTAMP('…')`; a timestamp is in UTC, to the microsecond."""
 
     value: date | datetime
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
     relative: str | None = field(default=None, compare=False)
     """The relative time that was written, as in `now() - duration('PT1H')`."""
 
@@ -49,7 +49,7 @@ class Interval:
 
     start: "Node | None"
     end: "Node | None"
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 Shape: TypeAlias = Literal[
@@ -73,7 +73,7 @@ class Geometry:
     coordinates: Coordinates = ()
     geometries: "tuple[Geometry, ...]" = ()
     """Of a GeometryCollection."""
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Named:
 
     name: str
     quoted: bool = field(default=False, compare=False)
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Listed:
     """An array of values: the operand of an array function, the list of `IN`."""
 
     items: "tuple[Node, ...]"
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Operation:
 
     op: str
     args: "tuple[Node, ...]"
-    at: Place = field(default=NOWHERE, compare=False)
+    at: SourceRange = field(default=NOWHERE, compare=False)
 
 
 Node: TypeAlias = Scalar | Instant | Interval | Geometry | Named | Listed | Operation

@@ -13,7 +13,15 @@ from typing import Any, Final
 from inference_store.inference.errors import Fault, ImpossibleComparison, Invalid, UnknownKey
 from inference_store.inference.json_text import storable
 from inference_store.inference.metadata import METADATA_TYPES, TYPE_NAMES, MetadataCaps, type_named
-from inference_store.query.cql2.tree import Instant, Listed, Named, Node, Operation, Place, Scalar
+from inference_store.query.cql2.tree import (
+    Instant,
+    Listed,
+    Named,
+    Node,
+    Operation,
+    Scalar,
+    SourceRange,
+)
 from inference_store.query.operators import Operator, Takes, like_expression
 
 from .facts import exact
@@ -58,7 +66,7 @@ def metadata_node(asked: Asked, known: Known, unknown_keys: UnknownKeys = "refus
         if unknown_keys == "refuse":
             raise _unknown(asked, known.nearest.get(asked.key, ()))
         seen = KnownKey(asked.key)
-    place = Place(asked.path)
+    place = SourceRange(asked.path)
     name = Named(METADATA + asked.key, at=place)
     operator = asked.operator
     if operator.takes is Takes.NONE:
@@ -74,7 +82,7 @@ def _not(node: Node) -> Node:
 
 
 def _comparison(asked: Asked, name: Node, operands: Sequence[Node]) -> Node:
-    place = Place(asked.path)
+    place = SourceRange(asked.path)
     match asked.operator.takes:
         case Takes.LIST:
             among = Operation("in", (name, Listed(tuple(operands), at=place)), at=place)
@@ -93,10 +101,10 @@ def _operands(asked: Asked, seen: KnownKey) -> Sequence[Node]:
     typed = [_typed(asked, seen, kind, value) for value in values]
     if asked.operator.name == "like":
         _refuse_pattern(asked, typed[0])
-    return [_node(each, Place(f"{asked.path}.value")) for each in typed]
+    return [_node(each, SourceRange(f"{asked.path}.value")) for each in typed]
 
 
-def _node(value: Any, place: Place) -> Node:
+def _node(value: Any, place: SourceRange) -> Node:
     return Instant(value, at=place) if isinstance(value, datetime) else Scalar(value, at=place)
 
 
@@ -203,7 +211,7 @@ def _shown(value: Any) -> str:
 
 def one_of(name: str, texts: Sequence[str], path: str) -> Node:
     """A property of the inference is one of these texts."""
-    place = Place(path)
+    place = SourceRange(path)
     items = Listed(tuple(Scalar(text, at=place) for text in texts), at=place)
     return Operation("in", (Named(OWN + name, at=place), items), at=place)
 
@@ -218,18 +226,18 @@ def of_ids(ids: Sequence[str]) -> Node:
         for name, texts in (("inference_ids", named), ("uid", uids))
         if texts
     ]
-    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), at=Place(place))
+    return parts[0] if len(parts) == 1 else Operation("or", tuple(parts), at=SourceRange(place))
 
 
 def succeeded(ok: bool) -> Node:
     """The request succeeded, or did not."""
-    place = Place("ok")
+    place = SourceRange("ok")
     return Operation("=", (Named(f"{OWN}ok", at=place), Scalar(ok, at=place)), at=place)
 
 
 def predicted(labels: Sequence[str] | None, scores: Mapping[str, float]) -> Node:
     """Some prediction has one of the labels and a score in the bounds, by operator's name."""
-    place = Place("prediction")
+    place = SourceRange("prediction")
     score = Named("score", at=place)
     parts: list[Node] = [
         Operation(_COMPARISONS[name], (score, Scalar(exact(bound), at=place)), at=place)

@@ -52,7 +52,7 @@ class KnownKey:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The keys, by name, that some model in question has; the nearest names of all others."""
+    """The keys, by name, that some model in request has; the nearest names of all others."""
 
     keys: Mapping[str, KnownKey] = field(default_factory=dict)
     nearest: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from inference_store.inference.errors import (
 )
 from inference_store.inference.nearest import LONGEST, shortened
 from inference_store.query.cql2.conformance import CONFORMANCE
-from inference_store.query.cql2.places import fault, where
+from inference_store.query.cql2.source_ranges import fault, where
 from inference_store.query.cql2.tree import Node
 
 Refusal = TypeVar("Refusal", bound=StoreError)
@@ -36,7 +36,7 @@ def meaningless(
 
 
 def unknown_key(node: Node, source: str | None, name: str, near: Sequence[str]) -> UnknownKey:
-    """A metadata key that nothing in question has."""
+    """A metadata key that nothing in request has."""
     nearest = f"the nearest are {', '.join(near)}" if near else "none is spelt alike"
     if len(name) > LONGEST:
         nearest = "one over the cap of length is listed by its beginning and '…', and not indexed"

@@ -27,7 +27,7 @@ from inference_store.query.aggregates import (
     aggregate,
     targets,
 )
-from inference_store.query.ask import Question
+from inference_store.query.ask import QueryRequest
 from inference_store.query.bounded import Deadline
 from inference_store.query.counting import count_ended
 from inference_store.query.filters.from_conditions import Asked
@@ -145,20 +145,20 @@ def _measure(data: st.DataObject, place: int) -> tuple[Measure, dict[str, Any]]:
     return asked, options
 
 
-def _question(data: st.DataObject) -> tuple[Question, Any]:
+def _question(data: st.DataObject) -> tuple[QueryRequest, Any]:
     """What must hold, and the same in Python."""
     kind = data.draw(st.sampled_from(["all", "all", "key", "both", "prediction", "ok", "window"]))
     event(f"filter: {kind}")
     if kind == "key":
         asked = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
-        return Question(metadata=[asked], unknown_keys="empty"), lambda made: any(
+        return QueryRequest(metadata=[asked], unknown_keys="empty"), lambda made: any(
             value >= 0 for value in plain.key("n", "number")(made)
         )
     if kind == "both":
         # two indexes lead: one is chosen
         asked = Asked("metadata_filter[0]", "n", None, OPERATORS["gte"], 0)
         return (
-            Question(metadata=[asked], predicted=True, labels=["person"], unknown_keys="empty"),
+            QueryRequest(metadata=[asked], predicted=True, labels=["person"], unknown_keys="empty"),
             lambda made: (
                 "person" in plain.labels(made)
                 and any(value >= 0 for value in plain.key("n", "number")(made))
@@ -166,13 +166,15 @@ def _question(data: st.DataObject) -> tuple[Question, Any]:
         )
     if kind == "prediction":
         labels = ["person"]
-        return Question(predicted=True, labels=labels), lambda made: "person" in plain.labels(made)
+        return QueryRequest(
+            predicted=True, labels=labels
+        ), lambda made: "person" in plain.labels(made)
     if kind == "ok":
-        return Question(ok=True), lambda made: made.extras.ok is True
+        return QueryRequest(ok=True), lambda made: made.extras.ok is True
     if kind == "window":
         since = data.draw(_INSTANTS)
-        return Question(since=since), lambda made: made.received_at >= since
-    return Question(), lambda _: True
+        return QueryRequest(since=since), lambda made: made.received_at >= since
+    return QueryRequest(), lambda _: True
 
 
 def _key(key: dict[str, Any]) -> tuple[Any, ...]:
@@ -346,7 +348,7 @@ async def _measured(engine: AsyncEngine, *measures: Measure, **asked: Any) -> An
     """The measures of the one group of all."""
     async with engine.connect() as connection:
         known = list((await registrations.known(connection, ["model"])).values())
-        found, _ = await targets(connection, known, Question(**asked))
+        found, _ = await targets(connection, known, QueryRequest(**asked))
         answer = await aggregate(
             connection, found, Aggregation(measures=measures), deadline=Deadline.after(60)
         )
@@ -406,7 +408,7 @@ async def test_the_bins_of_a_histogram_hold_every_value(engine: AsyncEngine) -> 
     given = replace(measure, name="given", bounds=(Decimal(10), Decimal(20), Decimal(40)))
     async with engine.connect() as connection:
         known = list((await registrations.known(connection, ["model"])).values())
-        found, _ = await targets(connection, known, Question())
+        found, _ = await targets(connection, known, QueryRequest())
         asked = Aggregation(measures=(measure, given))
         answer = await aggregate(connection, found, asked, deadline=Deadline.after(60))
     [group] = answer.groups

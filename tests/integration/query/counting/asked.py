@@ -16,12 +16,12 @@ from inference_store.query.aggregates import (
     aggregate,
     targets,
 )
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
 from inference_store.query.page import find
-from inference_store.query.scope import pieces
+from inference_store.query.scan_range import pieces
 from inference_store.query.stored import numbers
 from tests.integration.stored import at
 
@@ -66,7 +66,7 @@ async def _filtered(
     pages: bool,
 ) -> None:
     deadline = Deadline.after(300)
-    question = Question(filter=parse_text(text) if text else None, until=until)
+    question = QueryRequest(filter=parse_text(text) if text else None, until=until)
     for model_id, model in models.items():
         query = (await prepare(connection, model, question)).query
         found[text, model_id, until] = await count(connection, query, deadline=deadline)
@@ -80,7 +80,7 @@ async def _filtered(
 
 async def _by_label(connection: AsyncConnection, model_id: str, until: Any) -> dict[Any, Any]:
     known = await registrations.known(connection, [model_id])
-    chosen, _ = await targets(connection, list(known.values()), Question(until=until))
+    chosen, _ = await targets(connection, list(known.values()), QueryRequest(until=until))
     asked = Aggregation(measures=(_ALL,), group_by=(ByLabel("label", "group_by[0]"),), limit=9_999)
     answer = await aggregate(connection, chosen, asked, deadline=Deadline.after(300))
     return {group["key"]["label"]: group["measures"]["all"] for group in answer.groups}
@@ -101,8 +101,8 @@ async def agree(
 async def holding(engine: AsyncEngine, model: int) -> int:
     """Of how many partitions a model's counts are read."""
     async with engine.connect() as connection:
-        query = (await prepare(connection, model, Question())).query
-        parts = await pieces(connection, query.scope, newest_first=True)
+        query = (await prepare(connection, model, QueryRequest())).query
+        parts = await pieces(connection, query.scan_range, newest_first=True)
         return len(await numbers(connection, [query], parts, Deadline.after(300)))
 
 

@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.inference.errors import ImpossibleComparison, UnknownKey
-from inference_store.query.ask import Question, prepare
+from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
@@ -68,7 +68,7 @@ async def test_a_question_with_a_filter_and_all_else(engine: AsyncEngine) -> Non
     ]
     model = await store(engine, *made)
     text = "k >= 3 AND prediction(label = 'cat' AND score < 0.8) AND NOT s LIKE 'xxxx'"
-    question = Question(
+    question = QueryRequest(
         filter=parse_text(text), filter_text=text, inference_ids=[str(n) for n in range(6)]
     )
     async with engine.connect() as connection:
@@ -76,14 +76,14 @@ async def test_a_question_with_a_filter_and_all_else(engine: AsyncEngine) -> Non
         assert await count(connection, found.query, deadline=Deadline.after(60)) == 2
         assert found.warnings == ()
         typo = "prediction(label = 'cta') OR top_label IN ('cat', 'dgo')"
-        warned = await prepare(connection, [model], Question(filter=parse_text(typo)))
+        warned = await prepare(connection, [model], QueryRequest(filter=parse_text(typo)))
         assert [warning.split("'")[1] for warning in warned.warnings] == ["cta", "dgo"]
         assert "cat" in warned.warnings[0]
-        empty = Question(filter=parse_text("nobody = 1"), unknown_keys="empty")
+        empty = QueryRequest(filter=parse_text("nobody = 1"), unknown_keys="empty")
         nothing = await prepare(connection, model, empty)
         assert await count(connection, nothing.query, deadline=Deadline.after(60)) == 0
         with pytest.raises(UnknownKey):
-            await prepare(connection, model, Question(filter=parse_text("nobody = 1")))
+            await prepare(connection, model, QueryRequest(filter=parse_text("nobody = 1")))
 
 
 async def test_a_saved_filter_is_loaded_by_the_dictionary_alone(engine: AsyncEngine) -> None:
@@ -130,7 +130,7 @@ async def test_numbers_that_are_not_finite_are_found_as_text(
     model = await store(engine, *made)
     async with engine.connect() as connection:
         asked = await prepare(
-            connection, model, Question(filter=parse_text(text), filter_text=text)
+            connection, model, QueryRequest(filter=parse_text(text), filter_text=text)
         )
         assert await count(connection, asked.query, deadline=Deadline.after(60)) == expected
     predicate = (await _checked(engine, [model], text)).predicate
@@ -173,5 +173,5 @@ async def test_a_stray_text_makes_no_text_of_a_key(
     model = await store(engine, *made)
     asked = Asked("metadata_filter[0]", key, None, OPERATORS[operator], value)
     async with engine.connect() as connection:
-        found = await prepare(connection, model, Question(metadata=[asked]))
+        found = await prepare(connection, model, QueryRequest(metadata=[asked]))
         assert await count(connection, found.query, deadline=Deadline.after(60)) == expected

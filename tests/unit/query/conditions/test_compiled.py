@@ -31,7 +31,7 @@ from inference_store.query.filters.typed import (
     Predicted,
     Property,
 )
-from inference_store.query.scope import window
+from inference_store.query.scan_range import range_of_time
 
 _AT = datetime(2026, 11, 1, tzinfo=UTC)
 _N = Metadata("n", 1, "number", False)
@@ -150,11 +150,11 @@ def test_spans_of_longitude(west: float, east: float, spans: list[tuple[float, f
 
 def test_a_single_value_is_joined_once_however_often_it_is_named() -> None:
     twice = Compared("=", Calculated("+", _N, _N), _ONE)
-    sql = str(condition_of(twice, Names()).uids(window(1, None, None)))
+    sql = str(condition_of(twice, Names()).uids(range_of_time(1, None, None)))
     assert sql.count("metadata_number AS") == 1
 
 
 def test_nothing_that_was_asked_is_lost_without_a_row() -> None:
-    rows = Combination(window(1, None, None), Names())
+    rows = Combination(range_of_time(1, None, None), Names())
     rows.where.append(literal_column("asked", Boolean()))
     assert "asked" in str(rows.exists())

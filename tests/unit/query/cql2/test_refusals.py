@@ -4,7 +4,7 @@ import pytest
 
 from inference_store.inference.errors import InvalidFilter, NotKept
 from inference_store.query.cql2 import meant_by, parse_json, parse_text, pointed, where
-from inference_store.query.cql2.tree import Named, Node, Operation, Place
+from inference_store.query.cql2.tree import Named, Node, Operation, SourceRange
 
 
 def refused(text: str) -> InvalidFilter:
@@ -149,7 +149,7 @@ def test_a_place_in_json_is_its_path() -> None:
     tree = parse_json({"op": "not", "args": [{"property": "a"}]})
     assert isinstance(tree, Operation)
     assert where(tree.args[0].at, None) == "filter.args[0]"
-    assert pointed(Place(start=2, end=5), "a bcd e") == "  a bcd e\n    ^^^"
+    assert pointed(SourceRange(start=2, end=5), "a bcd e") == "  a bcd e\n    ^^^"
 
 
 def left_of(text: str) -> Node:

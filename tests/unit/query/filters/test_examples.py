@@ -14,11 +14,11 @@ from inference_store.query.cql2 import parse_text
 from inference_store.query.cql2.tree import Named, Node, Operation
 from inference_store.query.filters.check import check
 from inference_store.query.filters.known import Known
-from inference_store.query.scope import HIGHEST, Scope
+from inference_store.query.scan_range import HIGHEST, ScanRange
 
 _EXAMPLES = Path(__file__).parents[1] / "cql2" / "examples" / "text"
 _TEXTS = sorted(_EXAMPLES.glob("*.txt"))
-_SCOPE = Scope(1, UUID(int=0), HIGHEST)
+_SCOPE = ScanRange(1, UUID(int=0), HIGHEST)
 
 
 def _at_home(node: Node) -> Node:

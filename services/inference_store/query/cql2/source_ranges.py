@@ -5,13 +5,13 @@ from typing import Final
 
 from inference_store.inference.errors import Fault
 
-from .tree import Place
+from .tree import SourceRange
 
 _SHOWN: Final = 76  # characters of a line that are shown around the place
 _BEFORE: Final = 40
 
 
-def fault(message: str, at: Place, source: str | None, known: Sequence[str] = ()) -> Fault:
+def fault(message: str, at: SourceRange, source: str | None, known: Sequence[str] = ()) -> Fault:
     """What is wrong at a place; with the text at hand, pointed at under the message."""
     if source is None or at.start is None:
         return Fault(at.path, message, tuple(known))
@@ -21,7 +21,7 @@ def fault(message: str, at: Place, source: str | None, known: Sequence[str] = ()
     return Fault(at.path, shown, tuple(known), line, column, length)
 
 
-def where(at: Place, source: str | None) -> str:
+def where(at: SourceRange, source: str | None) -> str:
     """`line 1, column 8`; of JSON the path."""
     if source is None or at.start is None:
         return at.path
@@ -33,7 +33,7 @@ def _line_and_column(offset: int, source: str) -> tuple[int, int]:
     return source.count("\n", 0, offset) + 1, offset - _line_start(offset, source) + 1
 
 
-def pointed(at: Place, source: str) -> str:
+def pointed(at: SourceRange, source: str) -> str:
     """The line of a text, and under it carets at the place."""
     start = at.start or 0
     first = _line_start(start, source)

@@ -26,7 +26,7 @@ _FAMILIES = {letter: family for family, letter in _LETTERS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Cursor:
     """After what a page begins. `value` None: among those that have none, which come last."""
 
     kind: Family
@@ -34,43 +34,45 @@ class Place:
     value: Any = None
 
 
-def encode(query: bytes, place: Place) -> str:
+def encode(query: bytes, cursor: Cursor) -> str:
     """The cursor that goes on after a place."""
-    letter = _LETTERS[place.kind]
-    if place.value is None:
-        return cursors.seal(query, place.uid.bytes + letter.upper())
-    return cursors.seal(query, place.uid.bytes + letter + _spelt(place.value).encode("utf-8"))
+    letter = _LETTERS[cursor.kind]
+    if cursor.value is None:
+        return cursors.seal(query, cursor.uid.bytes + letter.upper())
+    return cursors.seal(
+        query, cursor.uid.bytes + letter + _format_value(cursor.value).encode("utf-8")
+    )
 
 
-def _spelt(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
     return repr(value) if isinstance(value, float) else str(value)
 
 
-def kind_of(cursor: str | None) -> Family | None:
+def find_family(cursor: str | None) -> Family | None:
     """As what the page before was sorted; None without a cursor, or where it says nothing."""
     if cursor is None:
         return None
-    return _FAMILIES.get(cursors.payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
+    return _FAMILIES.get(cursors.read_payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
 
 
-def decode(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Place:
+def decode(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Cursor:
     """The place. Raises InvalidCursor for a damaged one, another query's, another kind's."""
-    payload = cursors.opened(query, cursor)
+    payload = cursors.open_sealed(query, cursor)
     letter, spelt = payload[_UID_BYTES : _UID_BYTES + 1], payload[_UID_BYTES + 1 :]
     uid = payload[:_UID_BYTES]
     if letter.lower() != _LETTERS[kind]:
-        raise cursors.invalid("it is damaged")
+        raise cursors.make_refusal("it is damaged")
     if letter.isupper():
-        return Place(kind, UUID(bytes=uid))
+        return Cursor(kind, UUID(bytes=uid))
     try:
-        return Place(kind, UUID(bytes=uid), _READ[kind](spelt.decode("utf-8"), type_))
+        return Cursor(kind, UUID(bytes=uid), _READ[kind](spelt.decode("utf-8"), type_))
     except (ValueError, OverflowError, ArithmeticError):
-        raise cursors.invalid("it is damaged") from None
+        raise cursors.make_refusal("it is damaged") from None
 
 
-def _number(text: str, type_: TypeEngine[Any]) -> Any:
+def _parse_number(text: str, type_: TypeEngine[Any]) -> Any:
     if isinstance(type_, Double):
         return float(text)
     value = exact(text, digits=MOST_CHARACTERS, exponent=MOST_CHARACTERS)
@@ -83,28 +85,28 @@ def _number(text: str, type_: TypeEngine[Any]) -> Any:
     return int(value)
 
 
-def _text(text: str, _: TypeEngine[Any]) -> str:
+def _parse_text(text: str, _: TypeEngine[Any]) -> str:
     if not storable(text):
         raise ValueError(text)
     return text
 
 
-def _bool(text: str, _: TypeEngine[Any]) -> bool:
+def _parse_bool(text: str, _: TypeEngine[Any]) -> bool:
     if text not in {"True", "False"}:
         raise ValueError(text)
     return text == "True"
 
 
-def _instant(text: str, _: TypeEngine[Any]) -> datetime:
-    at = datetime.fromisoformat(text)
-    if at.tzinfo is None:
+def _parse_instant(text: str, _: TypeEngine[Any]) -> datetime:
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
         raise ValueError(text)
-    return at.astimezone(UTC)
+    return instant.astimezone(UTC)
 
 
 _READ: dict[Family, Callable[[str, TypeEngine[Any]], Any]] = {
-    "number": _number,
-    "string": _text,
-    "bool": _bool,
-    "timestamp": _instant,
+    "number": _parse_number,
+    "string": _parse_text,
+    "bool": _parse_bool,
+    "timestamp": _parse_instant,
 }

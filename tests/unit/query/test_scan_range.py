@@ -5,11 +5,11 @@ from uuid import UUID
 
 import pytest
 
-from inference_store.query.scope import Scope, around, unbroken, unbroken_groups
+from inference_store.query.scan_range import ScanRange, around, unbroken, unbroken_groups
 
 
-def _pieces(*bounds: tuple[int, int]) -> list[Scope]:
-    return [Scope(1, UUID(int=lo), UUID(int=hi)) for lo, hi in bounds]
+def _pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
+    return [ScanRange(1, UUID(int=lo), UUID(int=hi)) for lo, hi in bounds]
 
 
 _HOLED = _pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
@@ -29,5 +29,5 @@ def test_a_group_never_crosses_a_hole(order: int) -> None:
     ("pieces", "size", "length"),
     [([], 8, 0), (_HOLED[:1], 8, 1), (_HOLED, 8, 2), (_HOLED, 1, 1), (_HOLED[2:], 2, 2)],
 )
-def test_it_is_as_long_as_it_may_be(pieces: Sequence[Scope], size: int, length: int) -> None:
+def test_it_is_as_long_as_it_may_be(pieces: Sequence[ScanRange], size: int, length: int) -> None:
     assert unbroken(pieces, size) == pieces[:length]

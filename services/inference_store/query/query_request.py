@@ -1,4 +1,4 @@
-"""A question about inferences, as it was asked."""
+"""A request about inferences, as it was asked."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ UnknownKeys = Literal["refuse", "empty"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class QueryRequest:
     """What is asked of models; everything that is given must hold. Times are half-open."""
 
     filter: Node | None = None

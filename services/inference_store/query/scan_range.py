@@ -27,7 +27,7 @@ Range: TypeAlias = tuple[UUID, UUID]
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class ScanRange:
     """A model's uids in [lo, hi)."""
 
     model: int
@@ -44,9 +44,9 @@ class Scope:
         model, lo, hi = self._bound
         return and_(table.c.model == model, table.c.uid >= lo, table.c.uid < hi)
 
-    def clip(self, lo: UUID, hi: UUID) -> "Scope":
+    def clip(self, lo: UUID, hi: UUID) -> "ScanRange":
         """The part of it in [lo, hi)."""
-        return Scope(self.model, max(self.lo, lo), min(self.hi, hi))
+        return ScanRange(self.model, max(self.lo, lo), min(self.hi, hi))
 
     @property
     def empty(self) -> bool:
@@ -54,18 +54,18 @@ class Scope:
         return self.lo >= self.hi
 
 
-def window(model: int, since: datetime | None, until: datetime | None) -> Scope:
-    """The scope of [since, until)."""
+def range_of_time(model: int, since: datetime | None, until: datetime | None) -> ScanRange:
+    """The range of [since, until)."""
     lo = LOWEST if since is None else uid_floor(since)
-    return Scope(model, lo, HIGHEST if until is None else uid_floor(until))
+    return ScanRange(model, lo, HIGHEST if until is None else uid_floor(until))
 
 
 async def pieces(
-    connection: AsyncConnection, scope: Scope, *, newest_first: bool, closed: bool = False
-) -> list[Scope]:
-    """The scope cut into the partitions' spans, in the order they are searched; `closed`: those
+    connection: AsyncConnection, scan_range: ScanRange, *, newest_first: bool, closed: bool = False
+) -> list[ScanRange]:
+    """The range cut into the partitions' spans, in the order they are searched; `closed`: those
     that are being dropped as well."""
-    return cut(scope, await ranges(connection, closed=closed), newest_first=newest_first)
+    return cut_range(scan_range, await ranges(connection, closed=closed), newest_first=newest_first)
 
 
 async def ranges(connection: AsyncConnection, *, closed: bool = False) -> list[Range]:
@@ -74,29 +74,31 @@ async def ranges(connection: AsyncConnection, *, closed: bool = False) -> list[R
     return [(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
 
 
-def cut(scope: Scope, known: Sequence[Range], *, newest_first: bool) -> list[Scope]:
-    """The scope cut into these ranges, which come the newest first."""
-    found = [piece for each in known if not (piece := scope.clip(*each)).empty]
+def cut_range(
+    scan_range: ScanRange, known: Sequence[Range], *, newest_first: bool
+) -> list[ScanRange]:
+    """The range cut into these ranges, which come the newest first."""
+    found = [piece for each in known if not (piece := scan_range.clip(*each)).empty]
     return found if newest_first else found[::-1]
 
 
-def groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+def groups(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
     """So many pieces at once."""
     for start in range(0, len(found), size):
         yield found[start : start + size]
 
 
-def unbroken(found: Sequence[Scope], size: int = GROUP) -> Sequence[Scope]:
+def unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRange]:
     """The first pieces, so many at most, that adjoin: in a hole there may be a partition that is
     being dropped, whose rows nobody is to see."""
-    for place in range(1, min(size, len(found))):
-        before, after = found[place - 1], found[place]
+    for index in range(1, min(size, len(found))):
+        before, after = found[index - 1], found[index]
         if before.lo != after.hi and before.hi != after.lo:
-            return found[:place]
+            return found[:index]
     return found[:size]
 
 
-def unbroken_groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+def unbroken_groups(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
     """So many pieces at once, never across a hole: `around` them is nothing else."""
     while found:
         group = unbroken(found, size)
@@ -104,7 +106,7 @@ def unbroken_groups(found: Sequence[Scope], size: int = GROUP) -> Iterator[Seque
         found = found[len(group) :]
 
 
-def growing(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scope]]:
+def growing(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
     """One piece, then two, then more, up to so many at once: mostly the first ones are enough."""
     start, some = 0, 1
     while start < len(found):
@@ -112,26 +114,26 @@ def growing(found: Sequence[Scope], size: int = GROUP) -> Iterator[Sequence[Scop
         start, some = start + some, min(2 * some, size)
 
 
-def around(found: Sequence[Scope]) -> Scope:
-    """The scope from the earliest to the latest of several pieces; holes between them as well."""
-    return Scope(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
+def around(found: Sequence[ScanRange]) -> ScanRange:
+    """The range from the earliest to the latest of several pieces; holes between them as well."""
+    return ScanRange(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
 
 
 async def has_marks(connection: AsyncConnection, model: int) -> bool:
     """Whether any of its inferences is being erased; mostly not, and then no reader looks."""
-    return bool(await _first_mark().fetch(connection, {"of": model}))
+    return bool(await _select_first_mark().fetch(connection, {"of": model}))
 
 
 @cache
-def _first_mark() -> Prepared:
+def _select_first_mark() -> Prepared:
     here = erasing.c
     mine = here.model == bindparam("of", type_=INTEGER())
     return Prepared(select(here.uid).where(mine, here.scope == "inference").limit(1))
 
 
-def unmarked(scope: Scope, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+def unmarked(scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
     """The inference is not being erased."""
     mark = select(erasing.c.uid).where(
-        scope.of(erasing), erasing.c.uid == uid, erasing.c.scope == "inference"
+        scan_range.of(erasing), erasing.c.uid == uid, erasing.c.scope == "inference"
     )
     return ~mark.exists()
