@@ -19,7 +19,7 @@ from benchmarks.ingest.measure import CpuClock
 from inference_store.erasure import policies, runs
 from inference_store.erasure.erasures.erasure import FINAL
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.runs import Run
+from inference_store.erasure.runs import RetentionRun
 from inference_store.index import registrations
 
 _PATIENCE_SECONDS = 3600.0
@@ -138,7 +138,7 @@ class Erasing:
             await asyncio.sleep(_LOOK_SECONDS)
         raise TimeoutError("the erasure did not end")
 
-    async def _run(self, asked: Run) -> Run | None:
+    async def _run(self, asked: RetentionRun) -> RetentionRun | None:
         async with self._engine.connect() as connection:
             run = await runs.find(connection, asked.id)
         return run if run is not None and run.started_at and run.finished_at else None

@@ -13,7 +13,7 @@ _WAYS: Final = ("direct", "nginx", "proxy", "proxy, S3 and Kafka stopped")
 # What it is held to: milliseconds added at the median, times of nginx's p99, share that stopping
 # S3 and Kafka may change, MiB that memory may move either way.
 ADDED, TIMES, CHANGED, MOVED = 1.5, 2.0, 0.10, 20.0
-# Below it something else than what is measured set the pace.
+# Below it something else than what is measured set the check.
 _FULL: Final = 0.9
 Line = Mapping[str, Mapping[str, Sequence[Mapping[str, float]]]]
 

@@ -26,7 +26,7 @@ from inference_store.index.database import create_engine
 from inference_store.ingester.rebuild import Rebuild
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import reconciliations
-from inference_store.operations.reconcile.places import places_of
+from inference_store.operations.reconcile.bucket_prefixes import parse_prefixes
 from inference_store.platform.settings import IngesterSettings
 
 _BAR = 0.5
@@ -101,7 +101,7 @@ async def rebuilt(dsn: str, minio: MinioServer, bucket: str, events: int) -> flo
             one = await reconciliations.request(
                 connection, model_id=None, cause="command", repair="rebuild"
             )
-        places = places_of("captures", blobs.buckets)
+        places = parse_prefixes("captures", blobs.buckets)
         began = time.perf_counter()
         one = await Rebuild(settings, engine, blobs).run(one, places)
         seconds = time.perf_counter() - began

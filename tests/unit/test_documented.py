@@ -8,7 +8,7 @@ import pytest
 from inference_store.access.audit import ACTIONS, Action
 from inference_store.access.rights import RIGHTS, ROLES, Right
 from inference_store.erasure.failures import FAILURES
-from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.ledger import KINDS
 from inference_store.index.books import STATES, Outcome
 from inference_store.inference import errors
@@ -123,7 +123,7 @@ def test_every_protocol_is_documented() -> None:
 
 
 def test_every_retention_of_our_own_records_is_documented(subtests: pytest.Subtests) -> None:
-    for records in RECORDS:
+    for records in RECORD_KINDS:
         setting = f"{PREFIX}{records.setting.upper()}"
         with subtests.test(records.name):
             assert f"| `{records.name}` | {records.sentence} | `{setting}` |" in OPERATE

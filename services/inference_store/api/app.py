@@ -17,7 +17,8 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
 from . import problems
-from .access import Gate
+from .access import Authenticator
+from .admission_control import AdmissionControl
 from .browsers import LoopbackHost, OwnOrigin
 from .compression import Compression
 from .measured import Measured
@@ -46,7 +47,6 @@ from .routes import (
 )
 from .security_headers import HeaderLimit, SecurityHeaders
 from .templates import Templates
-from .turns import Turns
 
 _DESCRIPTION = """What models did in production: typed, queryable, and deleted on time.
 
@@ -93,8 +93,8 @@ def create_app(
     app.state.ledger_watch = LedgerWatch(app.state.ledger)
     app.state.replica = Replica(engine, replica)
     app.state.dictionary = Dictionary(engine, most_keys=settings.max_keys_per_model)
-    app.state.gate = Gate(settings, engine)
-    app.state.turns, app.state.streams = _turns(settings)
+    app.state.authenticator = Authenticator(settings, engine)
+    app.state.admission, app.state.streams = _admission(settings)
     problems.handle_problems(app)
     app.router.routes.extend(_routes())
     app.add_api_route(problems.PAGE, _errors, include_in_schema=False)
@@ -125,13 +125,13 @@ def _routes() -> list[BaseRoute]:
     return [route for part in _PARTS for route in part.router.routes]
 
 
-def _turns(to: ApiSettings) -> tuple[Turns, Turns]:
+def _admission(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
     """For queries, and for streams, which wait for none: nothing of them has begun."""
     queries = to.most_queries, to.most_queries_of_one
     streams = to.streams_at_once, max(1, to.streams_at_once // 2)
     return (
-        Turns("query", *queries, wait_seconds=to.query_wait_seconds),
-        Turns("stream", *streams, wait_seconds=0),
+        AdmissionControl("query", *queries, wait_seconds=to.query_wait_seconds),
+        AdmissionControl("stream", *streams, wait_seconds=0),
     )
 
 

@@ -18,8 +18,8 @@ from inference_store.platform.settings import ApiSettings
 from inference_store.query.lookup import BY_ID
 
 from .access import Access
+from .admission_control import AdmissionControl
 from .replica import Replica
-from .turns import Turns
 
 
 async def _reading(request: Request) -> AsyncIterator[AsyncConnection]:
@@ -42,10 +42,10 @@ async def querying(
     request: Request, access: Access, *, wait_seconds: float | None = None
 ) -> AsyncIterator[AsyncConnection]:
     """A connection to query on, when it is the caller's turn. Raises TooManyQueries."""
-    turns: Turns = request.app.state.turns
+    admission: AdmissionControl = request.app.state.admission
     # The turn first: who waits for it holds no connection.
     async with (
-        turns.turn(access.turn_name, wait_seconds=wait_seconds),
+        admission.admit(access.admission_name, wait_seconds=wait_seconds),
         _read_only(request, access) as connection,
     ):
         yield connection

@@ -23,6 +23,7 @@ from inference_store.platform.metrics import STREAMED, STREAMS
 from inference_store.platform.settings import ApiSettings
 
 from .access import Access
+from .admission_control import AdmissionControl
 from .answer import Answer, encoded
 from .dependencies import querying
 from .inference_pages import ShownPage
@@ -31,7 +32,6 @@ from .openapi import ref
 from .problems import body_of, refusal_of
 from .schemas.inferences import LINES
 from .schemas.questions import InferenceQuery
-from .turns import Turns
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _PAGE = 1000
@@ -85,14 +85,19 @@ class Stream(StreamingResponse):
     media_type = NDJSON
 
     def __init__(
-        self, turns: Turns, caller: str, lines: AsyncIterator[bytes], *, stalled_seconds: float
+        self,
+        admission: AdmissionControl,
+        caller: str,
+        lines: AsyncIterator[bytes],
+        *,
+        stalled_seconds: float,
     ) -> None:
         super().__init__(lines)
-        self._turns, self._caller, self._stalled_seconds = turns, caller, stalled_seconds
+        self._admission, self._caller, self._stalled_seconds = admission, caller, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Here, where it surely ends: an iterator that is never begun has no end.
-        async with self._turns.turn(self._caller), aclosing(self.body_iterator):  # type: ignore[type-var]
+        async with self._admission.admit(self._caller), aclosing(self.body_iterator):  # type: ignore[type-var]
             # Stalled, the answer ends unfinished: the server closes the connection.
             with suppress(_StalledError):
                 await super().__call__(scope, receive, self._in_time(send))
@@ -127,7 +132,7 @@ async def answered(  # noqa: PLR0917
     size, app = _page_size(body), request.app
 
     async def following(cursor: str, limit: int) -> ShownPage:
-        again = await app.state.gate.admit(request, access.needed, counted=False)
+        again = await app.state.authenticator.authenticate(request, access.needed, counted=False)
         patience = settings.query_timeout_seconds
         async with querying(request, again, wait_seconds=patience) as anew:
             more = body.model_copy(update={"cursor": cursor, "limit": limit})
@@ -135,13 +140,13 @@ async def answered(  # noqa: PLR0917
         await again.finish(app.state.engine)
         return page
 
-    app.state.streams.refuse_unless_free(access.turn_name)  # before anything is done for it
+    app.state.streams.require_free(access.admission_name)  # before anything is done for it
     # Who reads all of it waits for all of it: each of its pages has a query's whole time.
     whole = body.timeout_seconds or settings.query_timeout_seconds
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size}))
     lines = _lines(first, following, size, _most_of(body))
-    return Stream(app.state.streams, access.turn_name, lines, stalled_seconds=_STALLED_SECONDS)
+    return Stream(app.state.streams, access.admission_name, lines, stalled_seconds=_STALLED_SECONDS)
 
 
 async def _page(

@@ -18,7 +18,7 @@ from inference_store.access import Action, Who
 from inference_store.erasure import erasures
 from inference_store.erasure.erasures import ENDED, Erasure
 from inference_store.erasure.erasures import FINAL as FINAL_ERASURE
-from inference_store.erasure.leadership import RECONCILING, candidacy
+from inference_store.erasure.leader_election import RECONCILING, open_election
 from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.database import engine_of
@@ -99,7 +99,7 @@ class _Command:
                     erasure = await self._erased(engine, blobs, self._report)
                     print(_as_json(erasure) if self._json else _as_text(erasure))
                     return 0 if erasure.state in ENDED else 2
-                async with candidacy(engine, RECONCILING) as lock:
+                async with open_election(engine, RECONCILING) as lock:
                     while not await lock.take():
                         self._tell("another process reconciles; waiting for it")
                         await asyncio.sleep(1)

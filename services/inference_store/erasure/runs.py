@@ -19,7 +19,7 @@ _KEPT_IDLE_DAYS = 7
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RetentionRun:
     """One run. `model` None: of every model, or of those of a project."""
 
     id: UUID
@@ -43,21 +43,23 @@ async def request(
     *,
     project_id: str | None = None,
     cause: Cause = "request",
-) -> Run:
+) -> RetentionRun:
     """Ask for a run; the service begins it within seconds. Neither a model nor a project: of
     all."""
     values = {"id": uuid4(), "model": model, "cause": cause, "state": "pending"}
     values["project_id"] = project_id
     made = retention_run.insert().values(values).returning(retention_run)
-    return _run((await connection.execute(made)).one())
+    return _read_run((await connection.execute(made)).one())
 
 
-async def find(connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING) -> Run | None:
+async def find(
+    connection: AsyncConnection, id: UUID, *, within: Reach = EVERYTHING
+) -> RetentionRun | None:
     """One run, if its model or project is within reach; one of every model is in everything
     alone."""
     query = select(retention_run).where(retention_run.c.id == id, _within(within))
     row = (await connection.execute(query)).first()
-    return None if row is None else _run(row)
+    return None if row is None else _read_run(row)
 
 
 async def listed(
@@ -67,7 +69,7 @@ async def listed(
     before: tuple[datetime, UUID] | None = None,
     limit: int = 100,
     within: Reach = EVERYTHING,
-) -> list[Run]:
+) -> list[RetentionRun]:
     """The newest first; with `model`, those of that model or of all.
 
     `before`: (requested_at, id) of the last one of a page.
@@ -82,14 +84,14 @@ async def listed(
         query = query.where(
             (here.requested_at < at) | ((here.requested_at == at) & (here.id < number))
         )
-    return [_run(row) for row in await connection.execute(query.limit(limit))]
+    return [_read_run(row) for row in await connection.execute(query.limit(limit))]
 
 
-async def pending(connection: AsyncConnection) -> list[Run]:
+async def pending(connection: AsyncConnection) -> list[RetentionRun]:
     """What has been asked for, oldest first."""
     here = retention_run.c
     query = select(retention_run).where(here.state == "pending").order_by(here.requested_at)
-    return [_run(row) for row in await connection.execute(query)]
+    return [_read_run(row) for row in await connection.execute(query)]
 
 
 async def is_scheduled(connection: AsyncConnection) -> bool:
@@ -140,7 +142,7 @@ async def forget_idle(connection: AsyncConnection) -> int:
     return (await connection.execute(retention_run.delete().where(*where))).rowcount
 
 
-async def models_of(connection: AsyncConnection, run: Run) -> set[int] | None:
+async def models_of(connection: AsyncConnection, run: RetentionRun) -> set[int] | None:
     """The models that it is of; None: every one."""
     if run.model is not None:
         return {run.model}
@@ -156,5 +158,5 @@ def _within(reach: Reach) -> ColumnElement[bool]:
     return or_(match_models(reach, here.model), match_projects(reach, here.project_id))
 
 
-def _run(row: Any) -> Run:
-    return Run(**row._mapping)
+def _read_run(row: Any) -> RetentionRun:
+    return RetentionRun(**row._mapping)

@@ -17,7 +17,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.json_text import UnreadableJson, read_exactly, write_json
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of
 from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
-from inference_store.operations.reconcile.places import Place
+from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
 
 # Nothing of Kafka: such records are never set aside.
 _NOWHERE = Partition("", "bucket", 0, 0)
@@ -51,7 +51,7 @@ class Listed:
     unreadable: list[tuple[StorageKey, str]] = field(default_factory=list)
 
 
-def listed(blobs: Blobs, place: Place, after: str, *, limit: int) -> Listed:
+def listed(blobs: Blobs, place: BucketPrefix, after: str, *, limit: int) -> Listed:
     """The events of the first objects behind `after`. Blocks. Raises BlobsAway."""
     start = after.removeprefix(f"s3://{place.bucket}/") if after else ""
     page = blobs.page(place.bucket, place.listed, after=start, limit=limit)
@@ -88,7 +88,7 @@ def _together(key: str) -> str:
     return key if capture_of(key) is None else f"{key.rpartition('/')[0]}/"
 
 
-def _carries(key: str, place: Place) -> bool:
+def _carries(key: str, place: BucketPrefix) -> bool:
     if place.prefix == EDITED:
         return False
     if key.startswith(f"{SIDECARS}/"):

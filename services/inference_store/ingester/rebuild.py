@@ -30,7 +30,7 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import EDITED
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile import reconciliations
-from inference_store.operations.reconcile.places import Place
+from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
 from inference_store.operations.reconcile.reconciliations import Finding, Reconciliation
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import IngesterSettings
@@ -78,7 +78,7 @@ class Rebuild:
     async def run(
         self,
         one: Reconciliation,
-        places: Sequence[Place],
+        places: Sequence[BucketPrefix],
         tell: Callable[[Reconciliation], None] = lambda _: None,
     ) -> Reconciliation:
         """Index place after place, from where it is."""
@@ -98,7 +98,7 @@ class Rebuild:
                 await asyncio.gather(ahead, return_exceptions=True)
         return one
 
-    async def _read(self, place: Place, after: str) -> Page:
+    async def _read(self, place: BucketPrefix, after: str) -> Page:
         found = await asyncio.to_thread(listed, self._blobs, place, after, limit=self._page)
         page = Page(found, {each.record.offset: each for each in found.carried})
         await self._index_of(page)

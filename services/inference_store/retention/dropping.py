@@ -22,7 +22,7 @@ from inference_store.index.tables import PARTITIONED, inference, prediction
 from inference_store.platform.metrics import PARTITIONS_DROPPED
 
 from .labels import remove_unused_labels
-from .pace import Pace
+from .leadership_check import LeadershipCheck
 
 _log = structlog.get_logger()
 _TRIES = 5
@@ -30,7 +30,7 @@ _BATCH = 5_000
 _CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
 
 
-async def drop(engine: AsyncEngine, span: Span, run: UUID, pace: Pace) -> bool:
+async def drop(engine: AsyncEngine, span: Span, run: UUID, check: LeadershipCheck) -> bool:
     """Drop the partitions of a closed, emptied span; False: not now, the next run tries again.
 
     A long query holds a partition; each try gives up after two seconds, so that the queries
@@ -54,24 +54,24 @@ async def drop(engine: AsyncEngine, span: Span, run: UUID, pace: Pace) -> bool:
             await runs.dropped(connection, run)
         PARTITIONS_DROPPED.inc()
         _log.info("partition dropped", action="partition_dropped", span=span.name)
-        await remove_unused_labels(engine, labelled, pace)
+        await remove_unused_labels(engine, labelled, check)
         return True
     return False
 
 
-async def reopen(engine: AsyncEngine, span: Span, pace: Pace) -> None:
+async def reopen(engine: AsyncEngine, span: Span, check: LeadershipCheck) -> None:
     """Open a closed span again. Until then nobody writes in it or sees it, so that rows without
     their inference go before the gate is taken: it is held for a moment only."""
     for table in _CHILDREN:
         async with engine.connect() as connection:
             models = await spans.models_in(connection, span, table)
         for model in models:
-            await _delete_orphans(engine, table, model, span, pace)
+            await _delete_orphans(engine, table, model, span, check)
     async with engine.begin() as connection:
         await spans.reopen(connection, span)
 
 
-async def delete_orphans_of(engine: AsyncEngine, one: Erasure, pace: Pace) -> None:
+async def delete_orphans_of(engine: AsyncEngine, one: Erasure, check: LeadershipCheck) -> None:
     """What was asked for leaves no rows in spans that wait to be dropped, where a policy's run
     has erased their inferences already."""
     async with engine.connect() as connection:
@@ -83,14 +83,14 @@ async def delete_orphans_of(engine: AsyncEngine, one: Erasure, pace: Pace) -> No
         ]
     for model, span in closed:
         for table in _CHILDREN:
-            await _delete_orphans(engine, table, model, span, pace)
+            await _delete_orphans(engine, table, model, span, check)
 
 
 async def _delete_orphans(
-    engine: AsyncEngine, table: Table, model: int, span: Span, pace: Pace
+    engine: AsyncEngine, table: Table, model: int, span: Span, check: LeadershipCheck
 ) -> None:
     gone = _BATCH
     while gone == _BATCH:
-        await pace.next_step()
+        await check.confirm_step()
         async with engine.begin() as connection:
             gone = await spans.delete_orphans(connection, table, model, span, limit=_BATCH)

@@ -45,13 +45,13 @@ from inference_store.platform.failpoints import failpoint, failpoint_of_task
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.stages import stage
 
-from .asides import Asides
 from .batch import NOTHING, Batch
 from .certifier import Certifier
-from .left_over import note, objects_of, sentence
+from .erasure_failures import format_failures, list_objects_of, record_failures
+from .leadership_check import LeadershipCheck
 from .objects import erase_objects, list_objects
-from .pace import Pace
-from .remnants import take_remnants
+from .quarantine import QuarantineEraser
+from .residual import remove_residual
 from .uncertified import without_key
 
 _log = structlog.get_logger()
@@ -66,18 +66,18 @@ class Eraser:
         self,
         engine: AsyncEngine,
         blobs: Blobs,
-        pace: Pace,
+        check: LeadershipCheck,
         *,
         batch: int,
         certifier: Certifier | None = None,
     ) -> None:
         self._engine = engine
         self._blobs = blobs
-        self.pace = pace
+        self.check = check
         self._batch = batch
         # whether the last step left something because of a hold
         self.spared = False
-        self._asides = Asides(engine, blobs, pace, certifier)
+        self._quarantine = QuarantineEraser(engine, blobs, check, certifier)
         # where those that were given no more time go on, and what went wrong so far
         self.places: dict[UUID, tuple[Place | None, str | None]] = {}
         self._certifier = certifier
@@ -96,7 +96,7 @@ class Eraser:
         with traces.ended(traces.begin("erasure", attributes=attributes)) as span:
             state = await self._finish(one, seconds)
             if state == "failed":
-                traces.failed(span, "LeftOver")
+                traces.failed(span, "ErasureFailure")
         return state
 
     async def _finish(self, one: Erasure, seconds: float) -> State | None:
@@ -107,7 +107,7 @@ class Eraser:
         if after is not None:
             self.places[one.id] = after, error
             return None
-        await take_remnants(self._engine, self._asides, one, self.pace)
+        await remove_residual(self._engine, self._quarantine, one, self.check)
         failpoint("retention.finish.before")
         async with self._engine.begin() as connection:
             certifying = self._certifier is not None
@@ -163,7 +163,7 @@ class Eraser:
 
     async def _next(self, one: Erasure, after: Place | None) -> tuple[Batch, str | None]:
         """Claim the next batch; or why nothing may go."""
-        await self.pace.next_step()
+        await self.check.confirm_step()
         try:
             failpoint("retention.claim.before")
             with stage(STEP_SECONDS, "claim"):
@@ -187,7 +187,7 @@ class Eraser:
                 await self._end(one, batch, deleted, faults, whole_span=whole_span)
         finally:
             self._going -= batch.identities
-        return sentence(faults)
+        return format_failures(faults)
 
     @asynccontextmanager
     async def _listed(self, batch: Batch) -> AsyncIterator[Listed]:
@@ -213,15 +213,15 @@ class Eraser:
         page, doomed = batch.page, batch.doomed
         done, objects = page, len(doomed)
         if left := {fault.key for fault in faults}:
-            done = [mark for mark in page if left.isdisjoint(objects_of(mark))]
-            stay = [mark for mark in page if not left.isdisjoint(objects_of(mark))]
+            done = [mark for mark in page if left.isdisjoint(list_objects_of(mark))]
+            stay = [mark for mark in page if not left.isdisjoint(list_objects_of(mark))]
             # what went of those that stay is counted when they go
             objects = len(doomed - {key for mark in stay for key in mark.doomed})
         # those that follow one that stays are remembered one by one
         whole_span = whole_span and len(done) == len(page) and not batch.spared
         with stage(STEP_SECONDS, "forget"):
             await self._forget(one, done, batch, deleted, objects=objects, whole_span=whole_span)
-        await note(self._engine, self._blobs, one, faults, done)
+        await record_failures(self._engine, self._blobs, one, faults, done)
 
     async def _claim(self, one: Erasure, after: Place | None) -> Batch:
         """The next marks, and their objects that may go.

@@ -7,19 +7,21 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.housekeeping import unused_labels
 
-from .pace import Pace
+from .leadership_check import LeadershipCheck
 
 # Labels that are looked at in one step.
 _LABELS = 1000
 _log = structlog.get_logger()
 
 
-async def remove_unused_labels(engine: AsyncEngine, models: Iterable[int], pace: Pace) -> None:
+async def remove_unused_labels(
+    engine: AsyncEngine, models: Iterable[int], check: LeadershipCheck
+) -> None:
     """Remove the labels of these models that no prediction has, page by page."""
     for model in models:
         after: int | None = 0
         while after is not None:
-            await pace.next_step()
+            await check.confirm_step()
             after = await _remove_page(engine, model, after)
 
 

@@ -18,9 +18,9 @@ from inference_store.platform.metrics import RETENTION_TROUBLE, STEP_SECONDS
 from inference_store.platform.stages import stage
 from inference_store.query.bounded import OutOfTime
 
-from .asides import Asides
-from .giving_up import give_up
-from .pace import Pace
+from .leadership_check import LeadershipCheck
+from .quarantine import QuarantineEraser
+from .waiver import waive_held
 
 Marked: TypeAlias = Literal["all", "not_yet", "over"]
 ACTOR: Final = "retention"
@@ -36,17 +36,17 @@ class Marker:
         self,
         engine: AsyncEngine,
         ledger: Ledger,
-        asides: Asides,
-        pace: Pace,
+        quarantine: QuarantineEraser,
+        check: LeadershipCheck,
         *,
         batch: int = _BATCH,
     ) -> None:
         self._engine = engine
         self._ledger = ledger
-        self._asides = asides
+        self._quarantine = quarantine
         # those whose dead letters and parked events were looked through
         self._looked: set[UUID] = set()
-        self._pace = pace
+        self._check = check
         self._batch = batch
 
     def look_again(self) -> None:
@@ -59,7 +59,7 @@ class Marker:
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.connect() as connection:
                 left = await marking.parts(connection, one)
                 state = await erasures.state_of(connection, one.id)
@@ -67,7 +67,7 @@ class Marker:
                 await self._unmark(one)
                 return "over"
             if state == "giving_up":
-                await self._give_up(one)
+                await self._waive(one)
                 return "over"
             try:
                 if not left:
@@ -95,21 +95,21 @@ class Marker:
     async def _look_aside(self, one: Erasure) -> None:
         """Once in a process, and when a hold has let go: what was taken is not found again."""
         if one.id not in self._looked:
-            await self._asides.take_subject(one, self._ledger, actor=ACTOR)
+            await self._quarantine.take_subject(one, self._ledger, actor=ACTOR)
             self._looked.add(one.id)
 
     async def _unmark(self, one: Erasure) -> None:
         removed = 1
         while removed:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.begin() as connection:
                 removed = await erasures.unmark(connection, one.id, limit=self._batch)
         await self._ledger.write("erasure_cancelled", {"erasure": str(one.id)}, actor=ACTOR)
         _log.info("erasure", action="erasure", id=str(one.id), state="cancelled")
 
-    async def _give_up(self, one: Erasure) -> None:
-        work = (self._engine, self._ledger, self._pace)
-        await give_up(*work, one, batch=self._batch, actor=ACTOR)
+    async def _waive(self, one: Erasure) -> None:
+        work = (self._engine, self._ledger, self._check)
+        await waive_held(*work, one, batch=self._batch, actor=ACTOR)
 
     async def _fail(self, one: Erasure, error: Exception) -> None:
         RETENTION_TROUBLE.inc()

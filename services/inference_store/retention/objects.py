@@ -13,7 +13,7 @@ from inference_store.platform.metrics import STEP_SECONDS
 from inference_store.platform.stages import stage
 
 from .batch import Batch
-from .left_over import proved
+from .erasure_failures import merge_faults
 from .requests import forget_requests
 
 
@@ -42,7 +42,7 @@ async def erase_objects(
     with stage(STEP_SECONDS, "verify"):
         left = await asyncio.to_thread(blobs.still_there, keys)
     failpoint("retention.verify.after")
-    return deleted, proved(deleted, keys, left)
+    return deleted, merge_faults(deleted, keys, left)
 
 
 def _keys(batch: Batch) -> list[StorageKey]:

@@ -34,9 +34,9 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.platform.stages import stage
 
 from .certifier import Certifier
-from .left_over import proved, sentence
+from .erasure_failures import format_failures, merge_faults
+from .leadership_check import LeadershipCheck
 from .marker import ACTOR
-from .pace import Pace
 from .uncertified import without_key
 
 _BATCH: Final = 1000
@@ -65,7 +65,7 @@ class Orphans:
         engine: AsyncEngine,
         blobs: Blobs,
         ledger: Ledger,
-        pace: Pace,
+        check: LeadershipCheck,
         certifier: Certifier | None,
         *,
         batch: int = _BATCH,
@@ -73,7 +73,7 @@ class Orphans:
         self._engine = engine
         self._blobs = blobs
         self._ledger = ledger
-        self._pace = pace
+        self._check = check
         self._certifier = certifier
         self._grace = timedelta(seconds=settings.reconcile_grace_seconds)
         self._batch = batch
@@ -83,7 +83,7 @@ class Orphans:
         """Whether it is over, or nothing more can be done now; False: call again."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.connect() as connection:
                 state = await erasures.state_of(connection, one.id)
             if state in {"cancelling", "cancelled"}:
@@ -232,8 +232,8 @@ class Orphans:
             await erasures.advance(connection, one.id, "verifying")
         with stage(STEP_SECONDS, "verify"):
             left = await asyncio.to_thread(self._blobs.still_there, keys)
-        faults = proved(deleted, keys, left)
-        place.error = place.error or sentence(faults)
+        faults = merge_faults(deleted, keys, left)
+        place.error = place.error or format_failures(faults)
         stays = {fault.key for fault in faults}
         gone = [key for key in keys if key not in stays]
         failpoint("orphans.forget.before")

@@ -6,7 +6,7 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import failures
-from inference_store.erasure.leadership import RECONCILING, candidacy
+from inference_store.erasure.leader_election import RECONCILING, open_election
 from inference_store.inference.errors import BlobsAway
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.reconciler import Reconciler
@@ -14,7 +14,7 @@ from inference_store.operations.reconcile.reconciliations import FINAL, Reconcil
 from inference_store.platform.metrics import RECONCILIATIONS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
-from .pace import Pace
+from .leadership_check import LeadershipCheck
 
 _SECONDS = 5.0
 _log = structlog.get_logger()
@@ -28,21 +28,21 @@ class Reconciling:
         settings: RetentionSettings,
         engine: AsyncEngine,
         blobs: Blobs,
-        pace: Pace,
+        check: LeadershipCheck,
         kafka: KafkaSettings | None,
     ) -> None:
         self._engine = engine
-        self._pace = pace
+        self._check = check
         self._scheduled = settings.reconcile_schedule == "daily"
         self._reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
 
-    async def turn(self) -> None:
+    async def run_turn(self) -> None:
         """Work for a few seconds, unless a command does. An object store that is away, or lets us
         not list, is no reason not to delete: the next turn tries again."""
         one = await self._reconciler.due(scheduled=self._scheduled)
         if one is None:
             return
-        async with candidacy(self._engine, RECONCILING) as lock:
+        async with open_election(self._engine, RECONCILING) as lock:
             if not await lock.take():
                 return
             try:
@@ -54,7 +54,7 @@ class Reconciling:
     async def _work(self, one: Reconciliation) -> None:
         until = time.monotonic() + _SECONDS
         while one.state not in FINAL and time.monotonic() < until:
-            await self._pace.next_step()
-            one = await self._pace.unless_stopped(self._reconciler.step(one))
+            await self._check.confirm_step()
+            one = await self._check.unless_stopped(self._reconciler.step(one))
         if one.state in FINAL:
             RECONCILIATIONS.labels(one.state).inc()

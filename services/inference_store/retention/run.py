@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.failures import failed
-from inference_store.erasure.leadership import Leadership, candidacy
+from inference_store.erasure.leader_election import LeaderElection, open_election
 from inference_store.erasure.ledger import Ledger, LedgerWatch
 from inference_store.index.database import engine_of, is_trouble
 from inference_store.index.schema import require_schema
@@ -20,12 +20,12 @@ from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED, from_zero
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
-from .leader import Leader
+from .leadership_check import LeadershipCheck, Stopped
 from .linking import linking
-from .pace import Pace, Stopped
 from .scheduler import Schedule
 from .uncertified import UNCERTIFIED_REASONS
 from .watch import watching
+from .worker import RetentionWorker
 
 _log = structlog.get_logger()
 _LIVE_SECONDS = 300.0
@@ -121,9 +121,9 @@ class _Retention:
             async with self._engine.connect() as connection:
                 await require_schema(connection)
             await self._watch.look()
-            async with candidacy(self._engine) as leadership:
-                await self._stand_by(leadership)
-                await self._lead(leadership)
+            async with open_election(self._engine) as election:
+                await self._stand_by(election)
+                await self._lead(election)
         except Unavailable as exc:  # apart, or others were always faster to write
             await self._trouble("ledger", exc)
         except BlobsAway as exc:
@@ -133,29 +133,29 @@ class _Retention:
                 raise
             await self._trouble("postgres", exc)
 
-    async def _stand_by(self, leadership: Leadership) -> None:
-        while not await leadership.take():
+    async def _stand_by(self, election: LeaderElection) -> None:
+        while not await election.take():
             self._away.clear()  # the trouble is another's, if there still is any
             self._heartbeat.beat()
             await self._rest(self._settings.retention_poll_seconds)
 
-    async def _lead(self, leadership: Leadership) -> None:
-        pace = Pace(leadership, self._heartbeat, self._stop)
+    async def _lead(self, election: LeaderElection) -> None:
+        check = LeadershipCheck(election, self._heartbeat, self._stop)
         due, kafka = self._schedule.due, self._kafka_settings
-        leader = Leader(self._settings, self._engine, self._blobs, pace, due, kafka=kafka)
+        worker = RetentionWorker(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
         _log.info("retention leads", action="leading")
         async with watching(self._engine, self._settings), linking(self._engine):
-            await leader.begin()
+            await worker.begin()
             try:
-                await self._turns(leader)
+                await self._turns(worker)
             except Stopped:
-                await leader.end()
+                await worker.end()
                 raise
 
-    async def _turns(self, leader: Leader) -> None:
+    async def _turns(self, worker: RetentionWorker) -> None:
         while True:
             await self._watch.if_due()
-            await leader.turn()
+            await worker.run_turn()
             self._away.clear()
             self._wait_seconds = self._settings.retention_poll_seconds
             await self._rest(self._wait_seconds)

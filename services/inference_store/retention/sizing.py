@@ -19,7 +19,7 @@ from inference_store.inference.errors import AccessDenied, BlobMissing
 from inference_store.inference.events import parse_stored
 from inference_store.objects import Blobs
 
-from .pace import Pace
+from .leadership_check import LeadershipCheck
 
 _LOWEST: Final = UUID(int=0)
 _BATCH: Final = 500
@@ -32,14 +32,14 @@ class Sizing:
     """Fills in sizes of the models that have a limit by bytes, or one that waits to begin: what it
     takes can be seen before."""
 
-    def __init__(self, engine: AsyncEngine, blobs: Blobs, pace: Pace) -> None:
+    def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
         self._engine = engine
         self._blobs = blobs
-        self._pace = pace
+        self._check = check
         self._after: dict[int, UUID] = {}
         self._began = time.monotonic()
 
-    async def turn(self) -> None:
+    async def run_turn(self) -> None:
         """Learn some. Raises Stopped, BlobsAway and the database's trouble."""
         if time.monotonic() > self._began + _ANEW_SECONDS:
             self._after.clear()
@@ -49,7 +49,7 @@ class Sizing:
         until = time.monotonic() + _SECONDS
         for model in models:
             while time.monotonic() < until and await self._some(model):
-                await self._pace.next_step()
+                await self._check.confirm_step()
 
     async def _some(self, model: int) -> bool:
         """Whether there was anything to learn."""

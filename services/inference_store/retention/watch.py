@@ -9,7 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.select.overdue import Overdue
 from inference_store.inference.errors import StoreError
 from inference_store.operations import figures
@@ -26,7 +26,7 @@ _log = structlog.get_logger()
 @asynccontextmanager
 async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
     """Set the gauges every five seconds; afterwards another service leads, and shows them."""
-    keep = {each.setting: getattr(settings, each.setting) for each in RECORDS}
+    keep = {each.setting: getattr(settings, each.setting) for each in RECORD_KINDS}
     task = asyncio.create_task(_watch(engine, keep))
     metrics.LEADING.set(1)
     try:

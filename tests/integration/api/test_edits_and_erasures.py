@@ -27,7 +27,7 @@ from inference_store.objects.reading import translated
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import ApiSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
 from tests.integration import by_uids
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.integration.stored import Made, at, store
@@ -43,12 +43,12 @@ _BLOB = b'[{"key": "k", "type": "int", "value": "5"}]'
 _EDIT = {"metadata": [{"key": "k", "type": "int", "value": "6"}]}
 
 
-class NoPace(Pace):
+class NoPace(LeadershipCheck):
     """Never stopped, always the leader."""
 
     def __init__(self) -> None: ...
 
-    async def next_step(self) -> None: ...
+    async def confirm_step(self) -> None: ...
 
 
 class Trial:

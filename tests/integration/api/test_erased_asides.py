@@ -25,8 +25,8 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
-from inference_store.retention.asides import Asides
-from inference_store.retention.pace import Stopped
+from inference_store.retention.leadership_check import Stopped
+from inference_store.retention.quarantine import QuarantineEraser
 from tests.builders import NOW, make_payload
 from tests.integration.retention.holding import place, release
 
@@ -249,7 +249,7 @@ async def test_an_erasure_that_is_cancelled_has_taken_nothing(
     """Cancelled between the marks and the first that is taken: the marks go, all else stays."""
     one = await asked(client, SUBJECT)
 
-    class Cancelling(Asides):
+    class Cancelling(QuarantineEraser):
         async def _take(self, *args: Any) -> bool:
             answer = await client.post(f"/v1/erasures/{one['id']}/cancel")
             assert answer.status_code == 202, answer.text
@@ -274,7 +274,7 @@ async def test_from_the_first_that_is_taken_it_cannot_be_cancelled(
         found = await erasures.find(connection, UUID(one["id"]))
     assert found is not None
     ledger = Ledger(engine, blobs, prefix="ledger/")
-    await Asides(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
+    await QuarantineEraser(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
     assert (await client.post(f"/v1/erasures/{one['id']}/cancel")).status_code == 409
 
 
@@ -314,12 +314,12 @@ async def test_a_look_through_the_audit_is_committed_by_pages_and_goes_on(
     class Interrupted(NoPace):
         steps = 0
 
-        async def next_step(self) -> None:
+        async def confirm_step(self) -> None:
             self.steps += 1
             if self.steps == 3:
                 raise Stopped
 
-    asides = Asides(engine, blobs, Interrupted())
+    asides = QuarantineEraser(engine, blobs, Interrupted())
     with pytest.raises(Stopped):
         await asides.take_mentions(found)
     taken = select(func.count()).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")

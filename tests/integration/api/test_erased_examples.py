@@ -14,7 +14,7 @@ from inference_store.index import key_registry
 from inference_store.index.tables import metadata_key_delta, metadata_key_seen
 from inference_store.objects import Blobs
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
 from tests.integration import by_uids
 from tests.integration.stored import Made, at, store
 from tests.integration.waiting import lock_waiters
@@ -25,12 +25,12 @@ _KEPT = "ward-7"
 _TABLES = (metadata_key_seen, metadata_key_delta)
 
 
-class NoPace(Pace):
+class NoPace(LeadershipCheck):
     """Never stopped, always the leader."""
 
     def __init__(self) -> None: ...
 
-    async def next_step(self) -> None: ...
+    async def confirm_step(self) -> None: ...
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.certificates.keys import new_key
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.leader import Leader
+from inference_store.retention.worker import RetentionWorker
 
 from .test_erasures import NoPace, asked, followed, stored
 
@@ -31,7 +31,7 @@ def serve(engine: AsyncEngine, blobs: Blobs, settings: Callable[..., ApiSettings
 
     async def turn(*, key: str | None = KEY.pem) -> None:
         to = RetentionSettings.model_validate(here | {"certificate_key": key})
-        await Leader(to, engine, blobs, NoPace(), asyncio.Event()).turn()
+        await RetentionWorker(to, engine, blobs, NoPace(), asyncio.Event()).run_turn()
 
     return turn
 

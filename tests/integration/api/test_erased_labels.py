@@ -15,7 +15,7 @@ from inference_store.index.tables import label, model_label
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
 from inference_store.retention.labels import remove_unused_labels
-from inference_store.retention.leader import Leader
+from inference_store.retention.worker import RetentionWorker
 from tests.integration.stored import Made, at, store
 from tests.integration.waiting import lock_waiters
 from tests.polling import until
@@ -109,7 +109,7 @@ async def test_what_a_dead_service_left_goes_as_the_next_one_starts(
     known = RetentionSettings.model_fields.keys()
     here = {name: value for name, value in settings() if name in known}
     to = RetentionSettings.model_validate(here)
-    await Leader(to, engine, blobs, NoPace(), asyncio.Event()).begin()
+    await RetentionWorker(to, engine, blobs, NoPace(), asyncio.Event()).begin()
     assert await labels_in(engine) == {"cat"}
 
 

@@ -13,8 +13,8 @@ from inference_store.index.tables import inference, metadata_number
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 from tests.integration.stored import Made, at, store
 
 ERASURES = "/v1/models/model/erasures"
@@ -22,12 +22,12 @@ Serve = Callable[[], Awaitable[None]]
 pytestmark = pytest.mark.usefixtures("stored")
 
 
-class NoPace(Pace):
+class NoPace(LeadershipCheck):
     """Never stopped, always the leader."""
 
     def __init__(self) -> None: ...
 
-    async def next_step(self) -> None: ...
+    async def confirm_step(self) -> None: ...
 
     async def unless_stopped(self, work: Any) -> Any:
         return await work
@@ -46,7 +46,7 @@ def serving(engine: AsyncEngine, blobs: Blobs, settings: ApiSettings, **more: An
 
     async def turn() -> None:
         to = RetentionSettings.model_validate(here)
-        await Leader(to, engine, blobs, NoPace(), asyncio.Event()).turn()
+        await RetentionWorker(to, engine, blobs, NoPace(), asyncio.Event()).run_turn()
 
     return turn
 

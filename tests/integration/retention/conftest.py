@@ -6,14 +6,14 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import runs
-from inference_store.erasure.leadership import candidacy
-from inference_store.erasure.runs import Run
+from inference_store.erasure.leader_election import open_election
+from inference_store.erasure.runs import RetentionRun
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 from tests.servers.minio import S3
 
 from .stored import Storing, environment_of
@@ -56,15 +56,15 @@ def stranger(engine: AsyncEngine, settings: RetentionSettings, tmp_path: Path) -
     return Stranger(engine, settings, tmp_path)
 
 
-class NoPace(Pace):
+class NoPace(LeadershipCheck):
     """Never stopped, always the leader."""
 
     def __init__(self) -> None: ...
 
-    async def next_step(self) -> None: ...
+    async def confirm_step(self) -> None: ...
 
 
-Retain = Callable[..., Awaitable[Run]]
+Retain = Callable[..., Awaitable[RetentionRun]]
 
 
 @pytest.fixture
@@ -77,15 +77,15 @@ def retain(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> Re
         using: Blobs = blobs,
         cause: runs.Cause = "request",
         project_id: str | None = None,
-    ) -> Run:
+    ) -> RetentionRun:
         async with engine.begin() as connection:
             asked = await runs.request(connection, model, project_id=project_id, cause=cause)
-        async with candidacy(engine) as leadership:
-            assert await leadership.take()
-            pace = Pace(leadership, Heartbeat(), asyncio.Event())
-            leader = Leader(settings, engine, using, pace, asyncio.Event())
+        async with open_election(engine) as election:
+            assert await election.take()
+            check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+            leader = RetentionWorker(settings, engine, using, check, asyncio.Event())
             await leader.begin()
-            await leader.turn()
+            await leader.run_turn()
         async with engine.connect() as connection:
             done = await runs.find(connection, asked.id)
         assert done is not None

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import erasures, policies, runs
 from inference_store.erasure.erasures import Erasure
 from inference_store.erasure.policies import RetentionPolicy
-from inference_store.erasure.runs import Run
+from inference_store.erasure.runs import RetentionRun
 from inference_store.index import partitions, sidecars
 from inference_store.index.tables import (
     PARTITIONED,
@@ -206,16 +206,16 @@ class Storing:
         async with self.engine.connect() as connection:
             return await connection.scalar(text(query))
 
-    async def until_done(self, seconds: float = 180) -> list[Run]:
+    async def until_done(self, seconds: float = 180) -> list[RetentionRun]:
         """Every run is done and every erasure has ended well."""
 
-        async def ask() -> tuple[list[Run], list[Erasure]]:
+        async def ask() -> tuple[list[RetentionRun], list[Erasure]]:
             async with self.engine.connect() as connection:
                 left = await erasures.unfinished(connection, failed=True)
                 left += await erasures.certifying(connection)
                 return await runs.listed(connection), left
 
-        def enough(answer: tuple[list[Run], list[Erasure]]) -> bool:
+        def enough(answer: tuple[list[RetentionRun], list[Erasure]]) -> bool:
             return (
                 bool(answer[0]) and {run.state for run in answer[0]} == {"done"} and not answer[1]
             )

@@ -14,16 +14,16 @@ from inference_store.erasure.certificates import chain, documents
 from inference_store.erasure.certificates.audit_checkpoints import Checking
 from inference_store.erasure.certificates.keys import new_key
 from inference_store.erasure.certificates.signed import signed
-from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.ledger import Ledger
 from inference_store.index.audit import note
 from inference_store.index.tables import audit, audit_checkpoint
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
-from inference_store.retention.pruning import prune
+from inference_store.retention.housekeeping import delete_old_records
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 
 from .conftest import NoPace
 
@@ -42,10 +42,12 @@ async def test_a_scheduled_run_prunes_the_audit(
     keep = settings.model_copy(update={"audit_keep_seconds": 1000.0})
     due = asyncio.Event()
     due.set()
-    async with candidacy(engine) as leadership:
-        assert await leadership.take()
-        leader = Leader(keep, engine, blobs, Pace(leadership, Heartbeat(), asyncio.Event()), due)
-        await leader.turn()
+    async with open_election(engine) as election:
+        assert await election.take()
+        leader = RetentionWorker(
+            keep, engine, blobs, LeadershipCheck(election, Heartbeat(), asyncio.Event()), due
+        )
+        await leader.run_turn()
     async with engine.connect() as connection:
         left = await connection.scalar(select(func.count()).select_from(audit))
     assert left is not None
@@ -81,11 +83,11 @@ async def test_of_two_services_that_find_a_checkpoint_due_one_notes_it(
     async def other() -> None:
         await write()
         ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
-        await prune(engine, keyed, NoPace(), ledger)
+        await delete_old_records(engine, keyed, NoPace(), ledger)
 
     await write()
     late = _Overtaken(engine, blobs, prefix=settings.ledger_prefix, first=other)
-    await prune(engine, keyed, NoPace(), late)
+    await delete_old_records(engine, keyed, NoPace(), late)
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="REPEATABLE READ")
         found = list((await connection.execute(select(audit_checkpoint.c.number))).scalars())

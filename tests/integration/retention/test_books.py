@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import erasures
 from inference_store.erasure.audit_chain import unsigned
 from inference_store.erasure.erasures import marking
-from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.index.books import Place, begin
 from inference_store.operations.reconcile.counts import against_books
 from inference_store.retention.eraser import Eraser
@@ -35,7 +35,7 @@ async def test_what_was_erased_counts_once_and_for_all(
     assert await _difference(engine) == 0
     await _finish(engine, eraser, number)
     assert await _difference(engine) == 0
-    (ended,) = [each for each in RECORDS if each.name == "erasures"]
+    (ended,) = [each for each in RECORD_KINDS if each.name == "erasures"]
     async with engine.begin() as connection:
         assert await ended.prune(connection, -60.0, 10, unsigned) == 1
     assert await _difference(engine) == 0

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.leader_election import open_election
 from inference_store.index.tables import outdated_count, partition_count
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
@@ -15,8 +15,8 @@ from inference_store.platform.settings import RetentionSettings
 from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 from tests.integration.query.counting.asked import holding
 from tests.servers.marks import stored_counts
 
@@ -35,10 +35,10 @@ def scheduled(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) ->
     async def turn() -> None:
         due = asyncio.Event()
         due.set()
-        async with candidacy(engine) as leadership:
-            assert await leadership.take()
-            pace = Pace(leadership, Heartbeat(), asyncio.Event())
-            await Leader(settings, engine, blobs, pace, due).turn()
+        async with open_election(engine) as election:
+            assert await election.take()
+            check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+            await RetentionWorker(settings, engine, blobs, check, due).run_turn()
 
     return turn
 

@@ -3,7 +3,7 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.select.overdue import Overdue
 from inference_store.operations import figures
 
@@ -42,5 +42,5 @@ async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
         found = await figures.of_retention(connection)
         assert (found.holds, found.held, found.oldest_seconds) == (2, 3, 0)
         # what a hold keeps is not overdue
-        keep = dict.fromkeys((each.setting for each in RECORDS), 1e9)
+        keep = dict.fromkeys((each.setting for each in RECORD_KINDS), 1e9)
         assert await Overdue(keep).seconds(connection) == 0

@@ -5,14 +5,14 @@ import asyncio
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.leader_election import open_election
 from inference_store.index import books
 from inference_store.index.books import Place
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 
 _PLACE = Place("default", "events", 0, 0)
 
@@ -29,10 +29,10 @@ async def test_a_scheduled_run_folds_to_the_last(
         await connection.execute(text(f"{old} WHERE producer < '11'"))
     due = asyncio.Event()
     due.set()
-    async with candidacy(engine) as leadership:
-        assert await leadership.take()
-        pace = Pace(leadership, Heartbeat(), asyncio.Event())
-        await Leader(settings, engine, blobs, pace, due).turn()
+    async with open_election(engine) as election:
+        assert await election.take()
+        check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+        await RetentionWorker(settings, engine, blobs, check, due).run_turn()
     async with engine.connect() as connection:
         assert len(await books.producers(connection)) == 100
         found = await books.former(connection)

@@ -14,10 +14,10 @@ from inference_store.index.partitions import Span
 from inference_store.index.tables import erased_span, erasing, inference, partition_span, prediction
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.counts import against_books
-from inference_store.retention.asides import Asides
 from inference_store.retention.dropping import reopen
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
+from inference_store.retention.quarantine import QuarantineEraser
 from tests.polling import until
 
 from .conftest import NoPace
@@ -29,7 +29,7 @@ from .test_erasures import found
 @pytest.fixture
 def marker(engine: AsyncEngine, blobs: Blobs) -> Marker:
     ledger = Ledger(engine, blobs, prefix="ledger/")
-    return Marker(engine, ledger, Asides(engine, blobs, NoPace()), NoPace(), batch=7)
+    return Marker(engine, ledger, QuarantineEraser(engine, blobs, NoPace()), NoPace(), batch=7)
 
 
 async def asked(engine: AsyncEngine, *those: Stored) -> Erasure:

@@ -4,7 +4,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import holds
-from inference_store.erasure.housekeeping.own_records import RECORDS
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.select.overdue import Overdue
 from inference_store.platform.settings import RetentionSettings
 from inference_store.query.cql2 import parse_text
@@ -18,7 +18,7 @@ _HOUR = 3600.0
 
 
 def _looking(settings: RetentionSettings) -> Overdue:
-    return Overdue({each.setting: getattr(settings, each.setting) for each in RECORDS})
+    return Overdue({each.setting: getattr(settings, each.setting) for each in RECORD_KINDS})
 
 
 async def _seconds(engine: AsyncEngine, looking: Overdue) -> float:

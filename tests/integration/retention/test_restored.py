@@ -17,15 +17,15 @@ from inference_store.erasure.certificates.head import AUDIT_KEY, Head
 from inference_store.erasure.certificates.keys import SigningKey, new_key
 from inference_store.erasure.certificates.looking_again import LookingAgain
 from inference_store.erasure.certificates.verifying import Verification
-from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.ledger import Ledger
 from inference_store.index.tables import certificate, tombstone
 from inference_store.objects import Blobs
 from inference_store.objects.inventory import inventory
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import ApiSettings, RetentionSettings
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 from tests.integration.api.conftest import client_of
 from tests.integration.backups import Backup, Restore, backup, restore
 
@@ -36,14 +36,14 @@ __all__ = ["backup", "restore"]
 
 async def turn(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -> None:
     """The retention service, until nothing is left to do."""
-    async with candidacy(engine) as leadership:
-        assert await leadership.take()
-        pace, due = Pace(leadership, Heartbeat(), asyncio.Event()), asyncio.Event()
+    async with open_election(engine) as election:
+        assert await election.take()
+        check, due = LeadershipCheck(election, Heartbeat(), asyncio.Event()), asyncio.Event()
         due.set()
-        leader = Leader(settings, engine, blobs, pace, due)
+        leader = RetentionWorker(settings, engine, blobs, check, due)
         await leader.begin()
         for _ in range(3):
-            await leader.turn()
+            await leader.run_turn()
 
 
 async def tombstones(engine: AsyncEngine) -> set[UUID]:

@@ -12,10 +12,10 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
 from inference_store.ingester.bucket import listed
 from inference_store.objects import Found
-from inference_store.operations.reconcile.places import Place
+from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
-PLACE = Place("b", "captures")
+PLACE = BucketPrefix("b", "captures")
 
 
 class Bucket:
@@ -41,7 +41,7 @@ def _capture(
     return {key: document if kind == "metadata" else b"x" for kind, key in keys.items()}
 
 
-def _walk(objects: dict[str, bytes], limit: int, place: Place = PLACE) -> list[Any]:
+def _walk(objects: dict[str, bytes], limit: int, place: BucketPrefix = PLACE) -> list[Any]:
     bucket: Any = Bucket(objects)
     pages, after = [], ""
     while True:
@@ -81,7 +81,7 @@ def test_what_carries_no_event_is_named() -> None:
     stray = {"sidecars/m/2026/11/01/12/no-uid": b"{}"}
     (page,) = _walk(broken | bare, 100)
     assert (page.carried, [place.key for place, _ in page.unreadable]) == ([], [*broken, *bare])
-    (page,) = _walk(stray, 100, Place("b", "sidecars"))
+    (page,) = _walk(stray, 100, BucketPrefix("b", "sidecars"))
     assert [place.key for place, _ in page.unreadable] == [*stray]
 
 
@@ -89,7 +89,7 @@ def test_a_sidecar_carries_the_event_of_another_producer() -> None:
     uid = UUID(int=7)
     contents = sidecars.Contents(b'{"model_id": "m"}', b"[]", {"time": AT.isoformat()}, True)
     key = f"sidecars/m/2026/11/01/12/{uid}"
-    (page,) = _walk({key: sidecars.encode(contents)}, 100, Place("b", "sidecars"))
+    (page,) = _walk({key: sidecars.encode(contents)}, 100, BucketPrefix("b", "sidecars"))
     (carried,) = page.carried
     assert (carried.record.payload, carried.copy, carried.is_sidecar) == (
         contents.event,

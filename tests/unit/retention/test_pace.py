@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from inference_store.platform.admin import Heartbeat
-from inference_store.retention.pace import Pace, Stopped
+from inference_store.retention.leadership_check import LeadershipCheck, Stopped
 
 
 class Leader:
@@ -15,9 +15,9 @@ class Leader:
     async def confirm(self) -> None: ...
 
 
-def pace(stop: asyncio.Event) -> Pace:
+def pace(stop: asyncio.Event) -> LeadershipCheck:
     leader: Any = Leader()
-    return Pace(leader, Heartbeat(60), stop)
+    return LeadershipCheck(leader, Heartbeat(60), stop)
 
 
 async def test_what_ends_in_time_is_answered() -> None:

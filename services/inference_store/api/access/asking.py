@@ -19,7 +19,7 @@ from inference_store.inference.errors import Forbidden, NotFound
 from inference_store.query.extent import Extent, model_with_extent
 
 from .needs import Needs, Over
-from .rate import network_of
+from .rate import find_network
 
 
 @dataclass(slots=True)
@@ -41,10 +41,10 @@ class Access:
         return Who(self.caller.name, self.client)
 
     @property
-    def turn_name(self) -> str:
+    def admission_name(self) -> str:
         """Who counts as one where turns are shared out; an address, where nobody has a name."""
         if self.caller is ANYONE:
-            return network_of(self.client)
+            return find_network(self.client)
         return self.caller.name
 
     @property

@@ -17,12 +17,12 @@ _TOO_MANY_FAILED = (
 
 
 @dataclass(slots=True)
-class _Bucket:
+class _TokenBucket:
     left: float
     at: float
 
 
-class Buckets:
+class RateLimiter:
     """A bucket holds a minute's requests and fills evenly; of those least used, the oldest goes."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Buckets:
         self._size = float(per_minute)
         self._most = most
         self._clock = clock
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()
 
     def take(self, name: str, requests: int = 1) -> int:
         """Take so many requests, at most a minute's; 0, or after how many whole seconds there will
@@ -39,7 +39,7 @@ class Buckets:
         if not self._size:
             return 0
         now = self._clock()
-        bucket = self._buckets.setdefault(name, _Bucket(self._size, now))
+        bucket = self._buckets.setdefault(name, _TokenBucket(self._size, now))
         self._buckets.move_to_end(name)
         if len(self._buckets) > self._most:
             self._buckets.popitem(last=False)
@@ -57,11 +57,11 @@ class Buckets:
             bucket.left = min(self._size, bucket.left + 1)
 
 
-class FailedTokens:
+class FailedTokenLimiter:
     """How many tokens of one address may fail; then no more of them are looked at."""
 
     def __init__(self, per_minute: int) -> None:
-        self._buckets = Buckets(per_minute)
+        self._buckets = RateLimiter(per_minute)
 
     @contextmanager
     def rationed(self, client: str | None) -> Iterator[None]:
@@ -70,7 +70,7 @@ class FailedTokens:
         Charged before it, so that those that come at once are counted, and given back unless the
         check raises Unauthorized.
         """
-        network = network_of(client)
+        network = find_network(client)
         refuse(self._buckets.take(network), _TOO_MANY_FAILED)
         has_failed = False
         try:
@@ -89,7 +89,7 @@ def refuse(wait: int, detail: str) -> None:
         raise TooManyRequests(detail, retry_after_seconds=wait)
 
 
-def network_of(client: str | None) -> str:
+def find_network(client: str | None) -> str:
     """Who counts as one stranger: an address, or the /64 of one of IPv6, which one host has."""
     try:
         address = ip_address((client or "").partition("%")[0])

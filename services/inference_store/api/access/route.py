@@ -19,11 +19,15 @@ class GuardedRoute(ExactRoute):
         needed = needs_of(self.openapi_extra)
 
         async def handle(request: Request) -> Response:
-            request.state.access = await request.app.state.gate.admit(request, needed)
+            request.state.access = await request.app.state.authenticator.authenticate(
+                request, needed
+            )
             return await handler(request)
 
         return handle
 
     def charge(self, request: Request, size: int) -> None:
         """See ExactRoute."""
-        request.app.state.gate.charge_undeclared(request, request.state.access.caller, size)
+        request.app.state.authenticator.charge_undeclared(
+            request, request.state.access.caller, size
+        )

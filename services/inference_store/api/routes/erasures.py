@@ -14,8 +14,8 @@ from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
 from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
+from inference_store.api.erasure_estimate import build_estimate
 from inference_store.api.filters import AskedFilter, ask_filter
-from inference_store.api.foretold import foretold
 from inference_store.api.paths import ModelId
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
@@ -40,7 +40,7 @@ from inference_store.query import lookup
 
 _Models: TypeAlias = Callable[[AsyncConnection], Awaitable[Sequence[Registration]]]
 router = make_router("retention")
-_FORETOLD: dict[int | str, dict[str, Any]] = {
+_ESTIMATE: dict[int | str, dict[str, Any]] = {
     200: {"model": Foretold, "description": "What would go, of a `dry_run`: nothing was marked."}
 }
 
@@ -49,7 +49,7 @@ _FORETOLD: dict[int | str, dict[str, Any]] = {
     "/models/{model_id}/erasures",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 413, 501, also=_FORETOLD),
+    responses=refusals(400, 404, 413, 501, also=_ESTIMATE),
     openapi_extra=needs(Right.DELETE),
     summary="Erase by a filter, ids or a subject",
 )
@@ -85,7 +85,7 @@ async def delete_inferences(
     "/erasures",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 413, 501, also=_FORETOLD),
+    responses=refusals(400, 404, 413, 501, also=_ESTIMATE),
     openapi_extra=needs(Right.DELETE, Over.SOME),
     summary="Erase over several models",
 )
@@ -133,7 +133,7 @@ async def give_up_erasure(
     let go, and the erasure ends with a certificate that says both. There is no way back."""
     if await erasures.find(connection, erasure_id, within=access.reach) is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
-    one = await erasures.give_up(connection, erasure_id, by=access.who.actor)
+    one = await erasures.request_waiver(connection, erasure_id, by=access.who.actor)
     await access.note(
         connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
     )
@@ -183,7 +183,7 @@ async def _answered(
         if body.dry_run:
             not_found = await _not_found(connection, numbers, body.inference_ids or ())
             names = {each.model: each.model_id for each in models}
-            told = await foretold(request.app.state, connection, names, asked, body)
+            told = await build_estimate(request.app.state, connection, names, asked, body)
             if told["next"] is not None:
                 told["next"] = filter.pin(told["next"])
             return Answer(told | {"not_found": not_found, **filter.told})

@@ -91,7 +91,7 @@ async def rotate_api_key(
     )
     until = instant(key.old_works_until)
     await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
-    request.app.state.gate.keys.forget(key_id)
+    request.app.state.authenticator.keys.forget(key_id)
     return Answer(_shown(key) | {"key": secret.text})
 
 
@@ -108,7 +108,7 @@ async def revoke_api_key(
     """Let a key work no more, on every replica within two seconds; it stays listed."""
     key = await api_keys.revoke(connection, key_id)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
-    request.app.state.gate.keys.forget(key_id)
+    request.app.state.authenticator.keys.forget(key_id)
     return Answer(_shown(key))
 
 

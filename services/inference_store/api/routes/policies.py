@@ -18,7 +18,7 @@ from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Setting
 from inference_store.api.policies import allowed, answer, shown, version
 from inference_store.api.policy_changes import asked_of, decided, looked_at, trees_of
 from inference_store.api.policy_changes import shown as shown_lost
-from inference_store.api.policy_places import PLACES, Place
+from inference_store.api.policy_levels import POLICY_LEVELS, PolicyLevel
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
@@ -43,7 +43,7 @@ _SAVED: Any = {"rules": {"__all__": {"saved"}}}
 
 
 def _route(
-    place: Place, method: str, action: str, more: str = "", **said: Any
+    place: PolicyLevel, method: str, action: str, more: str = "", **said: Any
 ) -> Callable[[Route], Route]:
     over = place.read if said.pop("right") is Right.READ else place.write
     right = Right.READ if method == "GET" else Right.ADMIN
@@ -107,7 +107,7 @@ class _Change(_Look):
         await self.ledger.write(kind, said, actor=self.access.who, note=_noted)
 
 
-def _add(place: Place) -> None:
+def _add(place: PolicyLevel) -> None:
     """The routes of one level."""
 
     async def looking(
@@ -249,7 +249,7 @@ def _add(place: Place) -> None:
         return Response(status_code=204)
 
 
-for _each in PLACES:
+for _each in POLICY_LEVELS:
     _add(_each)
 
 

@@ -33,7 +33,7 @@ from inference_store.operations.reconcile.reconciliations import Finding, Reconc
 
 router = make_router("reconciliation")
 _PATH = "/reconciliations"
-_FORETOLD: dict[int | str, dict[str, Any]] = {
+_ESTIMATE: dict[int | str, dict[str, Any]] = {
     200: {"model": ForetoldOrphans, "description": "What would go, of a `dry_run`."}
 }
 
@@ -123,7 +123,7 @@ async def list_findings(
     f"{_PATH}/{{reconciliation_id}}/erasures",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 409, 413, also=_FORETOLD),
+    responses=refusals(400, 404, 409, 413, also=_ESTIMATE),
     openapi_extra=needs(Right.DELETE, Over.EVERYTHING),
     summary="Erase the orphans of a reconciliation",
 )

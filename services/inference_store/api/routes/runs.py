@@ -12,7 +12,7 @@ from inference_store.api.access import Asking, Over, needs
 from inference_store.api.answer import Answer, named
 from inference_store.api.dependencies import Reading, Writing
 from inference_store.api.policies import allowed
-from inference_store.api.policy_places import PLACES, Place
+from inference_store.api.policy_levels import POLICY_LEVELS, PolicyLevel
 from inference_store.api.problems import refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
@@ -56,7 +56,7 @@ async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     return Answer((await moments.page(connection, [run], 1))["items"][0])
 
 
-def _add(place: Place) -> None:
+def _add(place: PolicyLevel) -> None:
     """The route of one level."""
 
     @router.post(
@@ -84,5 +84,5 @@ def _add(place: Place) -> None:
         return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
 
 
-for _each in PLACES:
+for _each in POLICY_LEVELS:
     _add(_each)

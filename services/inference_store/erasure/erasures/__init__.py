@@ -15,9 +15,9 @@ from .erasure import (
     models_of,
     unfinished,
 )
-from .giving_up import give_up
 from .progress import advance, begin_deleting, count, failed, finish, marked, state_of
 from .requests import ask, enqueue_arrivals
+from .waiver import request_waiver
 
 __all__ = [
     "ENDED",
@@ -38,10 +38,10 @@ __all__ = [
     "failed",
     "find",
     "finish",
-    "give_up",
     "listed",
     "marked",
     "models_of",
+    "request_waiver",
     "state_of",
     "unfinished",
     "unmark",

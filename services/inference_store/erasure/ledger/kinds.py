@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import audit_chain, holds, policies
-from inference_store.erasure.erasures import entries, giving_up, objects
+from inference_store.erasure.erasures import entries, objects, waiver
 from inference_store.erasure.housekeeping import removed_models
 
 from .entry import Body
@@ -68,7 +68,7 @@ KINDS: Sequence[Kind] = (
     Kind(
         "erasure_given_up",
         "What holds keep of an erasure was given up: the uids.",
-        giving_up.apply_given_up,
+        waiver.apply_waiver,
         rehearsed=False,
     ),
 )

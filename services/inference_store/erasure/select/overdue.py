@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import holds, policies
 from inference_store.erasure.erasures import ENDED
-from inference_store.erasure.housekeeping import own_records
+from inference_store.erasure.housekeeping import record_kinds
 from inference_store.erasure.policies import Chain, Of, Scope, Version, frontiers, in_force
 from inference_store.index.database import cause_of
 from inference_store.index.tables import erasure, inference
@@ -57,7 +57,7 @@ class Overdue:
         of what policies let expire since then or since the policy began; 0: nothing is overdue."""
         return max(
             await _erasures(connection),
-            await own_records.overdue_seconds(connection, self._keep),
+            await record_kinds.find_overdue_seconds(connection, self._keep),
             await self._policies(connection),
         )
 

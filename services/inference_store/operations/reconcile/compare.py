@@ -26,8 +26,8 @@ from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
 
 from . import judging, named, owned, reconciliations, referenced
+from .bucket_prefixes import BucketPrefix
 from .owned import Named
-from .places import Place
 from .reconciliations import MOST_FINDINGS, Finding, Kind, Reconciliation
 
 WINDOW = 10_000
@@ -63,7 +63,7 @@ class Comparison:
         self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in apart if prefix)
         self._window = window
 
-    async def step(self, one: Reconciliation, places: Sequence[Place]) -> Reconciliation:
+    async def step(self, one: Reconciliation, places: Sequence[BucketPrefix]) -> Reconciliation:
         """Compare the next window, and write how far it is."""
         place = places[one.place]
         async with self._engine.connect() as connection:
@@ -81,7 +81,7 @@ class Comparison:
             await reconciliations.add(connection, one.id, kept)
             return await reconciliations.update(connection, one.id, **progress, counts=dict(counts))
 
-    async def _read(self, connection: AsyncConnection, place: Place, after: str) -> Window:
+    async def _read(self, connection: AsyncConnection, place: BucketPrefix, after: str) -> Window:
         segments = await _segments(connection, place)
         mine = await owned.page(connection, place, segments, after=after, limit=self._window)
         others = await referenced.page(connection, place, after=after, limit=self._window)
@@ -96,7 +96,7 @@ class Comparison:
             found = {key: one for key, one in found.items() if key <= until}
         return Window(until, known, mine.strays, found)
 
-    def _list(self, place: Place, after: str) -> tuple[dict[str, Found], str | None]:
+    def _list(self, place: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
         """The objects behind `after`, and the key up to which they are all; None: to the end."""
         start = after.removeprefix(f"s3://{place.bucket}/") if after else ""
         page = self._blobs.page(place.bucket, place.listed, after=start, limit=self._window)
@@ -170,7 +170,7 @@ def _first(ends: Sequence[str | None]) -> str | None:
     return min(known) if known else None
 
 
-async def _segments(connection: AsyncConnection, place: Place) -> dict[str, tuple[int, str]]:
+async def _segments(connection: AsyncConnection, place: BucketPrefix) -> dict[str, tuple[int, str]]:
     """The models that may own captures in a place, by their segments in keys."""
     if place.prefix in {SIDECARS, EDITED}:
         return {}

@@ -19,7 +19,7 @@ from inference_store.index.tables import inference
 from inference_store.inference.events import parse_stored, received_at_of, uid_floor
 from inference_store.inference.layout import belongs_to
 
-from .places import Place
+from .bucket_prefixes import BucketPrefix
 
 _HOUR = timedelta(hours=1)
 _FIRST = datetime(2000, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ class Page:
 
 async def page(
     connection: AsyncConnection,
-    place: Place,
+    place: BucketPrefix,
     segments: Mapping[str, tuple[int, str]],
     *,
     after: str,
@@ -157,7 +157,7 @@ def live_keys(row: Any) -> list[str]:
 
 
 def _objects(
-    rows: Sequence[Any], place: Place, model_id: str, folder: str
+    rows: Sequence[Any], place: BucketPrefix, model_id: str, folder: str
 ) -> Iterator[tuple[Named, bool]]:
     """What inferences own under a place; True: it lies elsewhere than model and hour say."""
     for row in rows:

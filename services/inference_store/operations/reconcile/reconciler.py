@@ -13,8 +13,8 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import KafkaSettings, ReconcileSettings
 
 from . import awaited, counts, named, reconciliations
+from .bucket_prefixes import BucketPrefix, parse_prefixes
 from .compare import WINDOW, Comparison
-from .places import Place, places_of
 from .reconciliations import Reconciliation
 
 _DAY = timedelta(days=1)
@@ -57,9 +57,9 @@ class Reconciler:
                 return None
             return await reconciliations.request(connection, model_id=None, cause="schedule")
 
-    def places(self, one: Reconciliation) -> list[Place]:
+    def places(self, one: Reconciliation) -> list[BucketPrefix]:
         """Where it looks. Raises Invalid for settings that do not fit."""
-        return places_of(
+        return parse_prefixes(
             self._settings.reconcile_prefixes, self._blobs.buckets, model_id=one.model_id
         )
 
@@ -77,7 +77,7 @@ class Reconciler:
             return await self._comparison.step(one, places)
         return await self._finish(one)
 
-    async def begin(self, one: Reconciliation, places: list[Place]) -> Reconciliation:
+    async def begin(self, one: Reconciliation, places: list[BucketPrefix]) -> Reconciliation:
         """Find what may be judged, and what events name that are not stored.
 
         The ingesters are given a moment to read what is in the topic now; until then it stays as
@@ -126,7 +126,7 @@ class Reconciler:
         return None
 
     async def _begun(
-        self, one: Reconciliation, places: list[Place], found: awaited.Bound
+        self, one: Reconciliation, places: list[BucketPrefix], found: awaited.Bound
     ) -> Reconciliation:
         async with self._engine.begin() as connection:
             await named.gather(connection, one.id, self._blobs.buckets)

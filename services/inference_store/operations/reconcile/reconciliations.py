@@ -14,7 +14,7 @@ from sqlalchemy import update as changed
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from inference_store.erasure.housekeeping.own_records import ENDED_REPORTS, REBUILT_NOTHING
+from inference_store.erasure.housekeeping.record_kinds import ENDED_REPORTS, REBUILT_NOTHING
 from inference_store.index.tables import reconciliation, reconciliation_finding
 
 from .awaited import Note

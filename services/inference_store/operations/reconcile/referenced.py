@@ -8,12 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import blob_reference
 
+from .bucket_prefixes import BucketPrefix
 from .owned import Named
-from .places import Place
 
 
 async def page(
-    connection: AsyncConnection, place: Place, *, after: str, limit: int
+    connection: AsyncConnection, place: BucketPrefix, *, after: str, limit: int
 ) -> Sequence[Named]:
     """The first storage keys of a place behind `after`, each with one that points to it.
 

@@ -55,7 +55,7 @@ def app(make_app: MakeApp, issuer: AnIssuer) -> FastAPI:
         oidc_clock_skew_seconds=30,
     )
     known = Issuer(issuer.url, retry_seconds=RETRY_SECONDS)
-    app.state.gate.tokens = Tokens(app.state.settings, known)
+    app.state.authenticator.tokens = Tokens(app.state.settings, known)
     return app
 
 
@@ -217,7 +217,7 @@ async def test_an_issuer_that_hangs_holds_nobody_whose_key_is_known(
 ) -> None:
     # its keys are old at once, and a fetch outlasts the test
     known = Issuer(issuer.url, retry_seconds=0, fresh_seconds=0, timeout_seconds=600)
-    app.state.gate.tokens = Tokens(app.state.settings, known)
+    app.state.authenticator.tokens = Tokens(app.state.settings, known)
     token = issuer.token(RSA, "rsa")
     assert await _status(client, token) == 200
     issuer.answers.clear()
@@ -240,7 +240,7 @@ async def test_an_issuer_that_hangs_is_away_after_a_while(
     app: FastAPI, client: httpx.AsyncClient, issuer: AnIssuer
 ) -> None:
     known = Issuer(issuer.url, retry_seconds=0, timeout_seconds=0.2)
-    app.state.gate.tokens = Tokens(app.state.settings, known)
+    app.state.authenticator.tokens = Tokens(app.state.settings, known)
     issuer.answers.clear()
     assert await _status(client, issuer.token(RSA, "rsa")) == 503
     issuer.answers.set()

@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.secrets import new_id
-from inference_store.api.access.gate import BYTES_OF_A_REQUEST
+from inference_store.api.access.authenticator import BYTES_OF_A_REQUEST
 from inference_store.platform.metrics import SHOWN
 from tests.integration.api.conftest import MakeApp, client_of
 from tests.settings import TOKEN
@@ -105,7 +105,7 @@ async def test_failed_tokens_are_limited_by_address(
         [refusal, *_] = [each for each in guesses if each.status_code == 429]
         assert 1 <= int(refusal.headers["retry-after"]) <= 12
         assert "API_FAILED_TOKENS_PER_MINUTE" in refusal.json()["detail"]
-        app.state.gate.keys.forget(made["id"])
+        app.state.authenticator.keys.forget(made["id"])
         assert (await client.get("/v1/models", headers=mine)).status_code == 200
         assert (await client.get("/v1/models", headers=_OWNER)).status_code == 429
 

@@ -8,7 +8,7 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erasures
-from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.mark import claims, marks
 from inference_store.erasure.mark.marks import Mark
 from inference_store.erasure.select import spans
@@ -116,8 +116,8 @@ async def test_an_empty_span_is_left_while_it_is_new(engine: AsyncEngine) -> Non
 
 
 async def test_one_leads_at_a_time(engine: AsyncEngine) -> None:
-    async with candidacy(engine) as second:
-        async with candidacy(engine) as first:
+    async with open_election(engine) as second:
+        async with open_election(engine) as first:
             assert await first.take()
             await first.confirm()
             assert not await second.take()

@@ -33,9 +33,9 @@ from inference_store.platform.admin import Heartbeat
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.retention.certifier import Certifier
-from inference_store.retention.leader import Leader
+from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.orphans import Orphans
-from inference_store.retention.pace import Pace
+from inference_store.retention.worker import RetentionWorker
 from tests.integration.retention.conftest import NoPace
 from tests.integration.retention.holding import place, release
 from tests.integration.retention.stored import NOW, Storing, ago, environment_of
@@ -207,7 +207,7 @@ class _Holding(NoPace):
         self._engine = engine
         self._steps = 0
 
-    async def next_step(self) -> None:
+    async def confirm_step(self) -> None:
         self._steps += 1
         if self._steps == 2:
             await place(self._engine, None, "ok")
@@ -293,16 +293,16 @@ async def _led(engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings) -
     """One turn of a service that leads."""
     named = {"certificate_key": KEY.pem}
     again = RetentionSettings.model_validate(settings.model_dump() | named)
-    leader = Leader(again, engine, blobs, _Led(), asyncio.Event())
+    leader = RetentionWorker(again, engine, blobs, _Led(), asyncio.Event())
     with blobs:
         await leader.begin()
-        await leader.turn()
+        await leader.run_turn()
 
 
 class _Led(NoPace):
     """As NoPace, with all that a leader's turn asks."""
 
-    unless_stopped = Pace.unless_stopped
+    unless_stopped = LeadershipCheck.unless_stopped
 
     def __init__(self) -> None:
         self._stop = asyncio.Event()

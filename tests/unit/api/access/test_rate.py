@@ -2,7 +2,7 @@
 
 import pytest
 
-from inference_store.api.access.rate import Buckets, FailedTokens, network_of
+from inference_store.api.access.rate import FailedTokenLimiter, RateLimiter, find_network
 from inference_store.inference.errors import TooManyRequests, Unauthorized
 
 
@@ -16,7 +16,7 @@ class Clock:
 
 def test_a_minutes_worth_at_once_and_then_evenly() -> None:
     clock = Clock()
-    buckets = Buckets(60, clock=clock)
+    buckets = RateLimiter(60, clock=clock)
     assert [buckets.take("a") for _ in range(60)] == [0] * 60
     assert buckets.take("a") == 1
     assert buckets.take("b") == 0
@@ -28,7 +28,7 @@ def test_a_minutes_worth_at_once_and_then_evenly() -> None:
 
 def test_several_at_once() -> None:
     clock = Clock()
-    buckets = Buckets(60, clock=clock)
+    buckets = RateLimiter(60, clock=clock)
     assert buckets.take("a", 50) == 0
     assert buckets.take("a", 30) == 20
     clock.now += 20
@@ -40,7 +40,7 @@ def test_several_at_once() -> None:
 
 def test_the_wait_is_long_enough() -> None:
     clock = Clock()
-    buckets = Buckets(2, clock=clock)
+    buckets = RateLimiter(2, clock=clock)
     assert [buckets.take("a"), buckets.take("a")] == [0, 0]
     wait = buckets.take("a")
     assert wait == 30
@@ -49,13 +49,13 @@ def test_the_wait_is_long_enough() -> None:
 
 
 def test_no_limit() -> None:
-    buckets = Buckets(0)
+    buckets = RateLimiter(0)
     assert not any(buckets.take("a") for _ in range(1000))
 
 
 def test_the_oldest_of_many_is_forgotten() -> None:
     clock = Clock()
-    buckets = Buckets(1, most=10, clock=clock)
+    buckets = RateLimiter(1, most=10, clock=clock)
     assert buckets.take("a") == 0
     assert buckets.take("a") > 0
     assert not any(buckets.take(str(number)) for number in range(10))
@@ -64,7 +64,7 @@ def test_the_oldest_of_many_is_forgotten() -> None:
 
 
 def test_only_tokens_that_fail_are_counted() -> None:
-    failed = FailedTokens(2)
+    failed = FailedTokenLimiter(2)
     for _ in range(5):
         with failed.rationed("192.0.2.7"):
             pass
@@ -80,7 +80,7 @@ def test_only_tokens_that_fail_are_counted() -> None:
 
 
 def test_tokens_that_are_checked_at_once_are_counted() -> None:
-    failed = FailedTokens(1)
+    failed = FailedTokenLimiter(1)
     with failed.rationed("a"), pytest.raises(TooManyRequests), failed.rationed("a"):
         pass
 
@@ -97,4 +97,4 @@ def test_tokens_that_are_checked_at_once_are_counted() -> None:
     ],
 )
 def test_who_counts_as_one_stranger(client: str | None, network: str) -> None:
-    assert network_of(client) == network
+    assert find_network(client) == network

@@ -8,22 +8,28 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erasures
-from inference_store.erasure.erasures import Erasure, giving_up
+from inference_store.erasure.erasures import Erasure, waiver
 from inference_store.erasure.ledger import Ledger
 
-from .pace import Pace
+from .leadership_check import LeadershipCheck
 
 _log = structlog.get_logger()
 
 
-async def give_up(
-    engine: AsyncEngine, ledger: Ledger, pace: Pace, one: Erasure, *, batch: int, actor: str
+async def waive_held(
+    engine: AsyncEngine,
+    ledger: Ledger,
+    check: LeadershipCheck,
+    one: Erasure,
+    *,
+    batch: int,
+    actor: str,
 ) -> None:
     """Give up the rest. Raises the database's trouble and Unavailable: it goes on then."""
     while True:
-        await pace.next_step()
+        await check.confirm_step()
         async with engine.connect() as connection:
-            body = await giving_up.rest(connection, one, limit=batch)
+            body = await waiver.find_held_rest(connection, one, limit=batch)
         if body is None:
             break
         await ledger.write("erasure_given_up", body, actor=actor)

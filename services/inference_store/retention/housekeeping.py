@@ -13,14 +13,14 @@ from inference_store.erasure.certificates.audit_checkpoints import signing
 from inference_store.erasure.certificates.head import Head
 from inference_store.erasure.certificates.keys import signing_keys
 from inference_store.erasure.certificates.signed import canonical
-from inference_store.erasure.housekeeping.own_records import RECORDS, Records
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS, RecordKind
 from inference_store.erasure.ledger import Ledger
 from inference_store.inference.errors import Unavailable
 from inference_store.platform.metrics import PRUNED
 from inference_store.platform.settings import RetentionSettings
 
+from .leadership_check import LeadershipCheck
 from .linking import all_linked
-from .pace import Pace
 
 _BATCH = 10_000
 _CHECKPOINT_SECONDS = 3600.0
@@ -30,10 +30,10 @@ class _NotDue(Exception):
     """Another has noted a checkpoint meanwhile."""
 
 
-async def prune(
+async def delete_old_records(
     engine: AsyncEngine,
     settings: RetentionSettings,
-    pace: Pace,
+    check: LeadershipCheck,
     ledger: Ledger,
     audit_head: Head | None = None,
 ) -> None:
@@ -45,11 +45,11 @@ async def prune(
     async with engine.connect() as connection:
         sign = await signing(connection, signing_keys(settings))
     await _checkpoint(engine, ledger, sign)
-    for records in RECORDS:
+    for records in RECORD_KINDS:
         seconds, pruned = getattr(settings, records.setting), 1
         while pruned:
-            await pace.next_step()
-            async with _transaction(engine, ledger, records) as connection:
+            await check.confirm_step()
+            async with _open_transaction(engine, ledger, records) as connection:
                 pruned = await records.prune(connection, seconds, _BATCH, sign)
             PRUNED.labels(records.name).inc(pruned)
     if audit_head is not None:
@@ -60,8 +60,8 @@ async def prune(
 
 
 @asynccontextmanager
-async def _transaction(
-    engine: AsyncEngine, ledger: Ledger, records: Records
+async def _open_transaction(
+    engine: AsyncEngine, ledger: Ledger, records: RecordKind
 ) -> AsyncIterator[AsyncConnection]:
     """In the ledger's turn, where others sign too, or of our own."""
     if records.in_turn:
@@ -89,12 +89,14 @@ async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
             await ledger.write("audit_checkpoint", said, actor="retention")
 
 
-async def forget_values(ledger: Ledger, settings: RetentionSettings, pace: Pace) -> None:
+async def redact_ledger(
+    ledger: Ledger, settings: RetentionSettings, check: LeadershipCheck
+) -> None:
     """Entries of the ledger that are old enough forget what they said; they stay, and count as
     `ledger`. Raises BlobsAway."""
     forgotten = 1
     while forgotten:
-        await pace.next_step()
+        await check.confirm_step()
         seconds = settings.ledger_values_keep_seconds
         forgotten = await ledger.forget(older_than_seconds=seconds)
         PRUNED.labels("ledger").inc(forgotten)

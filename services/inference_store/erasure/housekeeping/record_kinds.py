@@ -27,11 +27,11 @@ from inference_store.index.tables import (
     retention_run,
 )
 
-Prune = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
+Delete = Callable[[AsyncConnection, float, int, Sign], Awaitable[int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Records:
+class RecordKind:
     """One kind: which of them may go, by which of their times, after which setting's seconds."""
 
     name: str
@@ -39,7 +39,7 @@ class Records:
     setting: str
     time: ColumnElement[datetime]
     may_go: ColumnElement[bool]
-    prune: Prune
+    prune: Delete
     """Remove what is older than so many seconds, the oldest first, at most so many; how many.
     What says where the audit was cut is signed."""
     in_turn: bool = False
@@ -80,7 +80,7 @@ _HAS_FINDINGS: Final = (
 _REPORTS: Final = and_(ENDED_REPORTS, or_(REBUILT_NOTHING, _HAS_FINDINGS))
 
 
-async def _prune_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
+async def _delete_reports(connection: AsyncConnection, seconds: float, _limit: int, _: Sign) -> int:
     """One at a time: each may have found a million objects."""
     old = select(_REPORT.id).where(_REPORTS, _REPORT.finished_at < _ago(seconds))
     id = await connection.scalar(old.order_by(_REPORT.finished_at).limit(1))
@@ -92,7 +92,7 @@ async def _prune_reports(connection: AsyncConnection, seconds: float, _limit: in
     return 1
 
 
-async def _prune_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
+async def _delete_audit(connection: AsyncConnection, seconds: float, limit: int, sign: Sign) -> int:
     return await audit_chain.prune(connection, older_than_seconds=seconds, limit=limit, sign=sign)
 
 
@@ -100,20 +100,20 @@ def _ago(seconds: float) -> ColumnElement[datetime]:
     return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-RECORDS: Final = (
-    Records(
+RECORD_KINDS: Final = (
+    RecordKind(
         name="dead_letters",
         sentence="Dead letters that were discarded or redriven; open ones stay.",
         setting="dead_letter_keep_seconds",
         **_rows(dead_letter, "updated_at", dead_letter.c.state.in_(SETTLED)),
     ),
-    Records(
+    RecordKind(
         name="runs",
         sentence="Runs of retention that have ended.",
         setting="run_keep_seconds",
         **_rows(retention_run, "finished_at", retention_run.c.state.in_(("done", "failed"))),
     ),
-    Records(
+    RecordKind(
         name="erasures",
         sentence="Erasures of which nothing is left; their certificates stay.",
         setting="run_keep_seconds",
@@ -124,32 +124,32 @@ RECORDS: Final = (
             (erasure_model.c.erasure, erasure_obstacle.c.erasure),
         ),
     ),
-    Records(
+    RecordKind(
         name="reconciliations",
         sentence="Reports of reconciliations, with what was found; not while their orphans are"
         " erased.",
         setting="reconcile_keep_seconds",
         time=_REPORT.finished_at,
         may_go=_REPORTS,
-        prune=_prune_reports,
+        prune=_delete_reports,
     ),
-    Records(
+    RecordKind(
         name="audit",
         sentence="Entries of the audit; a checkpoint of its chain stays.",
         setting="audit_keep_seconds",
         time=audit.c.at,
         may_go=true(),
-        prune=_prune_audit,
+        prune=_delete_audit,
         in_turn=True,
     ),
 )
 
 
-async def overdue_seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
+async def find_overdue_seconds(connection: AsyncConnection, keep: Mapping[str, float]) -> float:
     """By how much the oldest record is older than it may become; 0: none is. `keep`: seconds by
     setting."""
     longest = 0.0
-    for each in RECORDS:
+    for each in RECORD_KINDS:
         age = func.extract("epoch", func.now() - func.min(each.time))
         found = await connection.scalar(select(age).where(each.may_go))
         if found is not None:

@@ -8,10 +8,10 @@ from inference_store.erasure import erasures
 from inference_store.erasure.erasures import Erasure, chosen
 from inference_store.erasure.housekeeping import mentioned
 
-from .asides import Asides
 from .dropping import delete_orphans_of
 from .labels import remove_unused_labels
-from .pace import Pace
+from .leadership_check import LeadershipCheck
+from .quarantine import QuarantineEraser
 
 # Versions of policies, and erasures, that are looked at in one transaction.
 _LOOKED_AT = 1000
@@ -22,24 +22,28 @@ _MENTIONS = {
 }
 
 
-async def take_remnants(engine: AsyncEngine, asides: Asides, one: Erasure, pace: Pace) -> None:
+async def remove_residual(
+    engine: AsyncEngine, quarantine: QuarantineEraser, one: Erasure, check: LeadershipCheck
+) -> None:
     """Events that are set aside, what is said of a subject, rows without an inference, labels. The
     labels last: those rows may be predictions. Repeatable."""
     takes_all = one.scope == "inference" and one.cause in {"policy", "request"}
     if takes_all:
-        await asides.take_erased(one)
-        await asides.take_mentions(one)
+        await quarantine.take_erased(one)
+        await quarantine.take_mentions(one)
         for table in _MENTIONS:
-            await _take_mentions(engine, one, table, pace)
+            await _remove_mentions(engine, one, table, check)
     if one.cause == "request":
-        await delete_orphans_of(engine, one, pace)
+        await delete_orphans_of(engine, one, check)
     if takes_all:
         async with engine.connect() as connection:
             models = await erasures.models_of(connection, one)
-        await remove_unused_labels(engine, models, pace)
+        await remove_unused_labels(engine, models, check)
 
 
-async def _take_mentions(engine: AsyncEngine, one: Erasure, table: str, pace: Pace) -> None:
+async def _remove_mentions(
+    engine: AsyncEngine, one: Erasure, table: str, check: LeadershipCheck
+) -> None:
     """Page by page, each in a transaction of its own; none of an erasure that is cancelled."""
     subject = chosen.subject_in(one.asked)
     if subject is None:
@@ -47,7 +51,7 @@ async def _take_mentions(engine: AsyncEngine, one: Erasure, table: str, pace: Pa
     take, first = _MENTIONS[table]
     after: tuple[Any, ...] | None = first
     while after is not None:
-        await pace.next_step()
+        await check.confirm_step()
         async with engine.connect() as connection:
             taken, after = await take(connection, one.id, subject, after, _LOOKED_AT)
             if taken:

@@ -14,18 +14,18 @@ from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.matching import Query, match_by_index
 from inference_store.query.scan_range import ScanRange, pieces
 
-Going: TypeAlias = tuple[int, UUID]
+ErasedUid: TypeAlias = tuple[int, UUID]
 """A model's integer, and the uid of one of its inferences."""
-_START: Final[Going] = (0, UUID(int=0))
+_START: Final[ErasedUid] = (0, UUID(int=0))
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class UidPage:
     """Uids that would go, in order of model and time; None: nobody asked. `partial`: time was over
     before the page was full, and there may be more behind `last`, the place that was reached."""
 
-    uids: Sequence[Going] | None
-    last: Going | None
+    uids: Sequence[ErasedUid] | None
+    last: ErasedUid | None
     partial: bool = False
 
 
@@ -33,30 +33,30 @@ async def list_uids(
     connection: AsyncConnection,
     queries: Sequence[Query],
     *,
-    after: Going | None,
+    after: ErasedUid | None,
     limit: int,
     deadline: Deadline,
-) -> Listed:
+) -> UidPage:
     """The next that no hold keeps; `queries`: of each model one, in order of the models."""
-    found: list[Going] = []
+    found: list[ErasedUid] = []
     last = after or _START
     for query in queries:
         if query.nothing or query.scan_range.empty or query.scan_range.model < last[0]:
             continue
         for part in await _parts(connection, query, last):
-            statement = await _going(connection, query, part, limit + 1 - len(found))
+            statement = await _select_uids(connection, query, part, limit + 1 - len(found))
             try:
                 rows = await fetch(connection, statement, deadline, large=query.large)
             except OutOfTime:
-                return Listed(found, last, partial=True)
+                return UidPage(found, last, partial=True)
             found += [(part.model, row.uid) for row in rows]
             if len(found) > limit:
-                return Listed(found[:limit], found[limit - 1])
+                return UidPage(found[:limit], found[limit - 1])
             last = part.model, UUID(int=part.hi.int - 1)
-    return Listed(found, None)
+    return UidPage(found, None)
 
 
-async def _parts(connection: AsyncConnection, query: Query, last: Going) -> list[ScanRange]:
+async def _parts(connection: AsyncConnection, query: Query, last: ErasedUid) -> list[ScanRange]:
     """The partitions of a model, the oldest first, behind the place that was reached."""
     scan_range = query.scan_range
     if last[0] == scan_range.model:
@@ -66,7 +66,7 @@ async def _parts(connection: AsyncConnection, query: Query, last: Going) -> list
     return await pieces(connection, scan_range, newest_first=False, closed=query.closed)
 
 
-async def _going(
+async def _select_uids(
     connection: AsyncConnection, query: Query, part: ScanRange, limit: int
 ) -> Select[Any]:
     held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)

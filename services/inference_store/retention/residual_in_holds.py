@@ -16,26 +16,28 @@ from inference_store.erasure.erasures.chosen import Subject
 from inference_store.erasure.holds import forgetting
 
 from .certifier import Certifier
-from .pace import Pace
+from .leadership_check import LeadershipCheck
 
 # Revisions in one transaction.
 _REVISIONS = 1000
 _KIND = "hold"
 
 
-class HeldValues:
+class ResidualInHolds:
     """Takes values from holds. The key of `certifier` hashes them; None: nothing is left."""
 
-    def __init__(self, engine: AsyncEngine, pace: Pace, certifier: Certifier | None) -> None:
+    def __init__(
+        self, engine: AsyncEngine, check: LeadershipCheck, certifier: Certifier | None
+    ) -> None:
         self._engine = engine
-        self._pace = pace
+        self._check = check
         self._certifier = certifier
 
     async def forget_subject(self, one: Erasure, subject: Subject) -> None:
         """Note what mentions the erasure's subject, unless it has been cancelled, and take it."""
         after: forgetting.Place | None = forgetting.BEGINNING
         while after is not None:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.connect() as connection:
                 noted, after = await forgetting.note_mentions(
                     connection, subject.key, subject.value, after=after, limit=_REVISIONS
@@ -51,7 +53,7 @@ class HeldValues:
         hash = None if self._certifier is None else partial(_keyed_hash, self._certifier.key)
         taken = _REVISIONS
         while taken == _REVISIONS:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.begin() as connection:
                 taken = await forgetting.forget(connection, hash, limit=_REVISIONS)
 

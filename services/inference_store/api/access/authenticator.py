@@ -11,10 +11,10 @@ from inference_store.access.caller import ANYONE, TOKEN
 from inference_store.inference.errors import Unauthorized
 from inference_store.platform.settings import AccessSettings
 
+from .api_key_cache import ApiKeyCache
 from .asking import Access
-from .keys import KeyRing
 from .needs import Needs
-from .rate import Buckets, FailedTokens, refuse
+from .rate import FailedTokenLimiter, RateLimiter, refuse
 
 if TYPE_CHECKING:
     from inference_store.access.tokens import Tokens
@@ -24,18 +24,20 @@ BYTES_OF_A_REQUEST: Final = 4096
 _SEND = "Send `Authorization: Bearer` and an API key"
 
 
-class Gate:
+class Authenticator:
     """Lets a request in, or not."""
 
     def __init__(self, settings: AccessSettings, engine: AsyncEngine) -> None:
         self._off = settings.auth == "off"
         self._token = _token(settings)
-        self._buckets = Buckets(settings.api_rate_limit_per_minute)
-        self._failed = FailedTokens(settings.api_failed_tokens_per_minute)
-        self.keys = KeyRing(engine)
+        self._rates = RateLimiter(settings.api_rate_limit_per_minute)
+        self._failed = FailedTokenLimiter(settings.api_failed_tokens_per_minute)
+        self.keys = ApiKeyCache(engine)
         self.tokens = _tokens(settings)
 
-    async def admit(self, request: Request, needed: Needs, *, counted: bool = True) -> Access:
+    async def authenticate(
+        self, request: Request, needed: Needs, *, counted: bool = True
+    ) -> Access:
         """The request's access; `counted`: it is one of those that the rates allow, and not a
         request that was let in before.
 
@@ -61,7 +63,7 @@ class Gate:
         detail = "More requests than INFERENCE_STORE_API_RATE_LIMIT_PER_MINUTE allows"
         if requests > 1:
             detail += f"; a body counts as one for each {BYTES_OF_A_REQUEST} bytes"
-        refuse(self._buckets.take(caller.name, requests), f"{detail}.")
+        refuse(self._rates.take(caller.name, requests), f"{detail}.")
 
     async def _caller(self, request: Request, *, counted: bool) -> Caller:
         text = self._text(request)

@@ -7,8 +7,8 @@ from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.audit_chain import unsigned
-from inference_store.erasure.housekeeping.own_records import RECORDS
-from inference_store.erasure.leadership import candidacy
+from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
+from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.select.overdue import Overdue
 from inference_store.index.books import accounts
 from inference_store.index.tables import (
@@ -22,8 +22,8 @@ from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.metrics import PRUNED
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.leader import Leader
-from inference_store.retention.pace import Pace
+from inference_store.retention.leadership_check import LeadershipCheck
+from inference_store.retention.worker import RetentionWorker
 
 _DAY = 86400.0
 _KEEP = {
@@ -78,10 +78,10 @@ async def _states(engine: AsyncEngine, table: Any) -> dict[str, int]:
 async def _turn(settings: RetentionSettings, engine: AsyncEngine, blobs: Blobs) -> None:
     due = asyncio.Event()
     due.set()
-    async with candidacy(engine) as leadership:
-        assert await leadership.take()
-        pace = Pace(leadership, Heartbeat(), asyncio.Event())
-        await Leader(settings, engine, blobs, pace, due).turn()
+    async with open_election(engine) as election:
+        assert await election.take()
+        check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
+        await RetentionWorker(settings, engine, blobs, check, due).run_turn()
 
 
 async def test_what_is_old_and_settled_goes(
@@ -91,7 +91,7 @@ async def test_what_is_old_and_settled_goes(
         await _make(connection)
         before = await Overdue(_KEEP).seconds(connection)
     assert 7.9 * _DAY < before < 8.1 * _DAY
-    counted = {each.name: PRUNED.labels(each.name)._value.get() for each in RECORDS}
+    counted = {each.name: PRUNED.labels(each.name)._value.get() for each in RECORD_KINDS}
     await _turn(settings.model_copy(update=_KEEP), engine, blobs)
     settled = dict.fromkeys(("discarded", "stored", "duplicate", "expired"), 1)
     waiting = dict.fromkeys(("open", "redrive", "parked"), 10)
@@ -101,7 +101,7 @@ async def test_what_is_old_and_settled_goes(
     runs = await _states(engine, retention_run)
     assert (runs["failed"], runs["running"]) == (3, 10)
     grown = {each.name: PRUNED.labels(each.name)._value.get() - counted[each.name]
-             for each in RECORDS}  # fmt: skip
+             for each in RECORD_KINDS}  # fmt: skip
     assert grown == {"dead_letters": 36, "runs": 14, "erasures": 7, "audit": 0,
                      "reconciliations": 0}  # fmt: skip
     async with engine.connect() as connection:
@@ -122,7 +122,7 @@ async def test_a_discarded_letter_stays_discarded_in_the_books(
 
 
 async def test_reports_of_reconciliations_go_but_what_is_gone_by_stays(engine: AsyncEngine) -> None:
-    (reports,) = [each for each in RECORDS if each.name == "reconciliations"]
+    (reports,) = [each for each in RECORD_KINDS if each.name == "reconciliations"]
     kinds = (("done", "{}"), ("failed", "{}"), ("comparing", "{}"), ("done", '{"rebuilt": 3}'))
     async with engine.begin() as connection:
         for number, (state, counts) in enumerate(kinds):

@@ -8,9 +8,9 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 from starlette.datastructures import State
 
-from inference_store.erasure.erasures import foretelling
-from inference_store.erasure.erasures.foretold_asides import AskedOfModel
-from inference_store.erasure.erasures.foretold_uids import Going, Listed, list_uids
+from inference_store.erasure.erasures import estimate
+from inference_store.erasure.erasures.estimated_quarantine import ModelQuery
+from inference_store.erasure.erasures.estimated_uids import ErasedUid, UidPage, list_uids
 from inference_store.inference.errors import InvalidCursor
 from inference_store.query.bounded import Deadline
 
@@ -18,7 +18,7 @@ from . import cursors
 from .schemas.erasures import ErasureRequest
 
 # A model is named where any of these says something.
-_SAYING = (
+_COUNTS = (
     "inferences",
     "dead_letters",
     "parked_events",
@@ -28,7 +28,7 @@ _SAYING = (
 )
 
 
-async def foretold(
+async def build_estimate(
     state: State,
     connection: AsyncConnection,
     models: Mapping[int, str],
@@ -40,43 +40,43 @@ async def foretold(
     Raises as `chosen` does; InvalidCursor.
     """
     deadline = Deadline.after(state.settings.query_timeout_seconds)
-    each_asked = await foretelling.asked_of(connection, models, asked)
-    listed = await _listed(connection, each_asked, body, deadline)
-    found = await foretelling.foretell(connection, state.blobs, each_asked, deadline)
+    each_asked = await estimate.prepare_queries(connection, models, asked)
+    listed = await _list_uids(connection, each_asked, body, deadline)
+    found = await estimate.estimate_erasure(connection, state.blobs, each_asked, deadline)
     every = [{"model_id": models[model], **asdict(each)} for model, each in found.items()]
     told: dict[str, Any] = {
         "model_id": next(iter(models.values())) if len(models) == 1 else None,
-        **asdict(foretelling.total(found.values())),
-        "models": [each for each in every if any(each[name] for name in _SAYING)],
+        **asdict(estimate.sum_estimates(found.values())),
+        "models": [each for each in every if any(each[name] for name in _COUNTS)],
     }
     told["partial"] |= listed.partial
-    return told | _page(listed, models)
+    return told | _format_page(listed, models)
 
 
-async def _listed(
+async def _list_uids(
     connection: AsyncConnection,
-    asked: Sequence[AskedOfModel],
+    asked: Sequence[ModelQuery],
     body: ErasureRequest,
     deadline: Deadline,
-) -> Listed:
+) -> UidPage:
     if not body.uids:
-        return Listed(None, None)
-    queries, after = [each.query for each in asked], _after(body.cursor)
+        return UidPage(None, None)
+    queries, after = [each.query for each in asked], _decode_cursor(body.cursor)
     return await list_uids(connection, queries, after=after, limit=body.limit, deadline=deadline)
 
 
-def _page(listed: Listed, models: Mapping[int, str]) -> dict[str, Any]:
+def _format_page(listed: UidPage, models: Mapping[int, str]) -> dict[str, Any]:
     uids, last = listed.uids, listed.last
-    named = None if uids is None else [_named(models, each) for each in uids]
+    named = None if uids is None else [_format_uid(models, each) for each in uids]
     return {"uids": named, "next": None if last is None else cursors.encode(last[0], str(last[1]))}
 
 
-def _named(models: Mapping[int, str], going: Going) -> dict[str, str]:
+def _format_uid(models: Mapping[int, str], going: ErasedUid) -> dict[str, str]:
     model, uid = going
     return {"model_id": models[model], "uid": str(uid)}
 
 
-def _after(cursor: str | None) -> Going | None:
+def _decode_cursor(cursor: str | None) -> ErasedUid | None:
     """Where a page goes on. Raises InvalidCursor."""
     key = cursors.decode(cursor, int, str)
     if key is None:

@@ -31,7 +31,7 @@ from .unstored import Aside
 
 
 @dataclass(frozen=True, slots=True)
-class AskedOfModel:
+class ModelQuery:
     """What is asked for of one model. `query`: the inferences that match."""
 
     model: int
@@ -46,8 +46,8 @@ class AskedOfModel:
         return subject_in(self.asked)
 
 
-async def count_asides(
-    connection: AsyncConnection, blobs: Blobs, one: AskedOfModel, deadline: Deadline
+async def count_quarantined(
+    connection: AsyncConnection, blobs: Blobs, one: ModelQuery, deadline: Deadline
 ) -> Counter[str]:
     """How many go, by table, and how many are `held`; `partial` where time was over."""
     counted: Counter[str] = Counter()
@@ -63,7 +63,7 @@ async def count_asides(
 
 
 async def _page(
-    connection: AsyncConnection, blobs: Blobs, table: Table, one: AskedOfModel, after: int
+    connection: AsyncConnection, blobs: Blobs, table: Table, one: ModelQuery, after: int
 ) -> list[Aside]:
     return await unstored.page(connection, table, one.model_id, after=after, buckets=blobs.buckets)
 
@@ -72,12 +72,12 @@ async def _count_page(  # noqa: PLR0917
     connection: AsyncConnection,
     blobs: Blobs,
     table: Table,
-    one: AskedOfModel,
+    one: ModelQuery,
     some: Sequence[Aside],
     deadline: Deadline,
 ) -> Counter[str]:
     in_force = await holds.in_force(connection, [one.model])
-    going = await _matching(connection, one.query, some, deadline)
+    going = await _find_matching(connection, one.query, some, deadline)
     ids = frozenset(one.asked.get("inference_ids", ()))
     telling = {each.id: each for each in await unstored.erased(connection, one.model, some, ids)}
     telling |= {each.id: each for each in some if each.event and each.event.uid in going}
@@ -95,7 +95,7 @@ async def _count_page(  # noqa: PLR0917
     return counted
 
 
-async def _matching(
+async def _find_matching(
     connection: AsyncConnection, query: Query, some: Sequence[Aside], deadline: Deadline
 ) -> set[UUID]:
     """The uids of these events whose inference is stored and goes. Raises OutOfTime."""

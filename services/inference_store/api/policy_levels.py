@@ -23,7 +23,7 @@ async def _of_all() -> Of:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PolicyLevel:
     """Where the policies of a level are, whose they are, and what over a right is needed."""
 
     level: Level
@@ -34,9 +34,11 @@ class Place:
     words: str
 
 
-PLACES: Final = (
-    Place("model", "/models/{model_id}", _of_model, Over.MODEL, Over.MODEL, "a model's policy"),
-    Place(
+POLICY_LEVELS: Final = (
+    PolicyLevel(
+        "model", "/models/{model_id}", _of_model, Over.MODEL, Over.MODEL, "a model's policy"
+    ),
+    PolicyLevel(
         "project",
         "/projects/{project_id}",
         _of_project,
@@ -44,5 +46,5 @@ PLACES: Final = (
         Over.PROJECT,
         "a project's policy",
     ),
-    Place("default", "", _of_all, Over.SOME, Over.EVERYTHING, "the default policy"),
+    PolicyLevel("default", "", _of_all, Over.SOME, Over.EVERYTHING, "the default policy"),
 )

@@ -37,7 +37,7 @@ async def asked(storing: Storing, engine: AsyncEngine) -> tuple[Erasure, list[St
 
 async def give_up(engine: AsyncEngine, one: Erasure) -> Erasure:
     async with engine.begin() as connection:
-        return await erasures.give_up(connection, one.id, by="bob")
+        return await erasures.request_waiver(connection, one.id, by="bob")
 
 
 async def left(engine: AsyncEngine) -> int:

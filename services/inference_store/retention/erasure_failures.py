@@ -17,7 +17,7 @@ from inference_store.platform.failpoints import failpoint
 _ASKED = 100
 
 
-def objects_of(mark: Mark) -> list[StorageKey]:
+def list_objects_of(mark: Mark) -> list[StorageKey]:
     """Every object of a mark: one that could not be dealt with keeps the mark."""
     keys: set[str | None] = set(mark.doomed)
     if mark.scope == "input":
@@ -25,7 +25,7 @@ def objects_of(mark: Mark) -> list[StorageKey]:
     return [parse_stored(key) for key in keys if key is not None]
 
 
-def proved(
+def merge_faults(
     faults: Iterable[DeleteFault], keys: Sequence[StorageKey], left: Iterable[StorageKey]
 ) -> list[DeleteFault]:
     """What is listed still, whatever the answer to the delete said; and what was not rewritten."""
@@ -36,7 +36,7 @@ def proved(
     return rewriting + [said.get(key) or DeleteFault(key, "StillThere", unseen) for key in left]
 
 
-def sentence(faults: Sequence[DeleteFault]) -> str | None:
+def format_failures(faults: Sequence[DeleteFault]) -> str | None:
     """What went wrong, for people; every fault is counted."""
     if not faults:
         return None
@@ -47,7 +47,7 @@ def sentence(faults: Sequence[DeleteFault]) -> str | None:
     return f"{first.key}{others}: {first.code} {first.message}".strip()
 
 
-async def note(
+async def record_failures(
     engine: AsyncEngine,
     blobs: Blobs,
     one: Erasure,
@@ -57,14 +57,16 @@ async def note(
     """Name what stands in the way, and until when; what does no longer is forgotten."""
     if not faults and one.state != "failed":
         return
-    ends = await asyncio.to_thread(_ends, blobs, faults[:_ASKED])
+    ends = await asyncio.to_thread(_find_lock_ends, blobs, faults[:_ASKED])
     found = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
-    gone = [str(key) for mark in done for key in objects_of(mark)]
+    gone = [str(key) for mark in done for key in list_objects_of(mark)]
     failpoint("retention.note.before")
     async with engine.begin() as connection:
         await obstacles.note(connection, one.id, found, gone)
     failpoint("retention.note.after")
 
 
-def _ends(blobs: Blobs, faults: Sequence[DeleteFault]) -> dict[StorageKey, datetime | None]:
+def _find_lock_ends(
+    blobs: Blobs, faults: Sequence[DeleteFault]
+) -> dict[StorageKey, datetime | None]:
     return {fault.key: blobs.locked_until(fault.key) for fault in faults if fault.held}

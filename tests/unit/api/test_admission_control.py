@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from inference_store.api.turns import Turns
+from inference_store.api.admission_control import AdmissionControl
 from inference_store.inference.errors import TooManyQueries
 from inference_store.platform.metrics import SHOWN
 
@@ -16,39 +16,39 @@ def _taken() -> float:
 
 
 @asynccontextmanager
-async def _held(turns: Turns, *callers: str) -> AsyncIterator[AsyncExitStack]:
+async def _held(admission: AdmissionControl, *callers: str) -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         for caller in callers:
-            await stack.enter_async_context(turns.turn(caller))
+            await stack.enter_async_context(admission.admit(caller))
         yield stack
 
 
 async def test_one_caller_has_its_share_and_the_rest_is_for_others() -> None:
-    turns = Turns("query", 3, 2, wait_seconds=0.01)
-    async with _held(turns, "a", "a"):
+    admission = AdmissionControl("query", 3, 2, wait_seconds=0.01)
+    async with _held(admission, "a", "a"):
         with pytest.raises(TooManyQueries, match="QUERIES_AT_ONCE_PER_CALLER") as refused:
-            async with turns.turn("a"):
+            async with admission.admit("a"):
                 pass
         assert refused.value.retry_after_seconds == 1
-        async with turns.turn("b"):
+        async with admission.admit("b"):
             with pytest.raises(TooManyQueries, match=r"\(INFERENCE_STORE_QUERIES_AT_ONCE\)"):
-                async with turns.turn("c"):
+                async with admission.admit("c"):
                     pass
-    async with _held(turns, "a", "a", "c"):
+    async with _held(admission, "a", "a", "c"):
         pass
 
 
 async def test_who_has_fewest_running_is_next_and_then_who_came_first() -> None:
-    turns = Turns("query", 2, 2, wait_seconds=30)
+    admission = AdmissionControl("query", 2, 2, wait_seconds=30)
     order: list[str] = []
 
     async def ask(name: str) -> None:
-        async with turns.turn(name[0]):
+        async with admission.admit(name[0]):
             order.append(name)
             await asyncio.sleep(0)
 
-    async with _held(turns, "a") as mine:
-        await mine.enter_async_context(turns.turn("a"))
+    async with _held(admission, "a") as mine:
+        await mine.enter_async_context(admission.admit("a"))
         asked = [asyncio.create_task(ask(name)) for name in ("a1", "a2", "b1", "b2")]
         await asyncio.sleep(0.01)
         assert order == []
@@ -58,13 +58,13 @@ async def test_who_has_fewest_running_is_next_and_then_who_came_first() -> None:
 
 
 async def test_who_leaves_while_waiting_takes_no_turn_along() -> None:
-    turns, before = Turns("query", 1, 1, wait_seconds=30), _taken()
+    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _taken()
 
     async def ask() -> None:
-        async with turns.turn("a"):
+        async with admission.admit("a"):
             await asyncio.sleep(0)
 
-    async with turns.turn("b"):
+    async with admission.admit("b"):
         leaving, staying = asyncio.create_task(ask()), asyncio.create_task(ask())
         await asyncio.sleep(0.01)
         leaving.cancel()
@@ -74,18 +74,18 @@ async def test_who_leaves_while_waiting_takes_no_turn_along() -> None:
     await asyncio.wait_for(staying, 5)
     assert leaving.cancelled()
     assert _taken() == before
-    async with turns.turn("c", wait_seconds=0):
+    async with admission.admit("c", wait_seconds=0):
         assert _taken() == before + 1
 
 
 async def test_let_in_and_cancelled_at_once() -> None:
-    turns, before = Turns("query", 1, 1, wait_seconds=30), _taken()
+    admission, before = AdmissionControl("query", 1, 1, wait_seconds=30), _taken()
 
     async def ask() -> None:
-        async with turns.turn("a"):
+        async with admission.admit("a"):
             pass
 
-    async with turns.turn("b"):
+    async with admission.admit("b"):
         leaving = asyncio.create_task(ask())
         await asyncio.sleep(0.01)
     leaving.cancel()
@@ -94,13 +94,13 @@ async def test_let_in_and_cancelled_at_once() -> None:
 
 
 async def test_a_crowd_does_not_wait() -> None:
-    turns = Turns("query", 1, 1, wait_seconds=30)
+    admission = AdmissionControl("query", 1, 1, wait_seconds=30)
 
     async def ask(caller: str) -> None:
-        async with turns.turn(caller):
+        async with admission.admit(caller):
             pass
 
-    async with turns.turn("a"):
+    async with admission.admit("a"):
         waiting = [asyncio.create_task(ask("a")) for _ in range(32)]
         await asyncio.sleep(0.01)
         with pytest.raises(TooManyQueries) as refused:

@@ -12,7 +12,7 @@ _SETTING = "INFERENCE_STORE_RECONCILE_PREFIXES"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BucketPrefix:
     """A prefix of a bucket, without a slash at its end; with `segment` one model's part of it."""
 
     bucket: str
@@ -44,48 +44,48 @@ class Place:
         return self.first
 
 
-def places_of(text: str, buckets: Buckets, model_id: str | None = None) -> list[Place]:
+def parse_prefixes(text: str, buckets: Buckets, model_id: str | None = None) -> list[BucketPrefix]:
     """The places that the setting names, and where the store itself writes.
 
     Raises Invalid for a bucket that is not allowed and for one prefix within another.
     """
-    wanted = [_place(each.strip(), buckets) for each in text.split(",") if each.strip()]
+    wanted = [_parse_prefix(each.strip(), buckets) for each in text.split(",") if each.strip()]
     if text.strip() in {"", "/"}:
-        wanted = [Place(buckets.default, "")]
-    ours = [Place(buckets.default, each) for each in (SIDECARS, EDITED)]
+        wanted = [BucketPrefix(buckets.default, "")]
+    ours = [BucketPrefix(buckets.default, each) for each in (SIDECARS, EDITED)]
     wanted = list(dict.fromkeys(wanted))
     _refuse_nested(wanted)
     wanted += [each for each in ours if not any(_within(each, other) for other in wanted)]
     if model_id is None:
         return wanted
-    return [Place(one.bucket, one.prefix, _segment(one, model_id, ours)) for one in wanted]
+    return [BucketPrefix(one.bucket, one.prefix, _segment(one, model_id, ours)) for one in wanted]
 
 
-def _segment(place: Place, model_id: str, ours: Sequence[Place]) -> str:
+def _segment(place: BucketPrefix, model_id: str, ours: Sequence[BucketPrefix]) -> str:
     return segment_of(model_id) if place in ours else quote(model_id, safe="")
 
 
-def _place(text: str, buckets: Buckets) -> Place:
+def _parse_prefix(text: str, buckets: Buckets) -> BucketPrefix:
     bucket, prefix = buckets.default, text
     if text.startswith(SCHEME):
         bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
     if bucket not in buckets.allowed and bucket != buckets.default:
         message = f"the bucket {bucket} is not allowed (INFERENCE_STORE_S3_ALLOWED_BUCKETS)"
         raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
-    return Place(bucket, prefix.strip("/"))
+    return BucketPrefix(bucket, prefix.strip("/"))
 
 
-def _within(one: Place, other: Place) -> bool:
+def _within(one: BucketPrefix, other: BucketPrefix) -> bool:
     return one.root.startswith(other.root)
 
 
-def _refuse_nested(places: Iterable[Place]) -> None:
-    for one, other in _pairs(sorted(places, key=str)):
+def _refuse_nested(places: Iterable[BucketPrefix]) -> None:
+    for one, other in _iterate_pairs(sorted(places, key=str)):
         if _within(other, one):
             message = f"{other} lies within {one}: name the wider one alone"
             raise Invalid(f"{_SETTING}: {message}.", faults=[Fault("places", message)])
 
 
-def _pairs(places: Sequence[Place]) -> Iterator[tuple[Place, Place]]:
+def _iterate_pairs(places: Sequence[BucketPrefix]) -> Iterator[tuple[BucketPrefix, BucketPrefix]]:
     for number, one in enumerate(places):
         yield from ((one, other) for other in places[number + 1 :])

@@ -16,7 +16,7 @@ from inference_store.erasure.housekeeping import removed_models
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import previews
-from inference_store.erasure.runs import Run
+from inference_store.erasure.runs import RetentionRun
 from inference_store.index import books, key_registry, partitions, registrations
 from inference_store.objects import Blobs
 from inference_store.platform import traces
@@ -25,18 +25,18 @@ from inference_store.platform.metrics import LAST_RUN, RETENTION_RUNS, RUN_SECON
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 from inference_store.query import counting
 
-from .asides import Asides
 from .certifier import Certifier
 from .eraser import Eraser
-from .held_values import HeldValues
+from .housekeeping import delete_old_records, redact_ledger
 from .labels import remove_unused_labels
+from .leadership_check import LeadershipCheck
 from .marker import Marker
 from .orphans import Orphans
-from .pace import Pace
-from .pruning import forget_values, prune
+from .quarantine import QuarantineEraser
 from .reconciling import Reconciling
+from .residual_in_holds import ResidualInHolds
+from .run_executor import RunExecutor
 from .sizing import Sizing
-from .sweep import Sweep
 from .uncertified import without_key
 
 _PRODUCERS_BATCH = 500
@@ -49,7 +49,7 @@ _CAUSE = "inference_store.retention.cause"
 _log = structlog.get_logger()
 
 
-class Leader:
+class RetentionWorker:
     """Works as long as it leads. Raises Stopped, BlobsAway and the database's trouble."""
 
     def __init__(
@@ -57,14 +57,14 @@ class Leader:
         settings: RetentionSettings,
         engine: AsyncEngine,
         blobs: Blobs,
-        pace: Pace,
+        check: LeadershipCheck,
         due: asyncio.Event,
         *,
         kafka: KafkaSettings | None = None,
     ) -> None:
         self._settings = settings
         self._engine = engine
-        self._pace = pace
+        self._check = check
         self._due = due
         self._batch = settings.retention_batch_inferences
         self._ledger = Ledger(engine, blobs, prefix=settings.ledger_prefix)
@@ -84,20 +84,20 @@ class Leader:
             else None
         )
         self._audit_head = Head(settings, lock_days=lock_days, key=AUDIT_KEY) if keys else None
-        self._eraser = Eraser(engine, blobs, pace, batch=self._batch, certifier=self._certifier)
-        self._held_values = HeldValues(engine, pace, self._certifier)
-        self._marker = Marker(engine, self._ledger, Asides(engine, blobs, pace), pace)
-        self._orphans = Orphans(settings, engine, blobs, self._ledger, pace, self._certifier)
+        self._eraser = Eraser(engine, blobs, check, batch=self._batch, certifier=self._certifier)
+        self._residual_in_holds = ResidualInHolds(engine, check, self._certifier)
+        self._marker = Marker(engine, self._ledger, QuarantineEraser(engine, blobs, check), check)
+        self._orphans = Orphans(settings, engine, blobs, self._ledger, check, self._certifier)
         self._uncounted = False
-        self._sizing = Sizing(engine, blobs, pace)
-        self._reconciling = Reconciling(settings, engine, blobs, pace, kafka)
+        self._sizing = Sizing(engine, blobs, check)
+        self._reconciling = Reconciling(settings, engine, blobs, check, kafka)
 
     async def begin(self) -> None:
         """Restart the runs of a process that died, and remove the unused labels that it left."""
         async with self._engine.begin() as connection:
             await runs.interrupted(connection)
             models = await registrations.every_model(connection)
-        await remove_unused_labels(self._engine, models, self._pace)
+        await remove_unused_labels(self._engine, models, self._check)
         if self._certifier is not None:
             await self._certifier.begin()
 
@@ -106,13 +106,13 @@ class Leader:
         if self._certifier is not None:
             await self._certifier.write_head(at_once=True)
 
-    async def turn(self) -> None:
+    async def run_turn(self) -> None:
         """Do all that is to be done now: what was begun first, then runs, then new requests."""
-        await self._pace.next_step()
+        await self._check.confirm_step()
         scheduled = self._due.is_set()
         await self._resume(failed=scheduled)
         await self._certify()
-        await self._held_values.forget()
+        await self._residual_in_holds.forget()
         if scheduled:
             async with self._engine.begin() as connection:
                 if not await runs.is_scheduled(connection):
@@ -130,8 +130,8 @@ class Leader:
             await self._certifier.write_head()
         if self._uncounted:
             await self._count()
-        await self._sizing.turn()
-        await self._reconciling.turn()
+        await self._sizing.run_turn()
+        await self._reconciling.run_turn()
 
     async def _resume(self, *, failed: bool) -> None:
         """What was asked for and what was begun: each is given its share of time, over and over,
@@ -151,7 +151,7 @@ class Leader:
         """What a hold kept that has been let go since is marked again."""
         taken = 1
         while taken:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.begin() as connection:
                 taken = await kept.take_up(connection, limit=self._batch)
             if taken:
@@ -172,13 +172,13 @@ class Leader:
         async with self._engine.connect() as connection:
             waiting = await erasures.certifying(connection)
         for one in waiting:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             if self._certifier is not None:
                 await self._certifier.certify(one, one.state)
             elif one.state == "certifying":
                 await without_key(self._engine, one)
 
-    async def _carry_out(self, run: Run) -> None:
+    async def _carry_out(self, run: RetentionRun) -> None:
         failpoint("retention.run_start.before")
         async with self._engine.begin() as connection:
             await runs.start(connection, run.id)
@@ -187,7 +187,7 @@ class Leader:
         with traces.ended(traces.begin("retention run", attributes={_CAUSE: run.cause})) as span:
             error = await self._sweep(run).carry_out()
             if error is not None:
-                traces.failed(span, "LeftOver")
+                traces.failed(span, "ErasureFailure")
         RUN_SECONDS.observe(time.monotonic() - began)
         failpoint("retention.run_finish.before")
         async with self._engine.begin() as connection:
@@ -198,9 +198,11 @@ class Leader:
             LAST_RUN.set_to_current_time()
         _log.info("retention run", action="retention_run", id=str(run.id), error=error)
 
-    def _sweep(self, run: Run) -> Sweep:
+    def _sweep(self, run: RetentionRun) -> RunExecutor:
         now = datetime.now(UTC)
-        return Sweep(self._engine, self._ledger, self._eraser, run, batch=self._batch, now=now)
+        return RunExecutor(
+            self._engine, self._ledger, self._eraser, run, batch=self._batch, now=now
+        )
 
     async def _tidy(self) -> None:
         """What grows with time is folded, forgotten or measured."""
@@ -210,19 +212,19 @@ class Leader:
             await removed_models.remove_emptied(connection)
         forgotten, limit = 1, self._settings.tombstone_seconds
         while forgotten:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.begin() as connection:
                 forgotten = await tombstones.forget(connection, older_than_seconds=limit)
         folded = 1
         while folded:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.begin() as connection:
                 folded = await key_registry.fold(connection)
         await self._fold_producers()
-        await prune(
-            self._engine, self._settings, self._pace, self._ledger, audit_head=self._audit_head
+        await delete_old_records(
+            self._engine, self._settings, self._check, self._ledger, audit_head=self._audit_head
         )
-        await forget_values(self._ledger, self._settings, self._pace)
+        await redact_ledger(self._ledger, self._settings, self._check)
         await partitions.tell(self._engine)
         await partitions.analyse(self._engine)
         target = self._settings.partition_inferences
@@ -232,14 +234,14 @@ class Leader:
         """Counts of partitions that are no longer written; what takes longer waits for a turn, so
         that no erasure waits for it."""
         counted = counting.count_ended(
-            self._engine, seconds=_COUNTING_SECONDS, step=self._pace.next_step
+            self._engine, seconds=_COUNTING_SECONDS, step=self._check.confirm_step
         )
-        self._uncounted = not await self._pace.unless_stopped(counted)
+        self._uncounted = not await self._check.unless_stopped(counted)
 
     async def _fold_producers(self) -> None:
         """Producers not heard for long become part of their sums, batch by batch."""
         folded = 1
         while folded:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             async with self._engine.begin() as connection:
                 folded = await books.fold(connection, limit=_PRODUCERS_BATCH)

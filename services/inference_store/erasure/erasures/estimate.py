@@ -19,7 +19,7 @@ from inference_store.query.matching import Query, count_matches, match_by_index
 from inference_store.query.scan_range import ScanRange, pieces, range_of_time
 
 from .chosen import build_predicate
-from .foretold_asides import AskedOfModel, count_asides
+from .estimated_quarantine import ModelQuery, count_quarantined
 
 _NAMES = {"count": "inferences"}
 _SUMMED = ("inferences", "objects", "bytes", "unknown_sizes", "held")
@@ -27,7 +27,7 @@ _BESIDE = ("undecided", "dead_letters", "parked_events")
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class ErasureEstimate:
     """Counts of what would go now; what holds keep is counted in `held` alone, events that are set
     aside too. `bytes` of those whose size is known; `undecided`: match as the index has them, but
     it may lack what would end that, so they stay. `partial`: time was over before all was looked
@@ -46,9 +46,9 @@ class Foretold:
     partial: bool = False
 
 
-async def asked_of(
+async def prepare_queries(
     connection: AsyncConnection, models: Mapping[int, str], asked: Mapping[str, Any]
-) -> list[AskedOfModel]:
+) -> list[ModelQuery]:
     """What is asked for of each model. Raises as `chosen` does."""
     found = []
     for model, model_id in sorted(models.items()):
@@ -58,35 +58,35 @@ async def asked_of(
         )
         # as it will be marked: also what another erasure hides, which may yet be cancelled
         query = replace(query, marks=False, closed=True)
-        found.append(AskedOfModel(model, model_id, asked, predicate, query))
+        found.append(ModelQuery(model, model_id, asked, predicate, query))
     return found
 
 
-async def foretell(
-    connection: AsyncConnection, blobs: Blobs, asked: Sequence[AskedOfModel], deadline: Deadline
-) -> dict[int, Foretold]:
+async def estimate_erasure(
+    connection: AsyncConnection, blobs: Blobs, asked: Sequence[ModelQuery], deadline: Deadline
+) -> dict[int, ErasureEstimate]:
     """What of each model would go, the newest looked at first. Raises BlobsAway."""
     found = {}
     for one in asked:
-        told = await _of_model(connection, one.query, deadline)
+        told = await _estimate_model(connection, one.query, deadline)
         doubts = await find_doubtful(
             connection, range_of_time(one.model, None, None), [one.predicate]
         )
         if doubts is not None and not told.partial:
-            told = await _undecided(connection, told, doubts, deadline)
-        found[one.model] = await _with_asides(connection, blobs, one, told, deadline)
+            told = await _count_undecided(connection, told, doubts, deadline)
+        found[one.model] = await _add_quarantined(connection, blobs, one, told, deadline)
     return found
 
 
-async def _with_asides(
+async def _add_quarantined(
     connection: AsyncConnection,
     blobs: Blobs,
-    one: AskedOfModel,
-    told: Foretold,
+    one: ModelQuery,
+    told: ErasureEstimate,
     deadline: Deadline,
-) -> Foretold:
+) -> ErasureEstimate:
     try:
-        asides = await count_asides(connection, blobs, one, deadline)
+        asides = await count_quarantined(connection, blobs, one, deadline)
     except OutOfTime:
         return replace(told, partial=True)
     return replace(
@@ -98,23 +98,27 @@ async def _with_asides(
     )
 
 
-async def _of_model(connection: AsyncConnection, query: Query, deadline: Deadline) -> Foretold:
-    total = Foretold()
+async def _estimate_model(
+    connection: AsyncConnection, query: Query, deadline: Deadline
+) -> ErasureEstimate:
+    total = ErasureEstimate()
     if query.nothing or query.scan_range.empty:
         return total
     for part in await pieces(connection, query.scan_range, newest_first=True, closed=query.closed):
         held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
         try:
-            rows = await fetch(connection, _counted(query, part, held), deadline, large=query.large)
+            rows = await fetch(
+                connection, _select_counts(query, part, held), deadline, large=query.large
+            )
         except OutOfTime:
             return replace(total, partial=True)
-        total = _added(total, rows[0])
+        total = _add_row(total, rows[0])
     return total
 
 
-async def _undecided(
-    connection: AsyncConnection, found: Foretold, query: Query, deadline: Deadline
-) -> Foretold:
+async def _count_undecided(
+    connection: AsyncConnection, found: ErasureEstimate, query: Query, deadline: Deadline
+) -> ErasureEstimate:
     for part in await pieces(connection, query.scan_range, newest_first=True):
         try:
             [row] = await fetch(connection, count_matches(query, part), deadline, large=query.large)
@@ -124,7 +128,9 @@ async def _undecided(
     return found
 
 
-def _counted(query: Query, scan_range: ScanRange, held: ColumnElement[bool] | None) -> Select[Any]:
+def _select_counts(
+    query: Query, scan_range: ScanRange, held: ColumnElement[bool] | None
+) -> Select[Any]:
     here = inference.c
     matches, _ = match_by_index(query, scan_range)
     uids = matches.subquery()
@@ -139,16 +145,16 @@ def _counted(query: Query, scan_range: ScanRange, held: ColumnElement[bool] | No
     ).where(scan_range.of(inference), here.uid.in_(select(uids.c.uid)))
 
 
-def _added(one: Foretold, row: Any) -> Foretold:
+def _add_row(one: ErasureEstimate, row: Any) -> ErasureEstimate:
     ends = [at for at in (one.oldest, one.newest, row.oldest, row.newest) if at is not None]
     sums = {name: getattr(one, name) + int(getattr(row, name)) for name in _SUMMED}
     return replace(one, **sums, oldest=min(ends, default=None), newest=max(ends, default=None))
 
 
-def total(found: Iterable[Foretold]) -> Foretold:
+def sum_estimates(found: Iterable[ErasureEstimate]) -> ErasureEstimate:
     """All models together."""
-    result = Foretold()
+    result = ErasureEstimate()
     for each in found:
         more = {name: getattr(result, name) + getattr(each, name) for name in _BESIDE}
-        result = replace(_added(result, each), **more, partial=result.partial or each.partial)
+        result = replace(_add_row(result, each), **more, partial=result.partial or each.partial)
     return result

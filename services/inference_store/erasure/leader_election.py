@@ -11,7 +11,7 @@ _LOCK = 7_302_004
 RECONCILING: Final = 7_302_022
 
 
-class Leadership:
+class LeaderElection:
     """A lock of a session of its own: it ends with the connection, so with the process."""
 
     def __init__(self, connection: AsyncConnection, lock: int = _LOCK) -> None:
@@ -28,12 +28,12 @@ class Leadership:
 
 
 @asynccontextmanager
-async def candidacy(engine: AsyncEngine, lock: int = _LOCK) -> AsyncIterator[Leadership]:
+async def open_election(engine: AsyncEngine, lock: int = _LOCK) -> AsyncIterator[LeaderElection]:
     """A connection that leadership, or another lock, can be taken on."""
     autocommit = engine.execution_options(isolation_level="AUTOCOMMIT")
     async with autocommit.connect() as connection:
         try:
-            yield Leadership(connection, lock)
+            yield LeaderElection(connection, lock)
         finally:
             # back in the pool its session would go on holding the lock
             await connection.invalidate()

@@ -22,7 +22,7 @@ _MOST = 10_000
 _log = structlog.get_logger()
 
 
-class KeyRing:
+class ApiKeyCache:
     """The keys that were used of late, which strangers' made-up ids do not push out."""
 
     def __init__(self, engine: AsyncEngine) -> None:

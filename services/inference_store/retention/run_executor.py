@@ -18,7 +18,7 @@ from inference_store.erasure.ledger import Ledger, Saying
 from inference_store.erasure.mark.marks import Place
 from inference_store.erasure.policies import Chain, Scope, frontiers
 from inference_store.erasure.policies.frontiers import Frontier
-from inference_store.erasure.runs import Run
+from inference_store.erasure.runs import RetentionRun
 from inference_store.erasure.select import limits, selection, spans
 from inference_store.index.partitions import Span
 from inference_store.inference.errors import HoldUnreadable
@@ -37,7 +37,7 @@ _LIMIT_SECONDS = 240.0
 _SECOND = timedelta(seconds=1)
 
 
-class Sweep:
+class RunExecutor:
     """Carries one run out. Raises BlobsAway and the database's trouble: begin again later."""
 
     def __init__(
@@ -45,7 +45,7 @@ class Sweep:
         engine: AsyncEngine,
         ledger: Ledger,
         eraser: Eraser,
-        run: Run,
+        run: RetentionRun,
         *,
         batch: int,
         now: datetime,
@@ -169,7 +169,7 @@ class Sweep:
                 return await spans.close(connection, span, ends)
             if not held and await spans.has_ended(connection, span, ends):
                 return True
-        await reopen(self._engine, span, self._eraser.pace)
+        await reopen(self._engine, span, self._eraser.check)
         return False
 
     async def _drop(self, span: Span) -> None:
@@ -186,10 +186,10 @@ class Sweep:
                 await self._erase(work, span, whole_span=True)
         if self._spared:
             self._spared = False
-            await reopen(self._engine, span, self._eraser.pace)
+            await reopen(self._engine, span, self._eraser.check)
             return
         failpoint("retention.partition_drop.before")
-        await drop(self._engine, span, self._run.id, self._eraser.pace)
+        await drop(self._engine, span, self._run.id, self._eraser.check)
         failpoint("retention.partition_drop.after")
 
     async def _erase(self, work: Work, span: Span, *, whole_span: bool = False) -> None:
@@ -198,7 +198,7 @@ class Sweep:
         begun = self._begun.get(work.place, span.lo) if work.looks_again else span.lo
         lo, hi = max(begun, span.lo), min(work.cutoff, span.hi)
         last: UUID | None = None
-        step = asyncio.create_task(_nothing(whole_span))
+        step = asyncio.create_task(_skip_step(whole_span))
         try:
             while (
                 lo < hi
@@ -284,6 +284,6 @@ class Sweep:
         return found
 
 
-async def _nothing(whole_span: bool) -> bool:
+async def _skip_step(whole_span: bool) -> bool:
     """Before the first step."""
     return whole_span

@@ -27,25 +27,29 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
 from .certifier import Certifier
-from .held_values import HeldValues
-from .pace import Pace
+from .leadership_check import LeadershipCheck
+from .residual_in_holds import ResidualInHolds
 
 # Entries of the audit that are looked at in one transaction.
 _AUDITED = 1000
 _log = structlog.get_logger()
 
 
-class Asides:
+class QuarantineEraser:
     """Looks through what is set aside, once an erasure. Raises BlobsAway and the database's
     trouble: look again later."""
 
     def __init__(
-        self, engine: AsyncEngine, blobs: Blobs, pace: Pace, certifier: Certifier | None = None
+        self,
+        engine: AsyncEngine,
+        blobs: Blobs,
+        check: LeadershipCheck,
+        certifier: Certifier | None = None,
     ) -> None:
         self._engine = engine
         self._blobs = blobs
-        self._pace = pace
-        self._held_values = HeldValues(engine, pace, certifier)
+        self._check = check
+        self._residual_in_holds = ResidualInHolds(engine, check, certifier)
 
     async def take_subject(self, one: Erasure, ledger: Ledger, *, actor: str) -> None:
         """What tells of the erasure's subject: marked, so that its objects go, and taken away."""
@@ -86,9 +90,9 @@ class Asides:
             return
         after: int | None = 0
         while after is not None:
-            await self._pace.next_step()
+            await self._check.confirm_step()
             after = await self._take_audited(one, subject, after)
-        await self._held_values.forget_subject(one, subject)
+        await self._residual_in_holds.forget_subject(one, subject)
 
     async def _take_audited(self, one: Erasure, subject: Subject, after: int) -> int | None:
         """A page of the audit; the last that was looked at. None: there is none, or the erasure has
@@ -116,7 +120,7 @@ class Asides:
                     after = some[-1].id
 
     async def _page(self, table: Table, model_id: str, after: int) -> list[Aside]:
-        await self._pace.next_step()
+        await self._check.confirm_step()
         async with self._engine.connect() as connection:
             return await unstored.page(
                 connection, table, model_id, after=after, buckets=self._blobs.buckets

@@ -21,7 +21,7 @@ from inference_store.inference.errors import Conflict
 from .erasure import COLUMNS, Erasure, erasure_of
 
 
-async def give_up(connection: AsyncConnection, id: UUID, *, by: str) -> Erasure:
+async def request_waiver(connection: AsyncConnection, id: UUID, *, by: str) -> Erasure:
     """Ask the service to give up what holds keep; repeatable. Raises Conflict where they keep
     nothing of it, or it goes on already."""
     here = erasure.c
@@ -34,7 +34,9 @@ async def give_up(connection: AsyncConnection, id: UUID, *, by: str) -> Erasure:
     return erasure_of(row)
 
 
-async def rest(connection: AsyncConnection, one: Erasure, *, limit: int) -> dict[str, Any] | None:
+async def find_held_rest(
+    connection: AsyncConnection, one: Erasure, *, limit: int
+) -> dict[str, Any] | None:
     """The next of what holds keep, of one model, as the ledger has it; None: there is none."""
     here = erasure_held.c
     query = select(here.model, here.uid, here.hold).where(here.erasure == one.id)
@@ -53,7 +55,7 @@ async def rest(connection: AsyncConnection, one: Erasure, *, limit: int) -> dict
     }
 
 
-async def apply_given_up(
+async def apply_waiver(
     connection: AsyncConnection,
     body: Mapping[str, Any],
     at: datetime,  # noqa: ARG001  (the ledger's signature)
@@ -67,7 +69,7 @@ async def apply_given_up(
     number = UUID(body["erasure"])
     model = await registrations.ensure(connection, body["model_id"])
     holds = {UUID(uid): hold for uid, hold in body["rest"]}
-    gone = await _let_go(connection, number, model, list(holds))
+    gone = await _release_rest(connection, number, model, list(holds))
     query = select(erasure.c.state, erasure.c.given_up).where(erasure.c.id == number)
     row = (await connection.execute(query.with_for_update())).first()
     if row is None:
@@ -81,7 +83,7 @@ async def apply_given_up(
     await connection.execute(erasure.update().where(erasure.c.id == number).values(values))
 
 
-async def _let_go(
+async def _release_rest(
     connection: AsyncConnection, number: UUID, model: int, uids: Sequence[UUID]
 ) -> set[UUID]:
     gone: set[UUID] = set()
