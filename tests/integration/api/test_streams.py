@@ -220,7 +220,7 @@ async def test_one_too_many_is_refused_before_anything_is_done(
     app = make_app(auth="on", api_token=TOKEN, streams_at_once=1)
     async with client_of(app) as client:
         client.headers["Authorization"] = f"Bearer {TOKEN}"
-        async with app.state.streams.turn("token"):
+        async with app.state.streams.admit("token"):
             body = {"include": ["urls"]}
             answer = await client.post(_QUERY, json=body, headers=_LINES)
         assert answer.status_code == 429
