@@ -1,4 +1,4 @@
-"""What is erased at once."""
+"""A batch: what an erasure erases at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,20 +11,20 @@ from inference_store.index.identities import Identity
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What may be erased now: the marks that no hold keeps, and the objects that may go."""
+    """What may be erased now: marks that no hold protects, and objects that may be deleted."""
 
     page: Sequence[Mark]
     doomed: frozenset[str]
-    # the last mark that was looked at; None: there are no more
+    # the last mark that was checked; None: there are no more
     last: Place | None
-    # whether a hold keeps some of what was looked at
-    spared: bool = False
-    # metadata blobs to be written beside those that others point to
+    # whether a hold protects some of what was checked
+    has_spared: bool = False
+    # metadata blobs that are written to a new key, because other inferences use the old one
     moves: Moves = field(default_factory=dict)
 
     @property
     def identities(self) -> set[Identity]:
-        """Whose marks they are."""
+        """The inferences that the marks belong to."""
         return {(mark.model, mark.uid) for mark in self.page}
 
 

@@ -1,13 +1,12 @@
 """Ends an erasure with its certificate. The order makes every crash harmless:
 
-1. list     the pieces of the list go to the bucket, by a name made of what is in them
-2. sign     the document goes to the bucket under the chain's next number, where nothing is yet
-3. commit   the same in Postgres, with the batches that it names and the erasure's state
+1. list     write the pieces of the list to the bucket, under names made of their content
+2. sign     write the document to the bucket under the next number of the chain, which is free
+3. commit   write the same to Postgres, with the batches that it names and the erasure's state
 
-A crash before 2 leaves what is written again. After 2 the bucket is one ahead of Postgres: what it
-has is taken over as it stands (`catch_up`) before anything else is signed, so that no erasure gets
-a second certificate for the same batches. The same brings back what an older backup of Postgres
-lacks.
+After a crash before 2 the pieces are written again. After 2 the bucket is one ahead of Postgres:
+its document is imported (`catch_up`) before anything else is signed, so that no erasure gets a
+second certificate for the same batches. This also restores what an older backup is missing.
 """
 
 import asyncio
@@ -38,18 +37,18 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import CERTIFICATE_TROUBLE, CERTIFICATES
 
-from .uncertified import uncertified
+from .uncertified import end_uncertified
 
-# Between two writes of the head, while certificates follow each other.
+# Between two writes of the head, while certificates are signed one after the other.
 _HEAD_SECONDS = 60.0
 _log = structlog.get_logger()
 _Document = Callable[[Link], dict[str, Any]]
 
 
 class Certifier:
-    """Signs what was erased. `keys`: the first signs, the others did before it.
+    """Signs what was erased. `keys`: the first one signs; the others signed before it.
 
-    Raises BlobsAway and the database's trouble; then nothing is lost, and it is tried again.
+    Raises BlobsAway and the errors of the database; nothing is lost then, and it is tried again.
     """
 
     def __init__(
@@ -71,7 +70,7 @@ class Certifier:
         self._head = head
         self._head_number = 0
         self._head_seconds = head_seconds
-        # by the monotonic clock: the first is written at once
+        # by the monotonic clock; the first one is written at once
         self._head_due = 0.0
 
     @property
@@ -80,13 +79,16 @@ class Certifier:
         return self._keys[0]
 
     async def key_of(self, connection: AsyncConnection, erasure: UUID) -> SigningKey:
-        """The key that hashes what an erasure erases: where a part is certified the one of that
-        part, so that what a restored backup tells again is known for what it is."""
+        """Return the key that hashes what an erasure erases.
+
+        If a part is certified already, it is the key of that part, so that entries which a restored
+        backup repeats are recognised.
+        """
         id = await told_again.key_of(connection, erasure)
         return next((key for key in self._keys if key.id == id), self.key)
 
     async def begin(self) -> None:
-        """Take over what the bucket has, before anything is erased."""
+        """Import what the bucket has, before anything is erased."""
         try:
             await self.catch_up()
         except ChainApart as apart:
@@ -94,11 +96,11 @@ class Certifier:
             _log.error("certificates cannot be signed", action="chain_apart", error=str(apart))
 
     async def write_head(self, *, at_once: bool = False) -> None:
-        """Write the chain's end where it is locked, unless it is what was written last.
+        """Write the chain's head to its locked place, unless it is the one that was written last.
 
-        Once for all certificates of a minute, for who verifies reads every version; `at_once`: also
-        sooner, as the service ends. Between two writes a crash leaves a head that lags, which says
-        nothing untrue, and the next one is written at the start.
+        It is written once for all certificates of a minute, because every version is read when the
+        chain is verified; `at_once` writes it sooner, as the service ends. After a crash between
+        two writes the head lags, which is not false, and the next one is written at the start.
         """
         if self._head is None or (time.monotonic() < self._head_due and not at_once):
             return
@@ -113,7 +115,7 @@ class Certifier:
         _log.info("head of the chain", action="certificate_head", number=row.number, locked=locked)
 
     async def certify(self, one: Erasure, ended: State = "certifying") -> State:
-        """Sign what an erasure erased, which has no mark left or holds keep the rest (`ended`)."""
+        """Sign what an erasure erased, once no mark is left or holds protect the rest (`ended`)."""
         try:
             return await self._certify(one)
         except ChainApart as apart:
@@ -124,9 +126,9 @@ class Certifier:
     async def _certify(self, one: Erasure) -> State:
         failpoint("retention.certify.before")
         await self.catch_up()
-        await self._introduce()
+        await self._introduce_key()
         async with self._engine.begin() as connection:
-            # made by a replay after the bucket's certificates came back, it names none yet
+            # a replay made it after the certificates of the bucket were restored: it names none yet
             await chain.name(connection, one.id)
             now = await erasures.find(connection, one.id)
             span = await erased.waits_for(connection, one.id)
@@ -142,35 +144,35 @@ class Certifier:
             found = await erased.of_erasure(connection, one.id)
             told = await erased.told(connection, one.id, objects=objects)
         if told != counted:
-            return await uncertified(self._engine, now, "unlisted")
+            return await end_uncertified(self._engine, now, "unlisted")
         if not found.batches and now.state == "partly_held":
             return "partly_held"
-        if not found.batches and await self._says_all(now):
-            return await self._end(now, "certified")
+        if not found.batches and await self._names_waived(now):
+            return await self._end_erasure(now, "certified")
         await self._sign(now, found)
         return "certified" if now.state == "certifying" else now.state
 
-    async def _says_all(self, one: Erasure) -> bool:
-        """Whether its certificates say what was given up of it too; False: it has none."""
+    async def _names_waived(self, one: Erasure) -> bool:
+        """Whether its certificates also name what was waived; False if it has none."""
         async with self._engine.connect() as connection:
             before = await chain.listed(connection, of=one.id)
         said = [read_signed(row.signed).document for row in before]
         return bool(said) and (one.given_up is None or any("given_up" in each for each in said))
 
     async def _sign(self, one: Erasure, found: Erased) -> None:
-        root = await self._list(found.batches)
+        root = await self._write_list(found.batches)
         failpoint("retention.certify.leaves.after")
-        asked, counts = await self._asked(one)
+        asked, counts = await self._describe_request(one)
 
         def document(place: Link) -> dict[str, Any]:
             about = (asked, found, counts, root)
             return documents.certificate_of(*about, place=place, remains=self._remaining.places())
 
         if await self._append(CERTIFICATE, self.key, document) is None:
-            await self._certify(one)  # another had signed: looked at again
+            await self._certify(one)  # another process had signed: check again
 
     async def _append(self, kind: str, key: SigningKey, document: _Document) -> Signed | None:
-        """Sign the chain's next document; None where the bucket had one, which is taken over."""
+        """Sign the chain's next document; None if the bucket had one already, which is imported."""
         async with self._engine.connect() as connection:
             place = await chain.head(connection)
         one = signed(key, kind, document(place))
@@ -180,12 +182,12 @@ class Certifier:
             await self.catch_up()
             return None
         failpoint("retention.certify.put.after")
-        await self._take_over(one)
+        await self._import(one)
         failpoint("retention.certify.commit.after")
         return one
 
     async def catch_up(self) -> None:
-        """Take over what the bucket has and Postgres has not. Raises ChainApart."""
+        """Import what the bucket has and Postgres has not. Raises ChainApart."""
         while True:
             async with self._engine.connect() as connection:
                 place = await chain.head(connection)
@@ -194,29 +196,28 @@ class Certifier:
             if text is None:
                 return
             about = text, place, known, self._keys, self._archive
-            await self._take_over(await asyncio.to_thread(checked, *about))
+            await self._import(await asyncio.to_thread(checked, *about))
 
-    async def _take_over(self, one: Signed) -> None:
-        """Postgres says the same as the bucket, in one transaction."""
+    async def _import(self, one: Signed) -> None:
+        """Write to Postgres what the bucket says, in one transaction."""
         about = one.document.get("erasure")
         async with self._engine.begin() as connection:
             if anew.begins_anew(one) is not None:
                 await anew.take_over(connection, one)
                 return
-            await chain.add(connection, one, model=await _model(connection, about))
+            await chain.add(connection, one, model=await _find_model(connection, about))
             if about is None:
                 return
-            await self._take_over_list(connection, one, UUID(about["id"]))
+            await self._import_list(connection, one, UUID(about["id"]))
             again = await erasures.find(connection, UUID(about["id"]))
             if again is not None and again.state == "certifying":
                 await erasures.advance(connection, again.id, "certified")
         CERTIFICATES.inc()
         _log.info("certificate", action="certificate", number=one.document["number"])
 
-    async def _take_over_list(
-        self, connection: AsyncConnection, one: Signed, erasure: UUID
-    ) -> None:
-        """Batches that are there are named; where an older backup lacks them, the bucket's are."""
+    async def _import_list(self, connection: AsyncConnection, one: Signed, erasure: UUID) -> None:
+        """Name the batches that exist; if an older backup is missing them, take them from the
+        bucket."""
         number, leaves = one.document["number"], one.document["leaves"]
         found = await erased.of_erasure(connection, erasure)
         if found.inferences + found.objects == leaves["count"]:
@@ -226,8 +227,8 @@ class Certifier:
             hashed_by = leaves["hashed_by"][0]
             await erased.restore(connection, number, erasure, hashed_by, piece)
 
-    async def _introduce(self) -> None:
-        """The chain's newest key is ours. Raises ChainApart where it is a stranger's."""
+    async def _introduce_key(self) -> None:
+        """Make our key the newest of the chain. Raises ChainApart if the newest is a stranger's."""
         async with self._engine.connect() as connection:
             known = await chain.keys(connection)
         newest = chain.public_key(known[-1]).id if known else self.key.id
@@ -243,8 +244,8 @@ class Certifier:
                 KEY, by, lambda place: documents.key_of(self.key.public, place=place)
             )
 
-    async def _list(self, batches: Sequence[int]) -> bytes:
-        """Write the list to the bucket, piece by piece; its root."""
+    async def _write_list(self, batches: Sequence[int]) -> bytes:
+        """Write the list to the bucket, piece by piece, and return its root."""
         tree = Tree()
         async for chunk in erased.chunks(self._engine, batches):
             for entry in entries_of(chunk):
@@ -254,16 +255,16 @@ class Certifier:
             waiting += chunk
             while len(waiting) >= PIECE_BYTES:
                 piece += 1
-                await self._put(root, piece, waiting[:PIECE_BYTES])
+                await self._put_piece(root, piece, waiting[:PIECE_BYTES])
                 waiting = waiting[PIECE_BYTES:]
         if waiting:
-            await self._put(root, piece + 1, waiting)
+            await self._put_piece(root, piece + 1, waiting)
         return root
 
-    async def _put(self, root: bytes, piece: int, leaves: bytes) -> None:
+    async def _put_piece(self, root: bytes, piece: int, leaves: bytes) -> None:
         await asyncio.to_thread(self._archive.put_leaves, root.hex(), piece, leaves)
 
-    async def _asked(self, one: Erasure) -> tuple[Asked, dict[str, Any]]:
+    async def _describe_request(self, one: Erasure) -> tuple[Asked, dict[str, Any]]:
         async with self._engine.connect() as connection:
             models = await erasures.models_of(connection, one)
             names = await registrations.names(connection, models)
@@ -286,13 +287,13 @@ class Certifier:
         earlier = [read_signed(row.signed).document["erased"] for row in before]
         return asked, documents.without(counted, earlier)
 
-    async def _end(self, one: Erasure, state: State) -> State:
+    async def _end_erasure(self, one: Erasure, state: State) -> State:
         async with self._engine.begin() as connection:
             await erasures.advance(connection, one.id, state)
         return state
 
 
-async def _model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
+async def _find_model(connection: AsyncConnection, about: Mapping[str, Any] | None) -> int | None:
     if about is None or len(about["model_ids"]) != 1:
         return None
     found = await registrations.known(connection, about["model_ids"])

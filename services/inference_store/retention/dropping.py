@@ -1,7 +1,7 @@
-"""Dropping a span's partitions, when nothing is left in them; or opening it again.
+"""Drops the partitions of a span once they are empty, or opens the span again.
 
-Of a span that is to be dropped the inferences' own rows go first, and the others with the
-partitions. Where these stay, or may stay for long, the others go batch by batch.
+The rows of `inference` are deleted first; the rows of the other tables go with their partitions. If
+a partition stays, or may stay for long, they are deleted batch by batch.
 """
 
 from uuid import UUID
@@ -30,12 +30,12 @@ _BATCH = 5_000
 _CHILDREN = tuple(table for table in PARTITIONED if table is not inference)
 
 
-async def drop(engine: AsyncEngine, span: Span, run: UUID, check: LeadershipCheck) -> bool:
-    """Drop the partitions of a closed, emptied span; False: not now, the next run tries again.
+async def drop_span(engine: AsyncEngine, span: Span, run: UUID, check: LeadershipCheck) -> bool:
+    """Drop the partitions of a closed, empty span; False if it must wait for the next run.
 
-    A long query holds a partition; each try gives up after two seconds, so that the queries
-    that queue behind the drop do not wait long. The labels of what was in them go afterwards; a
-    crash between leaves them to the service's next start.
+    A long query holds a partition. Each try gives up after two seconds, so that the queries behind
+    the drop do not wait long. The labels of the dropped rows are removed afterwards; after a crash
+    in between, the next start of the service removes them.
     """
     async with engine.connect() as connection:
         if await spans.models_in(connection, span):
@@ -59,23 +59,26 @@ async def drop(engine: AsyncEngine, span: Span, run: UUID, check: LeadershipChec
     return False
 
 
-async def reopen(engine: AsyncEngine, span: Span, check: LeadershipCheck) -> None:
-    """Open a closed span again. Until then nobody writes in it or sees it, so that rows without
-    their inference go before the gate is taken: it is held for a moment only."""
+async def reopen_span(engine: AsyncEngine, span: Span, check: LeadershipCheck) -> None:
+    """Open a closed span again.
+
+    Until then nobody writes to it or sees it, so rows without their inference are deleted before
+    the fence is taken: it is held only for a moment.
+    """
     for table in _CHILDREN:
         async with engine.connect() as connection:
             models = await spans.models_in(connection, span, table)
         for model in models:
-            await _delete_orphans(engine, table, model, span, check)
+            await _delete_orphan_rows(engine, table, model, span, check)
     async with engine.begin() as connection:
         await spans.reopen(connection, span)
 
 
-async def delete_orphans_of(engine: AsyncEngine, one: Erasure, check: LeadershipCheck) -> None:
-    """What was asked for leaves no rows in spans that wait to be dropped, where a policy's run
-    has erased their inferences already."""
+async def delete_orphans(engine: AsyncEngine, erasure: Erasure, check: LeadershipCheck) -> None:
+    """Delete the rows that an erasure leaves in spans which wait to be dropped, and whose
+    inferences the run of a policy has erased already."""
     async with engine.connect() as connection:
-        models = await erasures.models_of(connection, one)
+        models = await erasures.models_of(connection, erasure)
         closed = [
             (model, span)
             for model in models
@@ -83,10 +86,10 @@ async def delete_orphans_of(engine: AsyncEngine, one: Erasure, check: Leadership
         ]
     for model, span in closed:
         for table in _CHILDREN:
-            await _delete_orphans(engine, table, model, span, check)
+            await _delete_orphan_rows(engine, table, model, span, check)
 
 
-async def _delete_orphans(
+async def _delete_orphan_rows(
     engine: AsyncEngine, table: Table, model: int, span: Span, check: LeadershipCheck
 ) -> None:
     gone = _BATCH

@@ -1,4 +1,4 @@
-"""What of a batch could not be erased, and why: said on the erasure, and counted."""
+"""Erasure failures: what of a batch could not be erased, and why. They are stored and counted."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -13,12 +13,12 @@ from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, DeleteFault
 from inference_store.platform.failpoints import failpoint
 
-# Of how many objects of a batch it is asked when their locks end.
+# Locks are looked up for at most so many objects of a batch.
 _ASKED = 100
 
 
 def list_objects_of(mark: Mark) -> list[StorageKey]:
-    """Every object of a mark: one that could not be dealt with keeps the mark."""
+    """List every object of a mark; if one of them could not be erased, the mark stays."""
     keys: set[str | None] = set(mark.doomed)
     if mark.scope == "input":
         keys |= {mark.metadata, mark.sidecar}
@@ -28,7 +28,8 @@ def list_objects_of(mark: Mark) -> list[StorageKey]:
 def merge_faults(
     faults: Iterable[DeleteFault], keys: Sequence[StorageKey], left: Iterable[StorageKey]
 ) -> list[DeleteFault]:
-    """What is listed still, whatever the answer to the delete said; and what was not rewritten."""
+    """Return faults for what is still listed, whatever the delete answered, and for failed
+    rewrites."""
     said = {fault.key: fault for fault in faults}
     deleted = set(keys)
     rewriting = [fault for key, fault in said.items() if key not in deleted]
@@ -37,7 +38,7 @@ def merge_faults(
 
 
 def format_failures(faults: Sequence[DeleteFault]) -> str | None:
-    """What went wrong, for people; every fault is counted."""
+    """Describe what failed, for people, and count every fault."""
     if not faults:
         return None
     for fault in faults:
@@ -50,19 +51,19 @@ def format_failures(faults: Sequence[DeleteFault]) -> str | None:
 async def record_failures(
     engine: AsyncEngine,
     blobs: Blobs,
-    one: Erasure,
+    erasure: Erasure,
     faults: Sequence[DeleteFault],
     done: Sequence[Mark],
 ) -> None:
-    """Name what stands in the way, and until when; what does no longer is forgotten."""
-    if not faults and one.state != "failed":
+    """Store what blocks the erasure, and until when; remove what no longer does."""
+    if not faults and erasure.state != "failed":
         return
     ends = await asyncio.to_thread(_find_lock_ends, blobs, faults[:_ASKED])
     found = [(str(f.key), f.code, f.message, ends.get(f.key)) for f in faults]
     gone = [str(key) for mark in done for key in list_objects_of(mark)]
     failpoint("retention.note.before")
     async with engine.begin() as connection:
-        await obstacles.note(connection, one.id, found, gone)
+        await obstacles.note(connection, erasure.id, found, gone)
     failpoint("retention.note.after")
 
 

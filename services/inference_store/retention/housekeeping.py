@@ -1,4 +1,4 @@
-"""Our own records go when they are old enough, batch by batch."""
+"""Housekeeping: our own records are deleted when they are old enough, batch by batch."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,14 +20,14 @@ from inference_store.platform.metrics import PRUNED
 from inference_store.platform.settings import RetentionSettings
 
 from .leadership_check import LeadershipCheck
-from .linking import all_linked
+from .linking import link_all
 
 _BATCH = 10_000
 _CHECKPOINT_SECONDS = 3600.0
 
 
 class _NotDue(Exception):
-    """Another has noted a checkpoint meanwhile."""
+    """Another process has recorded a checkpoint meanwhile."""
 
 
 async def delete_old_records(
@@ -37,11 +37,12 @@ async def delete_old_records(
     ledger: Ledger,
     audit_head: Head | None = None,
 ) -> None:
-    """Remove what each kind's setting no longer keeps; of the audit only what is in its chain.
+    """Delete the records of each kind that are older than its setting; of the audit only what is
+    chained.
 
     `audit_head`: where the newest signed checkpoint of the audit is locked.
     """
-    await all_linked(engine)
+    await link_all(engine)
     async with engine.connect() as connection:
         sign = await signing(connection, signing_keys(settings))
     await _checkpoint(engine, ledger, sign)
@@ -63,7 +64,7 @@ async def delete_old_records(
 async def _open_transaction(
     engine: AsyncEngine, ledger: Ledger, records: RecordKind
 ) -> AsyncIterator[AsyncConnection]:
-    """In the ledger's turn, where others sign too, or of our own."""
+    """Open a transaction: in the ledger's turn if others sign too, else one of our own."""
     if records.in_turn:
         async with ledger.turn() as connection, connection.begin():
             yield connection
@@ -73,10 +74,11 @@ async def _open_transaction(
 
 
 async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
-    """Where the audit's chain stands goes to the bucket too: a tail cut off here is seen there."""
+    """Write the end of the audit's chain to the bucket too, so that a truncated chain shows
+    there."""
 
     async def said(connection: AsyncConnection) -> dict[str, Any]:
-        # looked at in the turn: two services would sign two that name the same one before them
+        # read in the turn, or two services would sign two checkpoints with the same predecessor
         body = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS, sign=sign)
         if body is None:
             raise _NotDue
@@ -85,15 +87,15 @@ async def _checkpoint(engine: AsyncEngine, ledger: Ledger, sign: Sign) -> None:
     async with engine.connect() as connection:
         is_due = await audit_chain.due(connection, every_seconds=_CHECKPOINT_SECONDS) is not None
     if is_due:
-        with suppress(Unavailable, _NotDue):  # others write: the next run notes it
+        with suppress(Unavailable, _NotDue):  # others write: the next run records it
             await ledger.write("audit_checkpoint", said, actor="retention")
 
 
 async def redact_ledger(
     ledger: Ledger, settings: RetentionSettings, check: LeadershipCheck
 ) -> None:
-    """Entries of the ledger that are old enough forget what they said; they stay, and count as
-    `ledger`. Raises BlobsAway."""
+    """Redact the entries of the ledger that are old enough; they stay, and count as `ledger`.
+    Raises BlobsAway."""
     forgotten = 1
     while forgotten:
         await check.confirm_step()

@@ -1,4 +1,4 @@
-"""A model's labels repeat what its predictions say: those of erased inferences go."""
+"""Removes the labels of a model that no prediction has any more."""
 
 from collections.abc import Iterable
 
@@ -9,7 +9,7 @@ from inference_store.erasure.housekeeping import unused_labels
 
 from .leadership_check import LeadershipCheck
 
-# Labels that are looked at in one step.
+# Labels that are checked in one step.
 _LABELS = 1000
 _log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""Between two steps: is the service still meant to work, and is it still the only one?"""
+"""Checks between two steps that this service may go on: not stopped, and still the leader."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Stopped(Exception):
-    """The service was asked to end; whatever was begun is resumed by the next one."""
+    """The service was asked to stop; the next one resumes what was begun."""
 
 
 class LeadershipCheck:
-    """Asked before every batch, so that no step is longer than one batch."""
+    """Runs before every batch, so that no step is longer than one batch."""
 
     def __init__(
         self, leadership: LeaderElection, heartbeat: Heartbeat, stop: asyncio.Event
@@ -25,14 +25,15 @@ class LeadershipCheck:
         self._stop = stop
 
     async def confirm_step(self) -> None:
-        """Raises Stopped, or the driver's error when leadership is lost with its connection."""
+        """Raise Stopped, or the driver's error if leadership is lost with its connection."""
         if self._stop.is_set():
             raise Stopped
         self._heartbeat.beat()
         await self._election.confirm()
 
     async def unless_stopped(self, work: Coroutine[Any, Any, T]) -> T:
-        """What the work answers; it is given up when the service is asked to end: Stopped."""
+        """Return what the work returns; raise Stopped, and cancel it, if the service is asked to
+        stop."""
         doing, stopping = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
         try:
             await asyncio.wait({doing, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""The chain over the audit grows while this service leads, whatever else it is busy with."""
+"""Extends the audit's chain while this service leads, whatever else it does."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,9 +17,9 @@ _log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def linking(engine: AsyncEngine) -> AsyncIterator[None]:
-    """Link what was committed, every second; two leaders at a handover wait for each other."""
-    task = asyncio.create_task(_link(engine))
+async def link_audit(engine: AsyncEngine) -> AsyncIterator[None]:
+    """Link what was committed, every second; at a handover two leaders wait for each other."""
+    task = asyncio.create_task(_link_repeatedly(engine))
     try:
         yield
     finally:
@@ -27,16 +27,16 @@ async def linking(engine: AsyncEngine) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def _link(engine: AsyncEngine) -> None:
+async def _link_repeatedly(engine: AsyncEngine) -> None:
     while True:
         try:
-            await all_linked(engine)
+            await link_all(engine)
         except (DBAPIError, PoolTimeout, OSError) as error:
             _log.warning("audit is not chained", action="audit", error=type(error).__name__)
         await asyncio.sleep(_EVERY_SECONDS)
 
 
-async def all_linked(engine: AsyncEngine) -> None:
+async def link_all(engine: AsyncEngine) -> None:
     """Link all that is committed, batch by batch."""
     linked = _BATCH
     while linked == _BATCH:

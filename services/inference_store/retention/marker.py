@@ -1,4 +1,4 @@
-"""Marks what an erasure asks for, batch by batch; takes the marks of a cancelled one away."""
+"""Marks what an erasure asks for, batch by batch; removes the marks of a cancelled one."""
 
 import time
 from math import inf
@@ -22,15 +22,17 @@ from .leadership_check import LeadershipCheck
 from .quarantine import QuarantineEraser
 from .waiver import waive_held
 
-Marked: TypeAlias = Literal["all", "not_yet", "over"]
+MarkResult: TypeAlias = Literal["all", "not_yet", "over"]
 ACTOR: Final = "retention"
 _BATCH = 5_000
 _log = structlog.get_logger()
 
 
 class Marker:
-    """Works off what is asked of erasures that are not marked yet. Raises the database's trouble:
-    and Unavailable: try again later."""
+    """Marks erasures that are not marked yet.
+
+    Raises the errors of the database, and Unavailable: try again later.
+    """
 
     def __init__(
         self,
@@ -44,76 +46,79 @@ class Marker:
         self._engine = engine
         self._ledger = ledger
         self._quarantine = quarantine
-        # those whose dead letters and parked events were looked through
-        self._looked: set[UUID] = set()
+        # erasures whose dead letters and parked events were searched
+        self._searched: set[UUID] = set()
         self._check = check
         self._batch = batch
 
-    def look_again(self) -> None:
-        """A hold has let go: what it kept of dead letters and parked events may go."""
-        self._looked.clear()
+    def search_again(self) -> None:
+        """Search again: a hold was released, so that quarantined events may be erased now."""
+        self._searched.clear()
 
-    async def mark(self, one: Erasure, *, seconds: float = inf) -> Marked:
-        """`all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, its rest was
-        given up, or its filter could not be answered, which is tried again as what failed is.
+    async def mark(self, erasure: Erasure, *, seconds: float = inf) -> MarkResult:
+        """Mark an erasure, for so many seconds.
+
+        `all`: it may be erased; `not_yet`: call again; `over`: it was cancelled, its rest was
+        waived, or its filter could not be evaluated, which is tried again like other failures.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await self._check.confirm_step()
             async with self._engine.connect() as connection:
-                left = await marking.parts(connection, one)
-                state = await erasures.state_of(connection, one.id)
+                parts = await marking.parts(connection, erasure)
+                state = await erasures.state_of(connection, erasure.id)
             if state in {"cancelling", "cancelled"}:
-                await self._unmark(one)
+                await self._unmark(erasure)
                 return "over"
             if state == "giving_up":
-                await self._waive(one)
+                await self._waive(erasure)
                 return "over"
             try:
-                if not left:
-                    await self._look_aside(one)
+                if not parts:
+                    await self._search_quarantine(erasure)
                     return "all"
-                await self._batch_of(one, left[0])
+                await self._mark_batch(erasure, parts[0])
             except Unavailable:
-                raise  # the ledger: the service waits, and the erasure with it
+                raise  # of the ledger: the service waits, and the erasure with it
             except (OutOfTime, StoreError) as error:
-                await self._fail(one, error)
+                await self._fail(erasure, error)
                 return "over"
         return "not_yet"
 
-    async def _batch_of(self, one: Erasure, part: Part) -> None:
+    async def _mark_batch(self, erasure: Erasure, part: Part) -> None:
         failpoint("retention.mark.before")
         with stage(STEP_SECONDS, "mark"):
             async with self._engine.begin() as connection:
-                if not await erasures.advance(connection, one.id, "marking"):
+                if not await erasures.advance(connection, erasure.id, "marking"):
                     return
-                found = await marking.find(connection, one, part, limit=self._batch)
-                batch = await marking.body(connection, one, part.model, found)
+                selected = await marking.find(connection, erasure, part, limit=self._batch)
+                batch = await marking.body(connection, erasure, part.model, selected)
             await self._ledger.write("erasure_batch", batch, actor=ACTOR)
         failpoint("retention.mark.after")
 
-    async def _look_aside(self, one: Erasure) -> None:
-        """Once in a process, and when a hold has let go: what was taken is not found again."""
-        if one.id not in self._looked:
-            await self._quarantine.take_subject(one, self._ledger, actor=ACTOR)
-            self._looked.add(one.id)
+    async def _search_quarantine(self, erasure: Erasure) -> None:
+        """Search once in a process, and after a hold is released: what was removed is not found
+        again."""
+        if erasure.id not in self._searched:
+            await self._quarantine.remove_subject(erasure, self._ledger, actor=ACTOR)
+            self._searched.add(erasure.id)
 
-    async def _unmark(self, one: Erasure) -> None:
+    async def _unmark(self, erasure: Erasure) -> None:
         removed = 1
         while removed:
             await self._check.confirm_step()
             async with self._engine.begin() as connection:
-                removed = await erasures.unmark(connection, one.id, limit=self._batch)
-        await self._ledger.write("erasure_cancelled", {"erasure": str(one.id)}, actor=ACTOR)
-        _log.info("erasure", action="erasure", id=str(one.id), state="cancelled")
+                removed = await erasures.unmark(connection, erasure.id, limit=self._batch)
+        await self._ledger.write("erasure_cancelled", {"erasure": str(erasure.id)}, actor=ACTOR)
+        _log.info("erasure", action="erasure", id=str(erasure.id), state="cancelled")
 
-    async def _waive(self, one: Erasure) -> None:
+    async def _waive(self, erasure: Erasure) -> None:
         work = (self._engine, self._ledger, self._check)
-        await waive_held(*work, one, batch=self._batch, actor=ACTOR)
+        await waive_held(*work, erasure, batch=self._batch, actor=ACTOR)
 
-    async def _fail(self, one: Erasure, error: Exception) -> None:
+    async def _fail(self, erasure: Erasure, error: Exception) -> None:
         RETENTION_TROUBLE.inc()
-        said = str(error) or "the filter cannot be answered in two minutes: narrow it"
+        message = str(error) or "the filter cannot be answered in two minutes: narrow it"
         async with self._engine.begin() as connection:
-            await erasures.failed(connection, one.id, said)
-        _log.warning("erasure", action="erasure", id=str(one.id), state="failed", error=said)
+            await erasures.failed(connection, erasure.id, message)
+        _log.warning("erasure", action="erasure", id=str(erasure.id), state="failed", error=message)

@@ -1,4 +1,4 @@
-"""The objects of a batch: listed, deleted, and seen to be gone."""
+"""Lists the objects of a batch, deletes them, and verifies that they are gone."""
 
 import asyncio
 
@@ -14,30 +14,30 @@ from inference_store.platform.stages import stage
 
 from .batch import Batch
 from .erasure_failures import merge_faults
-from .requests import forget_requests
+from .requests import remove_requests
 
 
 async def list_objects(blobs: Blobs, batch: Batch) -> Listed:
-    """The versions that are to be deleted, in buckets that keep them."""
-    keys = _keys(batch)
+    """List the versions to delete, in buckets that are versioned."""
+    keys = _list_keys(batch)
     return await asyncio.to_thread(blobs.list_versions, keys) if keys else {}
 
 
 async def erase_objects(
-    engine: AsyncEngine, blobs: Blobs, one: Erasure, batch: Batch, listed: Listed
+    engine: AsyncEngine, blobs: Blobs, erasure: Erasure, batch: Batch, listed: Listed
 ) -> tuple[Deleted, list[DeleteFault]]:
-    """Delete objects and see them gone; what is left, with the reasons."""
-    keys = _keys(batch)
-    if not keys and one.scope != "input":
+    """Delete the objects and verify it; return what was deleted, and the faults of what is left."""
+    keys = _list_keys(batch)
+    if not keys and erasure.scope != "input":
         return Deleted(), []
     failpoint("retention.object_delete.before")
     with stage(STEP_SECONDS, "delete"):
         deleted = await asyncio.to_thread(blobs.delete_objects, keys, listed)
-        if one.scope == "input":
-            deleted += await asyncio.to_thread(forget_requests, blobs, batch.page, batch.moves)
+        if erasure.scope == "input":
+            deleted += await asyncio.to_thread(remove_requests, blobs, batch.page, batch.moves)
     failpoint("retention.object_delete.after")
     async with engine.begin() as connection:
-        await erasures.advance(connection, one.id, "verifying")
+        await erasures.advance(connection, erasure.id, "verifying")
     await failpoint_of_task("retention.verify.before")
     with stage(STEP_SECONDS, "verify"):
         left = await asyncio.to_thread(blobs.still_there, keys)
@@ -45,5 +45,5 @@ async def erase_objects(
     return deleted, merge_faults(deleted, keys, left)
 
 
-def _keys(batch: Batch) -> list[StorageKey]:
+def _list_keys(batch: Batch) -> list[StorageKey]:
     return [parse_stored(key) for key in sorted(batch.doomed)]

@@ -1,10 +1,10 @@
-"""Dead letters and parked events of what is being erased go with it: bytes, objects and all.
+"""Erases dead letters and parked events of what is being erased: bytes, objects and all.
 
-From the first that is taken the erasure cannot be cancelled; what a legal hold keeps stays, and
-the erasure is partly held by it. A look goes: read, outside of any transaction · marks for what
-tells of a subject, in the ledger · then in one transaction, after the books and the gate, what no
-hold keeps is taken, and its objects are queued with it. A crash before leaves all to be looked at
-again.
+From the first one that is taken on, the erasure cannot be cancelled; what a legal hold protects
+stays, and the erasure is then partly held. A search reads, outside of any transaction; writes marks
+for the events of a subject to the ledger; and then, in one transaction, after the locks of the
+offset accounting and the fence, removes what no hold protects and queues its objects. After a crash
+before that, all of it is searched again.
 """
 
 import asyncio
@@ -30,14 +30,16 @@ from .certifier import Certifier
 from .leadership_check import LeadershipCheck
 from .residual_in_holds import ResidualInHolds
 
-# Entries of the audit that are looked at in one transaction.
+# Entries of the audit that are checked in one transaction.
 _AUDITED = 1000
 _log = structlog.get_logger()
 
 
 class QuarantineEraser:
-    """Looks through what is set aside, once an erasure. Raises BlobsAway and the database's
-    trouble: look again later."""
+    """Searches quarantined events, once for each erasure.
+
+    Raises BlobsAway and the errors of the database: search again later.
+    """
 
     def __init__(
         self,
@@ -51,101 +53,111 @@ class QuarantineEraser:
         self._check = check
         self._residual_in_holds = ResidualInHolds(engine, check, certifier)
 
-    async def take_subject(self, one: Erasure, ledger: Ledger, *, actor: str) -> None:
-        """What tells of the erasure's subject: marked, so that its objects go, and taken away."""
-        subject = chosen.subject_in(one.asked)
-        if subject is None or one.asked is None:
+    async def remove_subject(self, erasure: Erasure, ledger: Ledger, *, actor: str) -> None:
+        """Mark the events of the erasure's subject, so that their objects are deleted, and remove
+        them."""
+        subject = chosen.subject_in(erasure.asked)
+        if subject is None or erasure.asked is None:
             return
         async with self._engine.connect() as connection:
-            models = await erasures.models_of(connection, one)
-            predicate = await chosen.build_predicate(connection, models, one.asked)
-        async for model, table, some in self._pages(one):
+            models = await erasures.models_of(connection, erasure)
+            predicate = await chosen.build_predicate(connection, models, erasure.asked)
+        async for model, table, some in self._iterate_pages(erasure):
             metadata = await asyncio.to_thread(metadata_of, self._blobs, some)
             found = unstored.of_subject(some, subject, predicate, metadata)
             async with self._engine.connect() as connection:
-                free, _ = await aside_holds.parted(connection, one, model, found, metadata)
+                free, _ = await aside_holds.parted(connection, erasure, model, found, metadata)
                 named = [each.mark() for each in free if each.event is not None]
-                batch = await marking.entry(connection, one, model, named)
+                batch = await marking.entry(connection, erasure, model, named)
             if named:
                 await ledger.write("erasure_batch", batch, actor=actor)
-            if not await self._take(one, model, table, found, metadata):
+            if not await self._remove(erasure, model, table, found, metadata):
                 return
 
-    async def take_erased(self, one: Erasure) -> None:
-        """What tells of inferences that were erased, by this erasure or before it."""
-        ids = frozenset((one.asked or {}).get("inference_ids", ()))
-        async for model, table, some in self._pages(one):
+    async def remove_erased(self, erasure: Erasure) -> None:
+        """Remove events of inferences that were erased, by this erasure or before it."""
+        ids = frozenset((erasure.asked or {}).get("inference_ids", ()))
+        async for model, table, some in self._iterate_pages(erasure):
             async with self._engine.connect() as connection:
                 found = await unstored.erased(connection, model, some, ids)
                 asks = bool(found) and bool(await holds.in_force(connection, [model]))
             metadata = await asyncio.to_thread(metadata_of, self._blobs, found) if asks else {}
-            if not await self._take(one, model, table, found, metadata):
+            if not await self._remove(erasure, model, table, found, metadata):
                 return
 
-    async def take_mentions(self, one: Erasure) -> None:
-        """What the audit and holds say of the subject goes, unless the erasure has been cancelled:
-        page by page, each in a transaction of its own, which a crash only makes look again."""
-        subject = chosen.subject_in(one.asked)
+    async def remove_mentions(self, erasure: Erasure) -> None:
+        """Remove what the audit and holds say about the subject, unless the erasure was cancelled.
+
+        Each page has a transaction of its own; a crash only makes it search again.
+        """
+        subject = chosen.subject_in(erasure.asked)
         if subject is None:
             return
         after: int | None = 0
         while after is not None:
             await self._check.confirm_step()
-            after = await self._take_audited(one, subject, after)
-        await self._residual_in_holds.forget_subject(one, subject)
+            after = await self._redact_audit_page(erasure, subject, after)
+        await self._residual_in_holds.remove_subject(erasure, subject)
 
-    async def _take_audited(self, one: Erasure, subject: Subject, after: int) -> int | None:
-        """A page of the audit; the last that was looked at. None: there is none, or the erasure has
-        been cancelled, and nothing is taken."""
+    async def _redact_audit_page(
+        self, erasure: Erasure, subject: Subject, after: int
+    ) -> int | None:
+        """Redact a page of the audit; return the last entry that was checked.
+
+        None: there are no more, or the erasure was cancelled, and nothing is redacted.
+        """
         async with self._engine.connect() as connection:
             taken, last = await audit_chain.forget_mentions(
-                connection, one.id, subject.key, subject.value, after=after, limit=_AUDITED
+                connection, erasure.id, subject.key, subject.value, after=after, limit=_AUDITED
             )
             if taken:
-                if not await erasures.begin_deleting(connection, one.id):
+                if not await erasures.begin_deleting(connection, erasure.id):
                     return None
-                await erasures.count(connection, one.id, table_rows={"audit": taken})
+                await erasures.count(connection, erasure.id, table_rows={"audit": taken})
                 await connection.commit()
         return last
 
-    async def _pages(self, one: Erasure) -> AsyncIterator[tuple[int, Table, list[Aside]]]:
+    async def _iterate_pages(
+        self, erasure: Erasure
+    ) -> AsyncIterator[tuple[int, Table, list[Aside]]]:
         async with self._engine.connect() as connection:
-            models = await erasures.models_of(connection, one)
+            models = await erasures.models_of(connection, erasure)
             names = await registrations.names(connection, set(models))
         for model, name in sorted(names.items()):
             for table in unstored.TABLES:
                 after = 0
-                while some := await self._page(table, name, after):
+                while some := await self._read_page(table, name, after):
                     yield model, table, some
                     after = some[-1].id
 
-    async def _page(self, table: Table, model_id: str, after: int) -> list[Aside]:
+    async def _read_page(self, table: Table, model_id: str, after: int) -> list[Aside]:
         await self._check.confirm_step()
         async with self._engine.connect() as connection:
             return await unstored.page(
                 connection, table, model_id, after=after, buckets=self._blobs.buckets
             )
 
-    async def _take(
-        self, one: Erasure, model: int, table: Table, found: list[Aside], metadata: Metadatas
+    async def _remove(
+        self, erasure: Erasure, model: int, table: Table, found: list[Aside], metadata: Metadatas
     ) -> bool:
-        """Take what no hold keeps; False: the erasure has been cancelled meanwhile."""
+        """Remove what no hold protects; False if the erasure was cancelled meanwhile."""
         if not found:
             return True
         failpoint("retention.aside.take.before")
         async with self._engine.begin() as connection:
-            # The books first, as the ingester does: neither then holds what the other waits for.
+            # The offset accounting first, as in the ingester: so neither holds what the other waits
+            # for.
             await books.lock(connection, {each.place for each in found})
             await marks.gate_exclusive(connection)
-            free, held = await aside_holds.parted(connection, one, model, found, metadata)
-            await kept.remember_left_out(connection, one.id, model, table.name, held)
-            if free and not await erasures.begin_deleting(connection, one.id):
+            free, held = await aside_holds.parted(connection, erasure, model, found, metadata)
+            await kept.remember_left_out(connection, erasure.id, model, table.name, held)
+            if free and not await erasures.begin_deleting(connection, erasure.id):
                 return False
-            because = f"erased by the erasure {one.id}"
+            because = f"erased by the erasure {erasure.id}"
             taken = await unstored.take(connection, table, free, because=because)
-            await unstored.doom(connection, one.id, model, taken)
-            await erasures.count(connection, one.id, table_rows={table.name: len(taken)})
+            await unstored.doom(connection, erasure.id, model, taken)
+            await erasures.count(connection, erasure.id, table_rows={table.name: len(taken)})
         failpoint("retention.aside.take.after")
         said = {"table": table.name, "count": len(taken), "held": len(held)}
-        _log.info("taken", action="erased_aside", id=str(one.id), **said)
+        _log.info("taken", action="erased_aside", id=str(erasure.id), **said)
         return True

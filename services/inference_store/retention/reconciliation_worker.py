@@ -1,4 +1,4 @@
-"""Comparing the bucket with the index beside the deletions: a few seconds of each turn."""
+"""Compares the bucket with the index beside the deletions: a few seconds of each turn."""
 
 import time
 
@@ -20,8 +20,8 @@ _SECONDS = 5.0
 _log = structlog.get_logger()
 
 
-class Reconciling:
-    """Works off what was asked for, and one a day where that is set."""
+class ReconciliationWorker:
+    """Carries out requested reconciliations, and one a day if that is set."""
 
     def __init__(
         self,
@@ -37,24 +37,27 @@ class Reconciling:
         self._reconciler = Reconciler(settings, engine, blobs, kafka=kafka)
 
     async def run_turn(self) -> None:
-        """Work for a few seconds, unless a command does. An object store that is away, or lets us
-        not list, is no reason not to delete: the next turn tries again."""
-        one = await self._reconciler.due(scheduled=self._scheduled)
-        if one is None:
+        """Work for a few seconds, unless a command does.
+
+        If the object store is unavailable, or we may not list, deletion goes on: the next turn
+        tries again.
+        """
+        reconciliation = await self._reconciler.due(scheduled=self._scheduled)
+        if reconciliation is None:
             return
         async with open_election(self._engine, RECONCILING) as lock:
             if not await lock.take():
                 return
             try:
-                await self._work(one)
+                await self._work(reconciliation)
             except BlobsAway as away:
                 failures.failed("object_store")
                 _log.warning("away", action="reconcile_waits", error=str(away)[:500])
 
-    async def _work(self, one: Reconciliation) -> None:
+    async def _work(self, reconciliation: Reconciliation) -> None:
         until = time.monotonic() + _SECONDS
-        while one.state not in FINAL and time.monotonic() < until:
+        while reconciliation.state not in FINAL and time.monotonic() < until:
             await self._check.confirm_step()
-            one = await self._check.unless_stopped(self._reconciler.step(one))
-        if one.state in FINAL:
-            RECONCILIATIONS.labels(one.state).inc()
+            reconciliation = await self._check.unless_stopped(self._reconciler.step(reconciliation))
+        if reconciliation.state in FINAL:
+            RECONCILIATIONS.labels(reconciliation.state).inc()

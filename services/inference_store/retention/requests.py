@@ -1,10 +1,11 @@
-"""Forgetting the rest of a request: it lies in the metadata blob of our own producers, and in
-sidecars.
+"""Removes the request from what a scope-input erasure keeps: metadata blobs of our own producers,
+and sidecars.
 
-Such a metadata blob is a JSON object with a member `request`; it is written again without. Only
+Such a metadata blob is a JSON object with a member `request`; it is written again without it. Only
 keys that name the inference's own capture are touched: other blobs may be shared, and hold no
-request. Where others point to it too, it is written beside (see erasure/delete/own_metadata.py).
-A sidecar holds the event as it came, with whatever its producer put into it.
+request. If other inferences use the blob too, it is written to a new key (see
+erasure/delete/own_metadata.py). A sidecar holds the event as it came, with whatever its producer
+put into it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,49 +21,52 @@ from inference_store.objects import NOT_ALLOWED, Blobs, DeleteFault
 
 _LIMIT_BYTES = 64 * 1024 * 1024
 _THREADS = 8
-# A blob afterwards; None: nothing of it may stay.
-_Rest = Callable[[bytes], bytes | None]
+# The blob without the request; None: nothing of it may stay.
+_Strip = Callable[[bytes], bytes | None]
 
 
-def forget_requests(blobs: Blobs, page: Sequence[Mark], moves: Moves) -> list[DeleteFault]:
+def remove_requests(blobs: Blobs, page: Sequence[Mark], moves: Moves) -> list[DeleteFault]:
     """Rewrite metadata blobs and sidecars of these marks. Repeatable; blocks. Raises BlobsAway."""
-    rests = [each for mark in page for each in _rewritten(mark, moves)]
+    rests = [each for mark in page for each in _list_rewrites(mark, moves)]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="rewrite") as executor:
-        found = executor.map(lambda each: _forget(blobs, *each), rests)
+        found = executor.map(lambda each: _remove_request(blobs, *each), rests)
         return [fault for faults in found for fault in faults]
 
 
-def _rewritten(mark: Mark, moves: Moves) -> list[tuple[StorageKey, StorageKey, _Rest]]:
-    """What is read, where it is written, and how."""
-    found: list[tuple[StorageKey, StorageKey, _Rest]] = []
+def _list_rewrites(mark: Mark, moves: Moves) -> list[tuple[StorageKey, StorageKey, _Strip]]:
+    """List what to read, where to write it, and how to change it."""
+    found: list[tuple[StorageKey, StorageKey, _Strip]] = []
     if mark.metadata is not None and mark.owns(mark.metadata):
         to = moves.get(mark.metadata, mark.metadata)
         if to is not None:
-            found.append((parse_stored(mark.metadata), parse_stored(to), _of_metadata))
+            found.append((parse_stored(mark.metadata), parse_stored(to), _strip_metadata))
     if mark.sidecar is not None:
         key = parse_stored(mark.sidecar)
-        found.append((key, key, _of_sidecar))
+        found.append((key, key, _strip_sidecar))
     return found
 
 
-def _forget(blobs: Blobs, key: StorageKey, to: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
-    """What is refused of this object alone is its fault: whatever comes behind it goes on."""
+def _remove_request(
+    blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip
+) -> list[DeleteFault]:
+    """Rewrite one object; if only this object is refused, that is its fault, and the others go
+    on."""
     if key.bucket not in blobs.buckets.allowed:
         return [DeleteFault(key, "BucketNotAllowed", NOT_ALLOWED)]
     try:
         if to != key:
-            return _write_beside(blobs, key, to, rest_of)
-        return _rewrite(blobs, key, rest_of)
+            return _write_beside(blobs, key, to, strip)
+        return _rewrite(blobs, key, strip)
     except AccessDenied as exc:
         return [DeleteFault(key, "AccessDenied", str(exc))]
 
 
 def _write_beside(
-    blobs: Blobs, key: StorageKey, to: StorageKey, rest_of: _Rest
+    blobs: Blobs, key: StorageKey, to: StorageKey, strip: _Strip
 ) -> list[DeleteFault]:
-    """The same at another place; what is there stays, for others point to it."""
+    """Write the rest to another key; the old object stays, because other inferences use it."""
     try:
-        rest = rest_of(blobs.get(key, limit=_LIMIT_BYTES))
+        rest = strip(blobs.get(key, limit=_LIMIT_BYTES))
     except BlobMissing:
         return []
     except (BlobTooLarge, BlobUnreadable) as exc:
@@ -71,36 +75,36 @@ def _write_beside(
     return [DeleteFault(key, fault.code, fault.message) for fault in faults]
 
 
-def _rewrite(blobs: Blobs, key: StorageKey, rest_of: _Rest) -> list[DeleteFault]:
+def _rewrite(blobs: Blobs, key: StorageKey, strip: _Strip) -> list[DeleteFault]:
     try:
         blob = blobs.get(key, limit=_LIMIT_BYTES)
     except BlobUnreadable as exc:
         left = blobs.still_there([key])
         return [DeleteFault(key, "NotRewritten", f"it cannot be read: {exc}") for key in left]
     except BlobMissing:
-        # What a delete marker hides holds the request still, and cannot be written again.
+        # What a delete marker hides still holds the request, and cannot be written again.
         return blobs.delete_hidden(key)
     except BlobTooLarge as exc:
         return [DeleteFault(key, "TooLarge", str(exc))]
-    rest = rest_of(blob)
+    rest = strip(blob)
     if rest is None:
-        return blobs.delete_objects([key]) or _listed_still(blobs, key)
-    # Also when it has no request any more: a crash may have left the older version.
+        return blobs.delete_objects([key]) or _list_left(blobs, key)
+    # Also if it has no request any more: a crash may have left the older version.
     return blobs.replace(key, rest, content_type=CONTENT_TYPE)
 
 
-def _listed_still(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
+def _list_left(blobs: Blobs, key: StorageKey) -> list[DeleteFault]:
     unseen = "deleted without a fault, and listed still"
     return [DeleteFault(left, "StillThere", unseen) for left in blobs.still_there([key])]
 
 
-def _of_metadata(blob: bytes) -> bytes:
+def _strip_metadata(blob: bytes) -> bytes:
     rest = without_request(blob)
     return blob if rest is None else rest
 
 
-def _of_sidecar(blob: bytes) -> bytes | None:
-    """What cannot be read may hold the request: it goes whole."""
+def _strip_sidecar(blob: bytes) -> bytes | None:
+    """Return a sidecar without the request; None if it cannot be read, and so may hold one."""
     try:
         contents = sidecars.without_input(sidecars.decode(blob), known=FIELDS)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What an erasure's inferences have left outside of their rows, once all their rows are gone."""
+"""Removes the residual data of an erasure: what is left outside of its rows when those are gone."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from inference_store.erasure import erasures
 from inference_store.erasure.erasures import Erasure, chosen
 from inference_store.erasure.housekeeping import mentioned
 
-from .dropping import delete_orphans_of
+from .dropping import delete_orphans
 from .labels import remove_unused_labels
 from .leadership_check import LeadershipCheck
 from .quarantine import QuarantineEraser
 
-# Versions of policies, and erasures, that are looked at in one transaction.
+# Policy versions, and erasures, that are checked in one transaction.
 _LOOKED_AT = 1000
-# By the table whose rows mention a subject.
+# By the table whose rows may mention a subject.
 _MENTIONS = {
     "policy_version": (mentioned.take_from_policies, mentioned.FIRST_VERSION),
     "erasure": (mentioned.take_from_erasures, mentioned.FIRST_ERASURE),
@@ -23,29 +23,32 @@ _MENTIONS = {
 
 
 async def remove_residual(
-    engine: AsyncEngine, quarantine: QuarantineEraser, one: Erasure, check: LeadershipCheck
+    engine: AsyncEngine, quarantine: QuarantineEraser, erasure: Erasure, check: LeadershipCheck
 ) -> None:
-    """Events that are set aside, what is said of a subject, rows without an inference, labels. The
-    labels last: those rows may be predictions. Repeatable."""
-    takes_all = one.scope == "inference" and one.cause in {"policy", "request"}
+    """Remove quarantined events, values of a subject, rows without an inference, and unused labels.
+
+    Labels come last: those rows may be predictions. Repeatable.
+    """
+    takes_all = erasure.scope == "inference" and erasure.cause in {"policy", "request"}
     if takes_all:
-        await quarantine.take_erased(one)
-        await quarantine.take_mentions(one)
+        await quarantine.remove_erased(erasure)
+        await quarantine.remove_mentions(erasure)
         for table in _MENTIONS:
-            await _remove_mentions(engine, one, table, check)
-    if one.cause == "request":
-        await delete_orphans_of(engine, one, check)
+            await _remove_mentions(engine, erasure, table, check)
+    if erasure.cause == "request":
+        await delete_orphans(engine, erasure, check)
     if takes_all:
         async with engine.connect() as connection:
-            models = await erasures.models_of(connection, one)
+            models = await erasures.models_of(connection, erasure)
         await remove_unused_labels(engine, models, check)
 
 
 async def _remove_mentions(
-    engine: AsyncEngine, one: Erasure, table: str, check: LeadershipCheck
+    engine: AsyncEngine, erasure: Erasure, table: str, check: LeadershipCheck
 ) -> None:
-    """Page by page, each in a transaction of its own; none of an erasure that is cancelled."""
-    subject = chosen.subject_in(one.asked)
+    """Remove mentions page by page, each in its own transaction; none if the erasure is
+    cancelled."""
+    subject = chosen.subject_in(erasure.asked)
     if subject is None:
         return
     take, first = _MENTIONS[table]
@@ -53,9 +56,9 @@ async def _remove_mentions(
     while after is not None:
         await check.confirm_step()
         async with engine.connect() as connection:
-            taken, after = await take(connection, one.id, subject, after, _LOOKED_AT)
+            taken, after = await take(connection, erasure.id, subject, after, _LOOKED_AT)
             if taken:
-                if not await erasures.begin_deleting(connection, one.id):
+                if not await erasures.begin_deleting(connection, erasure.id):
                     return
-                await erasures.count(connection, one.id, table_rows={table: taken})
+                await erasures.count(connection, erasure.id, table_rows={table: taken})
                 await connection.commit()

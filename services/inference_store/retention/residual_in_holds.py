@@ -1,8 +1,8 @@
-"""What holds say of a subject goes with the subject, once the holds are over.
+"""Removes a subject's values from holds, once the holds are over.
 
-The order makes every crash harmless: the revisions are noted, before the erasure forgets the
-subject; then values are taken from those whose hold is over, by the same look that comes by with
-every turn of the service, for those whose hold is released or ends later.
+The order makes every crash harmless: the revisions are recorded before the erasure forgets the
+subject. Then the values are removed from those whose hold is over, and in every later turn of the
+service from those whose hold was released or has ended since.
 """
 
 from functools import partial
@@ -24,7 +24,10 @@ _KIND = "hold"
 
 
 class ResidualInHolds:
-    """Takes values from holds. The key of `certifier` hashes them; None: nothing is left."""
+    """Removes values from holds.
+
+    The key of `certifier` hashes them; None: nothing is left of them.
+    """
 
     def __init__(
         self, engine: AsyncEngine, check: LeadershipCheck, certifier: Certifier | None
@@ -33,8 +36,9 @@ class ResidualInHolds:
         self._check = check
         self._certifier = certifier
 
-    async def forget_subject(self, one: Erasure, subject: Subject) -> None:
-        """Note what mentions the erasure's subject, unless it has been cancelled, and take it."""
+    async def remove_subject(self, erasure: Erasure, subject: Subject) -> None:
+        """Record which revisions mention the subject, unless the erasure is cancelled, and remove
+        them."""
         after: forgetting.Place | None = forgetting.BEGINNING
         while after is not None:
             await self._check.confirm_step()
@@ -43,13 +47,13 @@ class ResidualInHolds:
                     connection, subject.key, subject.value, after=after, limit=_REVISIONS
                 )
                 if noted:
-                    if not await erasures.begin_deleting(connection, one.id):
+                    if not await erasures.begin_deleting(connection, erasure.id):
                         return
                     await connection.commit()
-        await self.forget()
+        await self.remove_recorded()
 
-    async def forget(self) -> None:
-        """Take the values that are noted, of holds that are over."""
+    async def remove_recorded(self) -> None:
+        """Remove the recorded values from holds that are over."""
         hash = None if self._certifier is None else partial(_keyed_hash, self._certifier.key)
         taken = _REVISIONS
         while taken == _REVISIONS:

@@ -21,10 +21,10 @@ from inference_store.platform.metrics import LAST_RUN, RUN_INTERVAL, UNCERTIFIED
 from inference_store.platform.settings import KafkaSettings, RetentionSettings
 
 from .leadership_check import LeadershipCheck, Stopped
-from .linking import linking
+from .linking import link_audit
 from .scheduler import Schedule
 from .uncertified import UNCERTIFIED_REASONS
-from .watch import watching
+from .watch import set_gauges
 from .worker import RetentionWorker
 
 _log = structlog.get_logger()
@@ -39,7 +39,7 @@ async def run(
     kafka: KafkaSettings | None = None,
     live_seconds: float = _LIVE_SECONDS,
 ) -> None:
-    """Delete by policy until SIGTERM, SIGINT or `stop`; not live once it stood so long.
+    """Delete by policy until SIGTERM, SIGINT or `stop`; not live once it has stood still so long.
 
     `kafka`: where a reconciliation looks for unread events; without it no object is an orphan.
     """
@@ -80,16 +80,16 @@ class _Retention:
         self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
-        # by server, what it is waited for; a server may answer a mere check all the same
-        self._away: dict[str, str] = {}
+        # by server, why the service waits; the server may still answer a mere health check
+        self._unavailable: dict[str, str] = {}
         self._watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
         self._schedule = Schedule(settings.retention_interval_seconds)
         self._wait_seconds = settings.retention_poll_seconds
         self._admin = AdminApp(
             "retention",
             {
-                "postgres": self._postgres,
-                "object store": self._object_store,
+                "postgres": self._check_postgres,
+                "object store": self._check_object_store,
                 "ledger": self._watch.reason,
             },
             self._heartbeat,
@@ -101,13 +101,13 @@ class _Retention:
             settings.retention_admin_host, settings.retention_admin_port, settings
         )
         from_zero(UNCERTIFIED, UNCERTIFIED_REASONS)
-        # Late counts from here where no run has ever ended well.
+        # If no run has ever succeeded, the delay counts from here.
         LAST_RUN.set_to_current_time()
         RUN_INTERVAL.set(settings.retention_interval_seconds)
         self._schedule.start()
         try:
             while not self._stop.is_set():
-                await self._work_until_trouble()
+                await self._work_until_error()
         except Stopped:
             pass
         finally:
@@ -115,8 +115,8 @@ class _Retention:
             await self._admin.stop()
             _log.info("retention stopped", action="stopped")
 
-    async def _work_until_trouble(self) -> None:
-        """Lead, or stand by; when a server is away wait, each time longer, and begin again."""
+    async def _work_until_error(self) -> None:
+        """Lead or stand by; if a server is unavailable, wait, each time longer, and begin again."""
         try:
             async with self._engine.connect() as connection:
                 await require_schema(connection)
@@ -124,53 +124,53 @@ class _Retention:
             async with open_election(self._engine) as election:
                 await self._stand_by(election)
                 await self._lead(election)
-        except Unavailable as exc:  # apart, or others were always faster to write
-            await self._trouble("ledger", exc)
+        except Unavailable as exc:  # ledger divergence, or others were always faster to write
+            await self._wait_after_error("ledger", exc)
         except BlobsAway as exc:
-            await self._trouble("object store", exc)
+            await self._wait_after_error("object store", exc)
         except (DBAPIError, PoolTimeout, OSError) as exc:
             if not is_trouble(exc):
                 raise
-            await self._trouble("postgres", exc)
+            await self._wait_after_error("postgres", exc)
 
     async def _stand_by(self, election: LeaderElection) -> None:
         while not await election.take():
-            self._away.clear()  # the trouble is another's, if there still is any
+            self._unavailable.clear()  # the failure is another replica's now, if there still is any
             self._heartbeat.beat()
-            await self._rest(self._settings.retention_poll_seconds)
+            await self._sleep(self._settings.retention_poll_seconds)
 
     async def _lead(self, election: LeaderElection) -> None:
         check = LeadershipCheck(election, self._heartbeat, self._stop)
         due, kafka = self._schedule.due, self._kafka_settings
         worker = RetentionWorker(self._settings, self._engine, self._blobs, check, due, kafka=kafka)
         _log.info("retention leads", action="leading")
-        async with watching(self._engine, self._settings), linking(self._engine):
+        async with set_gauges(self._engine, self._settings), link_audit(self._engine):
             await worker.begin()
             try:
-                await self._turns(worker)
+                await self._run_turns(worker)
             except Stopped:
                 await worker.end()
                 raise
 
-    async def _turns(self, worker: RetentionWorker) -> None:
+    async def _run_turns(self, worker: RetentionWorker) -> None:
         while True:
             await self._watch.if_due()
             await worker.run_turn()
-            self._away.clear()
+            self._unavailable.clear()
             self._wait_seconds = self._settings.retention_poll_seconds
-            await self._rest(self._wait_seconds)
+            await self._sleep(self._wait_seconds)
 
-    async def _trouble(self, server: str, error: Exception) -> None:
+    async def _wait_after_error(self, server: str, error: Exception) -> None:
         failed(server.replace(" ", "_"))
         self._heartbeat.beat()
-        # of this turn alone: the other server's may be over
-        self._away = {server: (str(error) or type(error).__name__)[:500]}
-        _log.warning("away", action="trouble", server=server, error=self._away[server])
+        # of this turn alone: the other server may be available again
+        self._unavailable = {server: (str(error) or type(error).__name__)[:500]}
+        _log.warning("away", action="trouble", server=server, error=self._unavailable[server])
         self._wait_seconds = min(self._wait_seconds * 2, _LONGEST_WAIT_SECONDS)
-        await self._rest(self._wait_seconds)
+        await self._sleep(self._wait_seconds)
 
-    async def _rest(self, seconds: float) -> None:
-        """Wait, or less when asked to stop. Raises Stopped."""
+    async def _sleep(self, seconds: float) -> None:
+        """Wait for so long. Raises Stopped when asked to stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stop.wait()
@@ -178,9 +178,9 @@ class _Retention:
             return
         raise Stopped
 
-    async def _postgres(self) -> str | None:
-        if "postgres" in self._away:
-            return self._away["postgres"]
+    async def _check_postgres(self) -> str | None:
+        if "postgres" in self._unavailable:
+            return self._unavailable["postgres"]
         try:
             async with self._engine.connect() as connection:
                 await connection.execute(text("SELECT 1"))
@@ -188,9 +188,9 @@ class _Retention:
             return f"Postgres is away: {exc}"[:500]
         return None
 
-    async def _object_store(self) -> str | None:
-        if "object store" in self._away:
-            return self._away["object store"]
+    async def _check_object_store(self) -> str | None:
+        if "object store" in self._unavailable:
+            return self._unavailable["object store"]
         try:
             await asyncio.to_thread(self._blobs.check)
         except BlobsAway as exc:

@@ -1,4 +1,4 @@
-"""When the next scheduled run is due."""
+"""The schedule of runs."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 
 class Schedule:
-    """Sets `due` at the start and then at every interval; runs that were missed become one."""
+    """Sets `due` at the start and then at every interval; missed runs become one."""
 
     def __init__(self, interval_seconds: float) -> None:
         self.due = asyncio.Event()

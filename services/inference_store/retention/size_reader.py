@@ -1,7 +1,7 @@
-"""Asking the bucket for the sizes that limits by bytes need: a few seconds at a time.
+"""Reads sizes of objects from the bucket for limits by bytes: a few seconds at a time.
 
-Behind `after` every size is known; once a day all are looked through again, for what came late
-and for what lost an object since.
+Up to `after` every size is known; once a day all are read again, because late inferences may have
+come and objects may have been deleted.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ _LOWEST: Final = UUID(int=0)
 _BATCH: Final = 500
 _THREADS: Final = 8
 _SECONDS: Final = 10.0
-_ANEW_SECONDS: Final = 24 * 3600.0
+_REREAD_SECONDS: Final = 24 * 3600.0
 
 
-class Sizing:
-    """Fills in sizes of the models that have a limit by bytes, or one that waits to begin: what it
-    takes can be seen before."""
+class SizeReader:
+    """Stores the sizes of models that have a limit by bytes, or will have one: so a preview can
+    tell what the limit would delete."""
 
     def __init__(self, engine: AsyncEngine, blobs: Blobs, check: LeadershipCheck) -> None:
         self._engine = engine
@@ -40,37 +40,37 @@ class Sizing:
         self._began = time.monotonic()
 
     async def run_turn(self) -> None:
-        """Learn some. Raises Stopped, BlobsAway and the database's trouble."""
-        if time.monotonic() > self._began + _ANEW_SECONDS:
+        """Read some sizes. Raises Stopped, BlobsAway and the errors of the database."""
+        if time.monotonic() > self._began + _REREAD_SECONDS:
             self._after.clear()
             self._began = time.monotonic()
         async with self._engine.connect() as connection:
             models = await policies.limited_by_bytes(connection)
         until = time.monotonic() + _SECONDS
         for model in models:
-            while time.monotonic() < until and await self._some(model):
+            while time.monotonic() < until and await self._read_some(model):
                 await self._check.confirm_step()
 
-    async def _some(self, model: int) -> bool:
-        """Whether there was anything to learn."""
+    async def _read_some(self, model: int) -> bool:
+        """Read some sizes of a model; False if all are known."""
         after = self._after.get(model, _LOWEST)
         async with self._engine.connect() as connection:
             found = await sizes.unknown(connection, model, after=after, limit=_BATCH)
         if not found:
             return False
-        known = await asyncio.to_thread(self._ask, found)
+        known = await asyncio.to_thread(self._read_sizes, found)
         async with self._engine.begin() as connection:
             await sizes.know(connection, model, known)
         self._after[model] = found[-1].uid
         return True
 
-    def _ask(self, found: list[Unsized]) -> dict[UUID, int]:
-        """The sizes of those whose every object could be asked for. Blocks."""
+    def _read_sizes(self, found: list[Unsized]) -> dict[UUID, int]:
+        """Return the sizes of those of which every object could be read. Blocks."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="size") as executor:
-            pairs = zip(found, executor.map(self._size, found), strict=True)
+            pairs = zip(found, executor.map(self._read_size, found), strict=True)
             return {each.uid: size for each, size in pairs if size is not None}
 
-    def _size(self, one: Unsized) -> int | None:
+    def _read_size(self, one: Unsized) -> int | None:
         total = 0
         for key in one.keys:
             place = parse_stored(key)

@@ -15,17 +15,17 @@ _log = structlog.get_logger()
 UNCERTIFIED_REASONS: Final = ("no_key", "key_missing", "unlisted")
 
 
-async def without_key(engine: AsyncEngine, one: Erasure) -> State:
+async def end_without_key(engine: AsyncEngine, erasure: Erasure) -> State:
     """End an erasure without a certificate, as there is no key."""
     async with engine.connect() as connection:
         began = (await chain.head(connection)).number > 0
-    return await uncertified(engine, one, "key_missing" if began else "no_key")
+    return await end_uncertified(engine, erasure, "key_missing" if began else "no_key")
 
 
-async def uncertified(engine: AsyncEngine, one: Erasure, reason: str) -> State:
+async def end_uncertified(engine: AsyncEngine, erasure: Erasure, reason: str) -> State:
     """End an erasure without a certificate; `reason` as the metric has it."""
     async with engine.begin() as connection:
-        await erasures.advance(connection, one.id, "deleted")
+        await erasures.advance(connection, erasure.id, "deleted")
     UNCERTIFIED.labels(reason).inc()
-    _log.warning("no certificate", action="uncertified", id=str(one.id), reason=reason)
+    _log.warning("no certificate", action="uncertified", id=str(erasure.id), reason=reason)
     return "deleted"

@@ -1,7 +1,7 @@
-"""Gives up what holds keep of an erasure, where somebody has asked for that.
+"""Waives what holds protect of an erasure, if somebody has asked for that.
 
-Batch by batch, each in the ledger before it takes effect, then the erasure is over but for its
-certificate. A crash in between leaves less to give up.
+It works batch by batch, each in the ledger before it takes effect; then the erasure needs only its
+certificate. After a crash in between, less is left to waive.
 """
 
 import structlog
@@ -20,20 +20,23 @@ async def waive_held(
     engine: AsyncEngine,
     ledger: Ledger,
     check: LeadershipCheck,
-    one: Erasure,
+    erasure: Erasure,
     *,
     batch: int,
     actor: str,
 ) -> None:
-    """Give up the rest. Raises the database's trouble and Unavailable: it goes on then."""
+    """Waive the rest of an erasure.
+
+    Raises the errors of the database and Unavailable; it goes on later.
+    """
     while True:
         await check.confirm_step()
         async with engine.connect() as connection:
-            body = await waiver.find_held_rest(connection, one, limit=batch)
+            body = await waiver.find_held_rest(connection, erasure, limit=batch)
         if body is None:
             break
         await ledger.write("erasure_given_up", body, actor=actor)
     async with engine.begin() as connection:
-        # its certificate is next; where no key signs, whoever certifies says that it is over
-        state = await erasures.finish(connection, one, error=None, certifying=True)
-    _log.info("erasure", action="erasure", id=str(one.id), state=state)
+        # its certificate is next; if no key signs, the certifying step says that it is over
+        state = await erasures.finish(connection, erasure, error=None, certifying=True)
+    _log.info("erasure", action="erasure", id=str(erasure.id), state=state)

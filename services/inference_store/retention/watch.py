@@ -1,4 +1,4 @@
-"""Gauges of what is to be erased, set while this service leads; a long step does not stop them."""
+"""Sets gauges about deletion while this service leads; a long step does not stop them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -17,17 +17,17 @@ from inference_store.platform import metrics
 from inference_store.platform.settings import RetentionSettings
 
 _EVERY_SECONDS = 5.0
-# Every minute: it looks for the oldest of everything.
+# Every minute, because it searches for the oldest of everything.
 _OVERDUE_EVERY = 12
 _FOUND = ("missing", "orphans", "orphan_bytes", "young", "awaited", "unjudged")
 _log = structlog.get_logger()
 
 
 @asynccontextmanager
-async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
-    """Set the gauges every five seconds; afterwards another service leads, and shows them."""
+async def set_gauges(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIterator[None]:
+    """Set the gauges every five seconds; afterwards another service leads, and sets them."""
     keep = {each.setting: getattr(settings, each.setting) for each in RECORD_KINDS}
-    task = asyncio.create_task(_watch(engine, keep))
+    task = asyncio.create_task(_set_repeatedly(engine, keep))
     metrics.LEADING.set(1)
     try:
         yield
@@ -45,13 +45,13 @@ async def watching(engine: AsyncEngine, settings: RetentionSettings) -> AsyncIte
         await asyncio.wait([task])
 
 
-async def _watch(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
+async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
     look, overdue = 0, Overdue(keep)
     while True:
         try:
             async with engine.connect() as connection:
-                _show(await figures.of_retention(connection))
-                _show_compared(await figures.of_reconciliation(connection))
+                _set_deletion_gauges(await figures.of_retention(connection))
+                _set_reconciliation_gauges(await figures.of_reconciliation(connection))
                 if look % _OVERDUE_EVERY == 0:
                     metrics.OVERDUE.set(await overdue.seconds(connection))
                 look += 1
@@ -60,22 +60,22 @@ async def _watch(engine: AsyncEngine, keep: Mapping[str, float]) -> None:
         await asyncio.sleep(_EVERY_SECONDS)
 
 
-def _show(found: figures.RetentionFigures) -> None:
-    metrics.MARKED.set(found.marked)
-    for state, count in found.erasures.items():
+def _set_deletion_gauges(figures_now: figures.RetentionFigures) -> None:
+    metrics.MARKED.set(figures_now.marked)
+    for state, count in figures_now.erasures.items():
         metrics.ERASURES.labels(state).set(count)
-    metrics.OLDEST_ERASURE.set(found.oldest_seconds)
-    metrics.HOLDS.set(found.holds)
-    metrics.HELD.set(found.held)
-    metrics.AUDIT_UNLINKED.set(found.audit_unlinked_seconds)
-    if found.last_run is not None:
-        metrics.LAST_RUN.set(found.last_run.timestamp())
+    metrics.OLDEST_ERASURE.set(figures_now.oldest_seconds)
+    metrics.HOLDS.set(figures_now.holds)
+    metrics.HELD.set(figures_now.held)
+    metrics.AUDIT_UNLINKED.set(figures_now.audit_unlinked_seconds)
+    if figures_now.last_run is not None:
+        metrics.LAST_RUN.set(figures_now.last_run.timestamp())
 
 
-def _show_compared(found: figures.ReconciliationFigures | None) -> None:
-    if found is None:
+def _set_reconciliation_gauges(figures_now: figures.ReconciliationFigures | None) -> None:
+    if figures_now is None:
         return
-    metrics.LAST_RECONCILIATION.set(found.ended.timestamp())
-    metrics.RECONCILED.labels("difference").set(found.difference)
+    metrics.LAST_RECONCILIATION.set(figures_now.ended.timestamp())
+    metrics.RECONCILED.labels("difference").set(figures_now.difference)
     for name in _FOUND:
-        metrics.RECONCILED.labels(name).set(found.counts.get(name, 0))
+        metrics.RECONCILED.labels(name).set(figures_now.counts.get(name, 0))

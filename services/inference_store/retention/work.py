@@ -1,4 +1,4 @@
-"""What a run has to do: by each rule of what applies to a model, one part, before a cutoff."""
+"""The work of a run: for each rule that applies to a model, one scope before a cutoff."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ WHOLE_SPAN, LIMITS = -1, -2
 _SCOPES: tuple[Scope, ...] = ("inference", "response", "input")
 
 
-class Changed(Exception):
-    """By now another policy applies to the model."""
+class PolicyChanged(Exception):
+    """Another policy applies to the model by now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one rule of a chain lets expire of a model: one part, before the cutoff."""
+    """What one rule lets expire of a model: one scope, before the cutoff."""
 
     model: int
     chain: Chain
@@ -36,13 +36,13 @@ class Work:
     below: UUID | None = None
 
     @property
-    def place(self) -> Frontier:
-        """Its frontier."""
+    def watermark_key(self) -> Frontier:
+        """Identifies its watermark."""
         return self.model, self.rule, self.scope
 
     @property
     def decided_by(self) -> list[dict[str, Any]]:
-        """Which of the chain's rules or limits let it expire, as a certificate names them."""
+        """The rules or limits that let it expire, as a certificate names them."""
         if self.rule == LIMITS:
             return [each.said for each in self.chain.limits]
         rules = self.chain.rules
@@ -50,13 +50,13 @@ class Work:
         return [each.said for each in found]
 
     @property
-    def looks_again(self) -> bool:
-        """Whether what it leaves would be looked at in the next run too."""
+    def is_rechecked(self) -> bool:
+        """Whether the next run would check again what this one leaves."""
         return self.scope == "response" or self.by is not None
 
 
 class Plan:
-    """What applies to which model, as it was read last, and the work that follows from it."""
+    """What applies to each model, as it was read last, and the work that follows from it."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -67,65 +67,71 @@ class Plan:
         """Models whose policies have changed since the run began."""
 
     async def prepare(self, connection: AsyncConnection, models: set[int] | None) -> None:
-        """Read all of it; of these models, or of all."""
+        """Read the policies of these models, or of all."""
         self._models = models
         self.chains = await policies.by_model(connection)
         for model in self.chains:
             await self._plan(connection, model)
 
     async def follow(self, connection: AsyncConnection, model: int) -> None:
-        """Go on by what applies to a model now."""
+        """Go on with the policy that applies to a model now."""
         self.chains.pop(model, None)
         self.chains |= await policies.by_model(connection, {model})
         self.changed.add(model)
         await self._plan(connection, model)
 
     async def confirm(self, connection: AsyncConnection, work: Work) -> None:
-        """Raises Changed where it is no longer what applies."""
+        """Raise Changed if it no longer applies."""
         now = await policies.by_model(connection, {work.model})
         if now.get(work.model) != work.chain:
-            raise Changed
+            raise PolicyChanged
 
-    async def ends_now(self, connection: AsyncConnection) -> dict[int, datetime | None]:
-        """As `ends`, of those models alone whose policies have not changed."""
+    async def find_current_ends(self, connection: AsyncConnection) -> dict[int, datetime | None]:
+        """Return what `ends` does, for those models whose policies have not changed."""
         now = await policies.by_model(connection)
-        return self.ends(model for model, each in now.items() if each == self.chains.get(model))
+        return self.find_ends(
+            model for model, each in now.items() if each == self.chains.get(model)
+        )
 
-    def ends(self, models: Iterable[int] | None = None) -> dict[int, datetime | None]:
-        """Until when everything of these models, or of all, has expired; of the run's alone: what
-        goes by it is no other model's."""
+    def find_ends(self, models: Iterable[int] | None = None) -> dict[int, datetime | None]:
+        """Return the time before which everything of each model has expired.
+
+        Of these models, or of all, only those of the run: what is deleted by it belongs to no other
+        model.
+        """
         some = self.chains if models is None else models
-        return {model: self.chains[model].ends(self.now) for model in some if self.is_of(model)}
+        return {model: self.chains[model].ends(self.now) for model in some if self.covers(model)}
 
-    def is_of(self, model: int) -> bool:
-        """Whether the run is of this model."""
+    def covers(self, model: int) -> bool:
+        """Whether the run covers this model."""
         return self._models is None or model in self._models
 
-    def latest(self) -> datetime | None:
-        """Nothing that was received from here on has expired by age."""
-        ends = [each.latest(self.now) for model, each in self.chains.items() if self.is_of(model)]
+    def find_latest(self) -> datetime | None:
+        """Return the time after which nothing has expired by age."""
+        ends = [each.latest(self.now) for model, each in self.chains.items() if self.covers(model)]
         return max((end for end in ends if end is not None), default=None)
 
-    def swept(self) -> dict[Frontier, datetime]:
-        """How far it came, once all of it is done: of whom nothing has changed meanwhile."""
+    def find_watermarks(self) -> dict[Frontier, datetime]:
+        """Return how far the run came once all is done, for the models that have not changed
+        meanwhile."""
         return {
-            each.place: each.cutoff
+            each.watermark_key: each.cutoff
             for model, works in self.work.items()
             for each in works
-            if each.looks_again and model not in self.changed
+            if each.is_rechecked and model not in self.changed
         }
 
     async def _plan(self, connection: AsyncConnection, model: int) -> None:
         chain = self.chains.get(model)
-        if chain is None or not self.is_of(model):
+        if chain is None or not self.covers(model):
             self.work.pop(model, None)
             return
         rules = await selection.decided(connection, chain)
-        self.work[model] = list(works_of(model, chain, rules, self.now))
+        self.work[model] = list(list_work(model, chain, rules, self.now))
 
 
-def works_of(model: int, chain: Chain, rules: Decided, now: datetime) -> Iterator[Work]:
-    """Whole inferences first: what goes whole has no part to lose."""
+def list_work(model: int, chain: Chain, rules: Decided, now: datetime) -> Iterator[Work]:
+    """Yield whole inferences first: what is deleted as a whole has no part left to delete."""
     cutoffs = [each.cutoffs(now) for each in chain.rules]
     for scope in _SCOPES:
         for number, each in enumerate(cutoffs):

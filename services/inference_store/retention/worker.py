@@ -1,4 +1,4 @@
-"""What the one working retention service does, over and over: resume, carry out, tidy up."""
+"""The turns of the leading retention service: resume, carry out, certify, housekeeping."""
 
 import asyncio
 import time
@@ -33,11 +33,11 @@ from .leadership_check import LeadershipCheck
 from .marker import Marker
 from .orphans import Orphans
 from .quarantine import QuarantineEraser
-from .reconciling import Reconciling
+from .reconciliation_worker import ReconciliationWorker
 from .residual_in_holds import ResidualInHolds
 from .run_executor import RunExecutor
-from .sizing import Sizing
-from .uncertified import without_key
+from .size_reader import SizeReader
+from .uncertified import end_without_key
 
 _PRODUCERS_BATCH = 500
 _COUNTING_SECONDS = 10.0
@@ -50,7 +50,7 @@ _log = structlog.get_logger()
 
 
 class RetentionWorker:
-    """Works as long as it leads. Raises Stopped, BlobsAway and the database's trouble."""
+    """Works as long as it leads. Raises Stopped, BlobsAway and the errors of the database."""
 
     def __init__(
         self,
@@ -89,8 +89,8 @@ class RetentionWorker:
         self._marker = Marker(engine, self._ledger, QuarantineEraser(engine, blobs, check), check)
         self._orphans = Orphans(settings, engine, blobs, self._ledger, check, self._certifier)
         self._uncounted = False
-        self._sizing = Sizing(engine, blobs, check)
-        self._reconciling = Reconciling(settings, engine, blobs, check, kafka)
+        self._size_reader = SizeReader(engine, blobs, check)
+        self._reconciliation_worker = ReconciliationWorker(settings, engine, blobs, check, kafka)
 
     async def begin(self) -> None:
         """Restart the runs of a process that died, and remove the unused labels that it left."""
@@ -102,17 +102,17 @@ class RetentionWorker:
             await self._certifier.begin()
 
     async def end(self) -> None:
-        """The service is asked to end: the newest certificate is in the head before."""
+        """Write the newest certificate to the head before the service ends."""
         if self._certifier is not None:
             await self._certifier.write_head(at_once=True)
 
     async def run_turn(self) -> None:
-        """Do all that is to be done now: what was begun first, then runs, then new requests."""
+        """Do all that is due now: first what was begun, then runs, then new requests."""
         await self._check.confirm_step()
         scheduled = self._due.is_set()
         await self._resume(failed=scheduled)
         await self._certify()
-        await self._residual_in_holds.forget()
+        await self._residual_in_holds.remove_recorded()
         if scheduled:
             async with self._engine.begin() as connection:
                 if not await runs.is_scheduled(connection):
@@ -122,61 +122,66 @@ class RetentionWorker:
         for run in pending:
             await self._carry_out(run)
         if scheduled:
-            await self._tidy()
-            # only now: what went wrong on the way is due again
+            await self._do_housekeeping()
+            # only now: what failed on the way is due again
             self._due.clear()
             self._uncounted = True
         if self._certifier is not None:
             await self._certifier.write_head()
         if self._uncounted:
-            await self._count()
-        await self._sizing.run_turn()
-        await self._reconciling.run_turn()
+            await self._count_partitions()
+        await self._size_reader.run_turn()
+        await self._reconciliation_worker.run_turn()
 
     async def _resume(self, *, failed: bool) -> None:
-        """What was asked for and what was begun: each is given its share of time, over and over,
-        so that none waits for the longest of them. The rest of a turn does not wait long either."""
+        """Work on requested and unfinished erasures.
+
+        Each gets a share of the time, over and over, so that none waits for the longest of them.
+        The rest of a turn does not wait long either.
+        """
         until = time.monotonic() + _RESUME_SECONDS
-        await self._take_up()
+        await self._mark_released()
         async with self._engine.connect() as connection:
             begun = await erasures.unfinished(connection, failed=failed)
         while begun and time.monotonic() < until:
-            begun = [one for one in begun if not await self._work(one)]
+            begun = [erasure for erasure in begun if not await self._work(erasure)]
             async with self._engine.connect() as connection:
                 fresh = await erasures.unfinished(connection, failed=False)
-            ids = {one.id for one in begun}
-            begun += [one for one in fresh if one.id not in ids]
+            ids = {erasure.id for erasure in begun}
+            begun += [erasure for erasure in fresh if erasure.id not in ids]
 
-    async def _take_up(self) -> None:
-        """What a hold kept that has been let go since is marked again."""
-        taken = 1
-        while taken:
+    async def _mark_released(self) -> None:
+        """Mark again what a hold protected that has been released since."""
+        marked = 1
+        while marked:
             await self._check.confirm_step()
             async with self._engine.begin() as connection:
-                taken = await kept.take_up(connection, limit=self._batch)
-            if taken:
-                self._marker.look_again()
-                self._eraser.places.clear()  # they may lie before where an erasure goes on
+                marked = await kept.take_up(connection, limit=self._batch)
+            if marked:
+                self._marker.search_again()
+                # they may lie before the position at which an erasure goes on
+                self._eraser.positions.clear()
 
-    async def _work(self, one: Erasure) -> bool:
-        """Whether it is over, or nothing more can be done now."""
-        if one.cause == "orphans":
-            return await self._orphans.work(one, seconds=_SHARE_SECONDS)
-        marked = await self._marker.mark(one, seconds=_SHARE_SECONDS)
+    async def _work(self, erasure: Erasure) -> bool:
+        """Work on an erasure; True if it is over, or if nothing more can be done now."""
+        if erasure.cause == "orphans":
+            return await self._orphans.work(erasure, seconds=_SHARE_SECONDS)
+        marked = await self._marker.mark(erasure, seconds=_SHARE_SECONDS)
         if marked == "all":
-            return await self._eraser.finish(one, seconds=_SHARE_SECONDS) is not None
+            return await self._eraser.finish(erasure, seconds=_SHARE_SECONDS) is not None
         return marked == "over"
 
     async def _certify(self) -> None:
-        """Certificates that had to wait: for a partition to be dropped, or for the right key."""
+        """Sign the certificates that had to wait for a partition to be dropped, or for the right
+        key."""
         async with self._engine.connect() as connection:
             waiting = await erasures.certifying(connection)
-        for one in waiting:
+        for erasure in waiting:
             await self._check.confirm_step()
             if self._certifier is not None:
-                await self._certifier.certify(one, one.state)
-            elif one.state == "certifying":
-                await without_key(self._engine, one)
+                await self._certifier.certify(erasure, erasure.state)
+            elif erasure.state == "certifying":
+                await end_without_key(self._engine, erasure)
 
     async def _carry_out(self, run: RetentionRun) -> None:
         failpoint("retention.run_start.before")
@@ -185,7 +190,7 @@ class RetentionWorker:
         failpoint("retention.run_start.after")
         began = time.monotonic()
         with traces.ended(traces.begin("retention run", attributes={_CAUSE: run.cause})) as span:
-            error = await self._sweep(run).carry_out()
+            error = await self._make_executor(run).carry_out()
             if error is not None:
                 traces.failed(span, "ErasureFailure")
         RUN_SECONDS.observe(time.monotonic() - began)
@@ -198,14 +203,14 @@ class RetentionWorker:
             LAST_RUN.set_to_current_time()
         _log.info("retention run", action="retention_run", id=str(run.id), error=error)
 
-    def _sweep(self, run: RetentionRun) -> RunExecutor:
+    def _make_executor(self, run: RetentionRun) -> RunExecutor:
         now = datetime.now(UTC)
         return RunExecutor(
             self._engine, self._ledger, self._eraser, run, batch=self._batch, now=now
         )
 
-    async def _tidy(self) -> None:
-        """What grows with time is folded, forgotten or measured."""
+    async def _do_housekeeping(self) -> None:
+        """Fold, forget or measure what grows with time."""
         async with self._engine.begin() as connection:
             await runs.forget_idle(connection)
             await previews.forget(connection)
@@ -230,16 +235,16 @@ class RetentionWorker:
         target = self._settings.partition_inferences
         await partitions.merge(self._engine, target=target, older_than=_MERGED_AFTER)
 
-    async def _count(self) -> None:
-        """Counts of partitions that are no longer written; what takes longer waits for a turn, so
-        that no erasure waits for it."""
+    async def _count_partitions(self) -> None:
+        """Count partitions that are no longer written, for a few seconds; erasures do not wait for
+        it."""
         counted = counting.count_ended(
             self._engine, seconds=_COUNTING_SECONDS, step=self._check.confirm_step
         )
         self._uncounted = not await self._check.unless_stopped(counted)
 
     async def _fold_producers(self) -> None:
-        """Producers not heard for long become part of their sums, batch by batch."""
+        """Fold producers that were not heard for long into their sums, batch by batch."""
         folded = 1
         while folded:
             await self._check.confirm_step()

@@ -250,16 +250,16 @@ async def test_an_erasure_that_is_cancelled_has_taken_nothing(
     one = await asked(client, SUBJECT)
 
     class Cancelling(QuarantineEraser):
-        async def _take(self, *args: Any) -> bool:
+        async def _remove(self, *args: Any) -> bool:
             answer = await client.post(f"/v1/erasures/{one['id']}/cancel")
             assert answer.status_code == 202, answer.text
-            return await super()._take(*args)
+            return await super()._remove(*args)
 
     async with engine.connect() as connection:
         found = await erasures.find(connection, UUID(one["id"]))
     assert found is not None
     ledger = Ledger(engine, blobs, prefix="ledger/")
-    await Cancelling(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
+    await Cancelling(engine, blobs, NoPace()).remove_subject(found, ledger, actor="retention")
     await serve()
     assert (await followed(client, one))["state"] == "cancelled"
     assert await letters(engine) == UNTOUCHED
@@ -274,7 +274,7 @@ async def test_from_the_first_that_is_taken_it_cannot_be_cancelled(
         found = await erasures.find(connection, UUID(one["id"]))
     assert found is not None
     ledger = Ledger(engine, blobs, prefix="ledger/")
-    await QuarantineEraser(engine, blobs, NoPace()).take_subject(found, ledger, actor="retention")
+    await QuarantineEraser(engine, blobs, NoPace()).remove_subject(found, ledger, actor="retention")
     assert (await client.post(f"/v1/erasures/{one['id']}/cancel")).status_code == 409
 
 
@@ -321,11 +321,11 @@ async def test_a_look_through_the_audit_is_committed_by_pages_and_goes_on(
 
     asides = QuarantineEraser(engine, blobs, Interrupted())
     with pytest.raises(Stopped):
-        await asides.take_mentions(found)
+        await asides.remove_mentions(found)
     taken = select(func.count()).where(audit.c.taken_by.is_not(None), audit.c.actor == "x")
     async with engine.connect() as connection:
         assert await connection.scalar(taken) == 2
-    await asides.take_mentions(found)
+    await asides.remove_mentions(found)
     async with engine.connect() as connection:
         assert await connection.scalar(taken) == 3
         again = await erasures.find(connection, found.id)

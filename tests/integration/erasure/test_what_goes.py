@@ -31,7 +31,7 @@ from inference_store.query.filters.known import Known as Keys
 from inference_store.query.filters.known import known
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.saved import save
-from inference_store.retention.work import works_of
+from inference_store.retention.work import list_work
 from tests.integration.query.typed_rows import INSTANTS, Maker, facts_of
 from tests.integration.stored import store
 from tests.properties import examples
@@ -213,7 +213,7 @@ async def _selected(
     """As a run does: rule by rule and part by part, then what is beyond a limit."""
     gone: Gone = set()
     where: dict[str, Any] = {"model": model, "lo": min(INSTANTS) - timedelta(days=9), "limit": 99}
-    for work in works_of(model, chain, await selection.decided(connection, chain), now):
+    for work in list_work(model, chain, await selection.decided(connection, chain), now):
         more: dict[str, Any] = {"scope": work.scope, "hi": work.cutoff, "by": work.by}
         gone |= await _marked(connection, **where, **more)
     below = await limits.beyond(connection, model, chain, now=now, deadline=Deadline.after(60))

@@ -9,7 +9,7 @@ from inference_store.index.tables import reconciliation
 from inference_store.operations import figures
 from inference_store.platform.metrics import LAST_RECONCILIATION, RECONCILED
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.watch import watching
+from inference_store.retention.watch import set_gauges
 from tests.integration.retention.stored import ago
 from tests.polling import until
 
@@ -40,7 +40,7 @@ async def test_a_leader_shows_what_another_found(
     async def shown() -> dict[str, float]:
         return _found()
 
-    async with watching(engine, settings):
+    async with set_gauges(engine, settings):
         found = await until(shown, lambda found: found.get("orphans") is not None)
         apart = {name: count for name, count in found.items() if count}
         assert apart == {"orphans": 4, "young": 1, "difference": -1}

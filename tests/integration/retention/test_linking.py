@@ -8,8 +8,8 @@ from inference_store.erasure import audit_chain
 from inference_store.index.audit import note
 from inference_store.platform.metrics import AUDIT_UNLINKED
 from inference_store.platform.settings import RetentionSettings
-from inference_store.retention.linking import linking
-from inference_store.retention.watch import watching
+from inference_store.retention.linking import link_audit
+from inference_store.retention.watch import set_gauges
 from tests.polling import until
 
 
@@ -27,7 +27,7 @@ async def test_what_is_committed_has_its_place_within_seconds(engine: AsyncEngin
         for _ in range(5):
             await _write(connection)
     assert await _unlinked(engine) == 5
-    async with linking(engine):
+    async with link_audit(engine):
         await until(lambda: _unlinked(engine), lambda left: left == 0, seconds=180)
 
 
@@ -57,7 +57,7 @@ async def test_a_chain_that_stands_is_shown(
 
     async with engine.begin() as holding:
         await holding.execute(text("SELECT FROM audit_head FOR UPDATE"))
-        async with linking(engine), watching(engine, settings):
+        async with link_audit(engine), set_gauges(engine, settings):
             await until(shown, lambda seconds: seconds > 0, seconds=180)
             await holding.rollback()
             await until(shown, lambda seconds: seconds == 0, seconds=180)

@@ -14,7 +14,7 @@ from inference_store.index.partitions import Span
 from inference_store.index.tables import erased_span, erasing, inference, partition_span, prediction
 from inference_store.objects import Blobs
 from inference_store.operations.reconcile.counts import against_books
-from inference_store.retention.dropping import reopen
+from inference_store.retention.dropping import reopen_span
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
 from inference_store.retention.quarantine import QuarantineEraser
@@ -120,7 +120,7 @@ async def test_a_span_is_opened_again_with_the_gate_held_for_a_moment_only(
 
     async with engine.begin() as writer:
         await marks.gate_shared(writer)
-        opening = asyncio.create_task(reopen(engine, span, NoPace()))
+        opening = asyncio.create_task(reopen_span(engine, span, NoPace()))
         await until(orphans, lambda left: left == 0, seconds=30)
     await opening
     assert await storing.scalar("SELECT state FROM partition_span") == "open"

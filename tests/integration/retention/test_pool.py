@@ -19,10 +19,10 @@ async def test_a_pool_that_is_busy_is_waited_for(
     retention = _Retention(quick, engine, blobs, Heartbeat(), asyncio.Event(), kafka=None)
     try:
         async with engine.connect():
-            await retention._work_until_trouble()
-            assert "QueuePool" in str(await retention._postgres())
-            retention._away.clear()
-            assert "Postgres is away: QueuePool" in str(await retention._postgres())
-        assert await retention._postgres() is None
+            await retention._work_until_error()
+            assert "QueuePool" in str(await retention._check_postgres())
+            retention._unavailable.clear()
+            assert "Postgres is away: QueuePool" in str(await retention._check_postgres())
+        assert await retention._check_postgres() is None
     finally:
         await engine.dispose()

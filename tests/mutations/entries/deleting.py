@@ -31,16 +31,20 @@ DELETING = (
         promise="a crash leaves no object without a row that names it",
         file="retention/eraser.py",
         old="""\
-            async with self._listed(batch) as listed:
-                deleted, faults = await erase_objects(self._engine, self._blobs, one, batch, listed)
+            async with self._list_objects(batch) as listed:
+                deleted, faults = await erase_objects(
+                    self._engine, self._blobs, erasure, batch, listed
+                )
             async with self._rows:
-                await self._end(one, batch, deleted, faults, whole_span=whole_span)
+                await self._end_batch(erasure, batch, deleted, faults, whole_span=whole_span)
 """,
         new="""\
             async with self._rows:
-                await self._end(one, batch, Deleted(), [], whole_span=whole_span)
-            async with self._listed(batch) as listed:
-                deleted, faults = await erase_objects(self._engine, self._blobs, one, batch, listed)
+                await self._end_batch(erasure, batch, Deleted(), [], whole_span=whole_span)
+            async with self._list_objects(batch) as listed:
+                deleted, faults = await erase_objects(
+                    self._engine, self._blobs, erasure, batch, listed
+                )
 """,
         command="integration",
         tests=("tests/integration/retention/test_kills.py",),
@@ -113,8 +117,8 @@ DELETING = (
         name="request-survives-its-input",
         promise="an input goes with the rest of its request",
         file="retention/objects.py",
-        old='        if one.scope == "input":\n',
-        new='        if one.scope == "none":\n',
+        old='        if erasure.scope == "input":\n',
+        new='        if erasure.scope == "none":\n',
         command="integration",
         tests=("tests/integration/retention/test_runs.py",),
     ),
