@@ -1,4 +1,4 @@
-"""Answers as JSON: times in UTC with microseconds, numbers exact, any text that came."""
+"""Answers as JSON: times in UTC with microseconds, numbers exact, any text as it came."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from starlette.responses import Response
 _OPTIONS = orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_DATACLASS
 _OPTIONS_OF_FIT_TIMES = orjson.OPT_UTC_Z | orjson.OPT_PASSTHROUGH_DATACLASS
 PROBLEM = "application/problem+json"
-# What every answer carries, unless it says something else itself.
+# What every answer carries, unless it sets something else itself.
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
@@ -26,11 +26,12 @@ HEADERS: Final = {
 
 
 def encoded(content: Any, *, times_fit: bool = False) -> bytes:
-    """JSON as answers have it. `times_fit`: all times in it have been through `fit_times`."""
+    """Encode an answer as JSON. `times_fit`: all times in it have been through `fit_times`."""
     option = _OPTIONS_OF_FIT_TIMES if times_fit else _OPTIONS
     try:
         return orjson.dumps(content, default=_other, option=option)
-    except TypeError:  # mostly a text that is no UTF-8: to look at each before costs much more
+    # mostly a text that is no UTF-8; checking each text first would cost much more
+    except TypeError:
         return orjson.dumps(_spelled(content), default=_other, option=option)
 
 
@@ -44,7 +45,10 @@ class Answer(Response):
 
 
 class ProblemAnswer(Answer):
-    """A refusal (RFC 9457). It has the headers itself: what failed passes by what adds them."""
+    """A refusal (RFC 9457).
+
+    It sets the common headers itself, because errors bypass what adds them.
+    """
 
     media_type = PROBLEM
 
@@ -53,7 +57,7 @@ class ProblemAnswer(Answer):
 
 
 def instant(at: datetime | None) -> str | None:
-    """RFC 3339, UTC, with microseconds."""
+    """Format a time as RFC 3339, UTC, with microseconds."""
     if at is None:
         return None
     if at.tzinfo is not UTC:
@@ -62,8 +66,11 @@ def instant(at: datetime | None) -> str | None:
 
 
 def fit_times(found: dict[str, Any], names: Iterable[str]) -> None:
-    """Leave the times of these names to the encoder, which writes them as `instant` does, at a
-    fraction of its cost; but spell those whose microseconds are zero: it would leave them out."""
+    """Prepare the times with these names for the encoder, which writes them at a fraction of the
+    cost.
+
+    It would omit zero microseconds: such times are formatted as `instant` does.
+    """
     for name in names:
         at = found[name]
         if at is not None and not (at.microsecond and at.tzinfo is UTC):
@@ -71,7 +78,7 @@ def fit_times(found: dict[str, Any], names: Iterable[str]) -> None:
 
 
 def text(value: str | None) -> Any:
-    """Text for JSON; one that is no UTF-8 (a lone surrogate came with it) by its escapes."""
+    """Return text for JSON; a text that is no UTF-8 (it has a lone surrogate) is escaped."""
     if value is None:
         return None
     try:
@@ -82,7 +89,7 @@ def text(value: str | None) -> Any:
 
 
 def _spelled(content: Any) -> Any:
-    """The same with each text that is no UTF-8 by its escapes."""
+    """Return the content with every text that is no UTF-8 escaped."""
     match content:
         case str():
             return text(content)
@@ -94,7 +101,7 @@ def _spelled(content: Any) -> Any:
 
 
 def named(value: Any, *without: str) -> dict[str, Any]:
-    """A dataclass's fields by name."""
+    """Return a dataclass's fields by name."""
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
 
 
@@ -103,6 +110,6 @@ def _other(value: Any) -> Any:
         return instant(value)
     if isinstance(value, Decimal):
         return orjson.Fragment(str(value))
-    if isinstance(value, UUID):  # the driver's own kind of it
+    if isinstance(value, UUID):  # the driver's own type
         return str(value)
     raise TypeError(type(value).__name__)

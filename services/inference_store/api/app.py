@@ -79,7 +79,7 @@ _PARTS = (
 def create_app(
     settings: ApiSettings, engine: AsyncEngine, blobs: Blobs, replica: AsyncEngine | None = None
 ) -> FastAPI:
-    """The api on a database and an object store; `replica` answers the questions, if given."""
+    """Build the api on a database and an object store; `replica` answers queries, if given."""
     # Its documentation page comes with it: none of a page that an operator opens is fetched.
     app = FastAPIOffline(
         title="Inference Store",
@@ -116,17 +116,20 @@ def create_app(
 
 @cache
 def _templates() -> Templates:
-    """Of the routes themselves: the OpenAPI, which has the same, is most of a second's work."""
+    """Build them from the routes: the OpenAPI, which has the same, is most of a second's work."""
     return Templates(one for one in _routes() if isinstance(one, APIRoute))
 
 
 def _routes() -> list[BaseRoute]:
-    """Those of all parts: apps share them, for a route knows its app by the request alone."""
+    """Return the routes of all parts.
+
+    Apps share them: a route knows its app only by the request.
+    """
     return [route for part in _PARTS for route in part.router.routes]
 
 
 def _admission(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
-    """For queries, and for streams, which wait for none: nothing of them has begun."""
+    """Build admission control for queries, and for streams, which do not wait before they begin."""
     queries = to.most_queries, to.most_queries_of_one
     streams = to.streams_at_once, max(1, to.streams_at_once // 2)
     return (
@@ -136,7 +139,7 @@ def _admission(to: ApiSettings) -> tuple[AdmissionControl, AdmissionControl]:
 
 
 def _allow_origins(app: FastAPI, origins: list[str]) -> None:
-    """Let pages of these origins ask from a browser; they send keys, never cookies."""
+    """Allow pages of these origins to ask from a browser; they send keys, never cookies."""
     if origins:
         app.add_middleware(
             CORSMiddleware,

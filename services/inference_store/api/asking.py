@@ -1,4 +1,4 @@
-"""A query, timed and traced by its form: what it answers, and of which kinds its conditions are."""
+"""Times and traces a query, by its form: what it answers, and the kinds of its conditions."""
 
 import time
 from collections.abc import Iterator
@@ -13,8 +13,11 @@ from inference_store.query.matching import Query
 
 @contextmanager
 def in_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
-    """As `asking`. Raises QueryTimeout, which says how to `narrow`, if the question took too long;
-    Overloaded, which narrowing does not help, if it had little of its time."""
+    """Surround a query as `asking` does.
+
+    Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
+    narrowing does not help, if it had little of its time.
+    """
     try:
         with asking(kind, *queries):
             yield
@@ -27,9 +30,9 @@ def in_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
 
 @contextmanager
 def asking(kind: str, *queries: Query) -> Iterator[None]:
-    """Around the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
+    """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
 
-    Across models the same is asked of each.
+    Across models it counts once for each.
     """
     form = queries[0].form if queries else "everything"
     began = time.perf_counter()

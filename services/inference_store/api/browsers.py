@@ -1,7 +1,7 @@
-"""What a page of a stranger may not ask through the browser of somebody who reaches the api.
+"""Protects against pages of strangers that use the browser of somebody who reaches the api.
 
-A browser sends what any page asks. `Host` has the name that the page used, and who owns a name may
-point it at 127.0.0.1 (DNS rebinding); `Sec-Fetch-Site` and `Origin` tell whose page it is.
+A browser sends what any page asks. `Host` has the name that the page used, and the owner of a name
+may point it at 127.0.0.1 (DNS rebinding); `Sec-Fetch-Site` and `Origin` tell whose page it is.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ _OWN_SITES: Final = frozenset({"same-origin", "none"})
 
 
 class LoopbackHost:
-    """ASGI: answers nothing that is asked by another name than this machine's own."""
+    """ASGI: answers only requests that use a name of this machine itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,10 +38,10 @@ class LoopbackHost:
 
 
 class OwnOrigin:
-    """ASGI: refuses what may change something, and comes from a page of another origin."""
+    """ASGI: refuses requests that may change something and come from a page of another origin."""
 
     def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
-        """`allowed`: other origins that may; `*`: any."""
+        """`allowed`: other origins that may do so; `*`: any."""
         self._app = app
         self._allowed = frozenset(allowed)
 
@@ -63,13 +63,13 @@ class OwnOrigin:
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
         if "*" in self._allowed or origin in self._allowed:
             return False
-        if site is not None:  # the browser's own word: a proxy may have changed the host
+        if site is not None:  # what the browser itself says: a proxy may have changed the host
             return site not in _OWN_SITES
         return origin is not None and _host_of(origin) != headers.get("host", "").lower()
 
 
 def _host_of(origin: str) -> str:
-    """Its host and port; of `null` and what is no origin, none that a request has."""
+    """Return an origin's host and port; for `null` and invalid origins, what no request has."""
     return origin.partition("://")[2].lower() or origin
 
 

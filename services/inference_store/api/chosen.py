@@ -1,4 +1,4 @@
-"""Which fields of an inference come back: all of them, or those that were chosen by name."""
+"""Chooses the fields of an inference to return: all of them, or those chosen by name."""
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What is shown. `fields` None: everything; else of each field the parts, empty: all of it."""
+    """The chosen fields. `fields` None: all; else the chosen parts of each field, all if empty."""
 
     include: frozenset[str]
     fields: dict[str, frozenset[str]] | None
@@ -35,7 +35,7 @@ class Chosen:
         include: Collection[str],
         metadata_as: MetadataAs = "list",
     ) -> "Chosen":
-        """What `fields` and `include` of a body ask for. Raises Invalid for an unknown name."""
+        """Read `fields` and `include` of a body. Raises Invalid for an unknown name."""
         if fields is None:
             return cls(frozenset(include), None, metadata_as)
         found: dict[str, set[str]] = {}
@@ -50,7 +50,7 @@ class Chosen:
         return cls(frozenset(chosen) & {_METADATA, _PREDICTIONS, _URLS}, chosen, metadata_as)
 
     def pick(self, item: dict[str, Any]) -> dict[str, Any]:
-        """What is chosen of an inference for JSON."""
+        """Return the chosen parts of an inference for JSON."""
         if self.fields is None:
             return item
         return {
@@ -60,13 +60,13 @@ class Chosen:
         }
 
     def refuse_distance(self) -> None:
-        """Raise Invalid where the distance is asked for, and no page is sorted by it."""
+        """Raise Invalid if the distance is chosen, and no page is sorted by it."""
         if DISTANCE in (self.fields or {}):
             message = f"only pages sorted by distance have it, as in {EXAMPLE}"
             raise Invalid(f"{DISTANCE}: {message}.", faults=[Fault("fields", message, [EXAMPLE])])
 
     async def unknown_keys(self, connection: AsyncConnection, models: Models) -> list[str]:
-        """Warnings about chosen metadata keys that no inference of the model has."""
+        """Return warnings about chosen metadata keys that no inference of the model has."""
         wanted = (self.fields or {}).get(_METADATA)
         if not wanted:
             return []
@@ -76,7 +76,7 @@ class Chosen:
 
 
 def _parts(field: str, value: Any, parts: Collection[str]) -> Any:
-    """A field's value with the chosen parts alone."""
+    """Return a field's value reduced to the chosen parts."""
     if not parts or value is None:
         return value
     if isinstance(value, dict) and field == _METADATA:
@@ -94,7 +94,7 @@ def _within(name: str, key: str) -> bool:
 
 
 def _found(key: str, names: Sequence[str]) -> bool:
-    """Whether one of the names, which are in order, is within the key."""
+    """Whether one of the names, which are sorted, is within the key."""
     for begin in (key, f"{key}.", f"{key}["):
         place = bisect_left(names, begin)
         if place < len(names) and _within(names[place], key):

@@ -1,4 +1,4 @@
-"""Which models a question across models is asked of."""
+"""Chooses the models of a query across models."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -20,7 +20,7 @@ _MOST_NAMED: Final = 5
 async def chosen_models(
     connection: AsyncConnection, access: Access, body: Models
 ) -> Sequence[Registration]:
-    """The models that are asked. Raises NotFound as a path does; Invalid where they are many."""
+    """Return the models to query. Raises NotFound as a path does; Invalid if they are too many."""
     found = await access.models(
         connection, model_ids=body.model_ids, project_id=body.project_id, limit=MOST_MODELS + 1
     )
@@ -34,9 +34,10 @@ async def chosen_models(
 
 
 async def left_out(connection: AsyncConnection, access: Access, body: Models) -> Sequence[str]:
-    """A warning of the models that the caller may read, but not in this answer; or none.
+    """Return a warning about models that the caller may read, but that are left out of a stream.
 
-    A stream needs `export` over each of its models; one that was named and lacks it is refused.
+    A stream needs `export` over each of its models; one that was named and lacks the right is
+    refused.
     """
     if body.model_ids is not None or access.sees == access.reach:
         return ()

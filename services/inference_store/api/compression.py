@@ -14,9 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .negotiation import choose_coding
 
-_LEAST_BYTES: Final = 1024  # what is smaller fits into a packet as it is
-_LARGE_BYTES: Final = 256 * 1024  # takes a millisecond or so: not on the event loop
-# Beyond these a tenth less is sent, for twice the time.
+_LEAST_BYTES: Final = 1024  # a smaller answer fits into one packet as it is
+_LARGE_BYTES: Final = 256 * 1024  # this takes about a millisecond: not on the event loop
+# Higher levels save a tenth of the bytes, for twice the time.
 _LEVELS: Final = {"gzip": 1, "zstd": 1}
 _GZIP_WINDOW: Final = 31  # zlib's largest window, 15, and 16 for a gzip header
 # Pictures, audio and archives are compressed already.
@@ -25,10 +25,10 @@ _SCRIPTS: Final = ("application/javascript", "image/svg+xml")
 
 
 class Compressor(Protocol):
-    """A content coding at work on one answer."""
+    """A content coding applied to one answer."""
 
     def next(self, piece: bytes, *, last: bool) -> bytes:
-        """The piece compressed, whole; and the end, after the last one."""
+        """Return the piece compressed, as a whole; and the end, after the last one."""
 
 
 class Gzip:
@@ -84,7 +84,7 @@ class _Sender:
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._start = message  # its headers depend on the first piece
+            self._start = message  # the headers depend on the first piece
         elif message["type"] == "http.response.body":
             await self._send_body(message)
         else:

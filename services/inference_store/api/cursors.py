@@ -18,9 +18,9 @@ Item = TypeVar("Item")
 def cut(
     found: Sequence[Item], limit: int, key: Callable[[Item], Any]
 ) -> tuple[Sequence[Item], str | None]:
-    """A page out of what was found, asked for one more, and the cursor of what follows.
+    """Return a page of items, one more of which were read, and the cursor of the next page.
 
-    `key`: an item's, of one part, or a tuple of several.
+    `key`: of an item; of one part, or a tuple of several.
     """
     items = found[:limit]
     if len(found) <= limit:
@@ -30,18 +30,18 @@ def cut(
 
 
 def after(cursor: str | None, kind: type) -> Any | None:
-    """The key of one part to go on after; None without a cursor. Raises InvalidCursor."""
+    """Return the one-part key to continue after; None without a cursor. Raises InvalidCursor."""
     key = decode(cursor, kind)
     return key[0] if key else None
 
 
 def moment(at: datetime, id: object) -> tuple[str | None, str]:
-    """The key of a list in order of time, and of the id where that is the same."""
+    """Return the key of a list that is sorted by time, then by id."""
     return instant(at), str(id)
 
 
 def after_moment(cursor: str | None) -> tuple[datetime, str] | None:
-    """The time and the id to go on after; None without a cursor. Raises InvalidCursor."""
+    """Return the time and id to continue after; None without a cursor. Raises InvalidCursor."""
     key = decode(cursor, str, str)
     if key is None:
         return None
@@ -52,12 +52,12 @@ def after_moment(cursor: str | None) -> tuple[datetime, str] | None:
 
 
 def encode(*key: Any) -> str:
-    """A cursor that goes on after the item with this key."""
+    """Return a cursor that continues after the item with this key."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).rstrip(b"=").decode()
 
 
 def decode(cursor: str | None, *kinds: type) -> Sequence[Any] | None:
-    """The key to go on after; None without a cursor. Raises InvalidCursor."""
+    """Return the key to continue after; None without a cursor. Raises InvalidCursor."""
     if cursor is None:
         return None
     try:

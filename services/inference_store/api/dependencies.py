@@ -1,6 +1,6 @@
-"""What routes are given. The transaction of a request opens and commits here.
+"""The parameters of routes. The transaction of a request opens and commits here.
 
-`scope="function"`: it ends before the answer goes out, so that what was answered is committed.
+`scope="function"`: it ends before the answer is sent, so that what was answered is committed.
 """
 
 from collections.abc import AsyncIterator
@@ -41,9 +41,9 @@ async def _querying(request: Request) -> AsyncIterator[AsyncConnection]:
 async def querying(
     request: Request, access: Access, *, wait_seconds: float | None = None
 ) -> AsyncIterator[AsyncConnection]:
-    """A connection to query on, when it is the caller's turn. Raises TooManyQueries."""
+    """Open a connection to query on, once the caller is admitted. Raises TooManyQueries."""
     admission: AdmissionControl = request.app.state.admission
-    # The turn first: who waits for it holds no connection.
+    # Admission first: a request that waits for it holds no connection.
     async with (
         admission.admit(access.admission_name, wait_seconds=wait_seconds),
         _read_only(request, access) as connection,
@@ -59,11 +59,11 @@ async def _read_only(
     if replica.may_lag:
         await access.settle(request.app.state.engine)
     async with replica.connect(settings) as connection:
-        # Of statements that change nothing each is by itself: none waits for a transaction to
-        # begin or to end, and between two nothing is locked.
+        # Statements that change nothing run each by itself: none waits for a transaction to begin
+        # or to end, and nothing is locked between them.
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         yield connection
-        if not replica.may_lag:  # else it is written by a connection of its own
+        if not replica.may_lag:  # otherwise a connection of its own writes it
             await access.write_reads(connection)
 
 
@@ -79,7 +79,7 @@ async def _ledger(request: Request) -> Ledger:
 
 
 async def ledger_agrees(request: Request) -> None:
-    """Raise LedgerApart while Postgres is an older backup: it would show what is erased."""
+    """Raise LedgerApart while Postgres is an older backup, which would show what is erased."""
     watch: LedgerWatch = request.app.state.ledger_watch
     await watch.require()
 

@@ -1,4 +1,4 @@
-"""Dry runs of erasures as the api answers them."""
+"""Dry runs of erasures: estimates of what they would remove."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -17,7 +17,7 @@ from inference_store.query.bounded import Deadline
 from . import cursors
 from .schemas.erasures import ErasureRequest
 
-# A model is named where any of these says something.
+# A model is named if any of these is not zero.
 _COUNTS = (
     "inferences",
     "dead_letters",
@@ -35,7 +35,7 @@ async def build_estimate(
     asked: Mapping[str, Any],
     body: ErasureRequest,
 ) -> dict[str, Any]:
-    """What an erasure would take of these models, and a page of its uids where they are asked for.
+    """Estimate what an erasure would remove of these models, with a page of its uids if requested.
 
     Raises as `chosen` does; InvalidCursor.
     """
@@ -77,7 +77,7 @@ def _format_uid(models: Mapping[int, str], going: ErasedUid) -> dict[str, str]:
 
 
 def _decode_cursor(cursor: str | None) -> ErasedUid | None:
-    """Where a page goes on. Raises InvalidCursor."""
+    """Return where a page continues. Raises InvalidCursor."""
     key = cursors.decode(cursor, int, str)
     if key is None:
         return None

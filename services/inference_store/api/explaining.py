@@ -1,4 +1,4 @@
-"""`explain: true`: the answer says what the query did."""
+"""`explain: true`: the answer describes what the query did."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,14 +16,14 @@ from .access import Access
 
 @dataclass(frozen=True, slots=True)
 class Explaining:
-    """A query being recorded, or not."""
+    """A query that is recorded, or not."""
 
     found: Recording | None
 
     async def shown(
         self, connection: AsyncConnection, access: Access, query: Query
     ) -> Mapping[str, Any]:
-        """What is added to the answer: nothing where it was not asked for."""
+        """Return what is added to the answer: nothing if it was not requested."""
         if self.found is None:
             return {}
         total = len(await pieces(connection, query.scan_range, newest_first=True))
@@ -35,6 +35,6 @@ class Explaining:
 
 @contextmanager
 def explaining(on: bool) -> Iterator[Explaining]:
-    """Around the statements of a query."""
+    """Surround the statements of a query."""
     with recording(on) as found:
         yield Explaining(found)

@@ -1,4 +1,4 @@
-"""A filter of a request, read once: large ones beside the loop that answers everybody."""
+"""Reads the filter of a request once; large ones in a thread, beside the event loop."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _SMALL_CHARACTERS: Final = 1_000
 async def read_filter(
     asked: Any, lang: FilterLang | None, *, clock: Clock, path: str = "filter"
 ) -> Node | None:
-    """The tree of a body's `filter`; None without one. Raises InvalidFilter, NotKept."""
+    """Return the tree of a body's `filter`; None without one. Raises InvalidFilter, NotKept."""
     if asked is None:
         return None
     if isinstance(asked, str) and len(asked) <= _SMALL_CHARACTERS:
@@ -30,20 +30,20 @@ async def read_filter(
 
 @dataclass(frozen=True, slots=True)
 class AskedFilter:
-    """The filter of a question. `now`: the instant that its relative times are from."""
+    """The filter of a request. `now`: the instant that its relative times refer to."""
 
     tree: Node | None
     now: datetime
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What an answer says of its relative times: nothing where there are none."""
+        """Its resolved relative times for the answer; empty if it has none."""
         found = [named(each) for each in resolved_in(self.tree)]
         return {"resolved": found} if found else {}
 
     @property
     def pin(self) -> Callable[[str], str]:
-        """What gives a cursor the instant that relative times of what follows are from too."""
+        """A function that adds the instant of the relative times to a cursor."""
         if resolved_in(self.tree):
             return partial(cursors.pin, now=self.now)
         return lambda cursor: cursor
@@ -52,7 +52,9 @@ class AskedFilter:
 async def ask_filter(
     asked: Any, lang: FilterLang | None, *, now: datetime | None = None
 ) -> AskedFilter:
-    """A question's filter, its relative times resolved at `now`, once for all of it; None: the
-    present. Raises InvalidFilter, NotKept."""
+    """Read a request's filter, with its relative times resolved at `now`, or at present if None.
+
+    Raises InvalidFilter, NotKept.
+    """
     at = datetime.now(UTC) if now is None else now
     return AskedFilter(await read_filter(asked, lang, clock=Clock(at)), at)

@@ -1,4 +1,4 @@
-"""Legal holds as answers show them."""
+"""Formats legal holds for answers."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
@@ -18,12 +18,12 @@ _CLAIMS = 100
 
 
 async def names(connection: AsyncConnection, models: Collection[int | None]) -> Mapping[int, str]:
-    """The ids of models, registered or not."""
+    """Return the ids of models, registered or not."""
     return await model_numbers.names(connection, {each for each in models if each is not None})
 
 
 def shown(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
-    """A hold, its model by its id and its filter as text."""
+    """Format a hold, with the id of its model and its filter as text."""
     values = named(hold, "model", "in_force_at")
     return values | {
         "model_id": None if hold.model is None else ids.get(hold.model),
@@ -35,7 +35,7 @@ def shown(hold: Hold, ids: Mapping[int, str]) -> dict[str, Any]:
 async def placed(
     connection: AsyncConnection, found: Placed, warnings: Sequence[str]
 ) -> dict[str, Any]:
-    """A hold that has just been placed, with what had been claimed before."""
+    """Format a hold that has just been placed, with what erasures had claimed before."""
     claims = found.claimed[:_CLAIMS]
     ids = await names(connection, [found.hold.model, *(claim.model for claim in claims)])
     return shown(found.hold, ids) | {
@@ -47,7 +47,7 @@ async def placed(
 
 
 def document(change: Change) -> dict[str, Any]:
-    """One revision of a hold."""
+    """Format one revision of a hold."""
     kept = ("name", "reason", "model_id", "inference_ids", "until")
     said = {name: change.document[name] for name in kept if name in change.document}
     if change.document.get("inference_ids") is None and "filter" in change.document:

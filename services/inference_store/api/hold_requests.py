@@ -1,4 +1,4 @@
-"""Holds as they are asked for: what a request says, made into what the ledger says."""
+"""Turns requests for holds into entries of the ledger."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ from .access import Access
 from .filters import read_filter
 from .schemas.holds import HoldBody
 
-# A hold whose span of time moved on would let go; one that stood still would keep less than meant.
+# A hold with a moving time range would release inferences; one that stood still would hold less
+# than meant.
 _STANDING: Final = Clock(
     instead="a hold keeps the same for as long as it stands. Write the time itself, as in"
     " TIMESTAMP('2026-11-01T00:00:00Z'), and say by `until` when the hold ends"
@@ -26,8 +27,10 @@ _STANDING: Final = Clock(
 
 
 async def asked_of(body: HoldBody) -> holds.Asked:
-    """What is kept, as the store takes it. Raises InvalidFilter; Invalid where it would keep
-    nothing."""
+    """Return what to hold, as the store takes it.
+
+    Raises InvalidFilter; Invalid if it would hold nothing.
+    """
     if body.until is not None and body.until <= datetime.now(UTC):
         fault = Fault("until", "it has passed: leave it out, or say a time to come")
         raise Invalid("The hold would keep nothing.", faults=[fault])
@@ -42,7 +45,7 @@ async def asked_of(body: HoldBody) -> holds.Asked:
 
 @dataclass(slots=True)
 class HoldRequest:
-    """A hold that is asked for; `warnings` once its model and its keys are looked up."""
+    """A requested hold; `warnings` are set once its model and its keys are looked up."""
 
     access: Access
     body: HoldBody
@@ -50,7 +53,10 @@ class HoldRequest:
     warnings: Sequence[str] = ()
 
     async def entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
-        """Raises what `holds.make` does; Forbidden, NotFound as the model does."""
+        """Build the ledger's entry.
+
+        Raises what `holds.make` does; Forbidden, NotFound as the model does.
+        """
         body = self.body
         model, expected = await self._model(connection)
         made = await holds.make(connection, model, self.asked)
@@ -60,7 +66,8 @@ class HoldRequest:
         return values | {"id": str(id), "filter": made.text, "until": until, "revision": revision}
 
     async def _model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
-        """Its integer, and a warning where it is not registered: it may be a slip."""
+        """Return its model's integer, and a warning if it is not registered, which may be a
+        typo."""
         model_id, over_all = self.body.model_id, self.access.reach.is_everything
         if model_id is None and not over_all:
             detail = "A hold of every model needs the rights `read` and `hold` over everything."

@@ -1,4 +1,4 @@
-"""A page of inferences, from the search to what is shown."""
+"""A page of inferences, from the search to the answer."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ from .filters import AskedFilter, ask_filter
 from .schemas.questions import Conditions, InferenceQuery
 from .shown import links, shown
 
-# What of a body does not change which inferences match, nor their order.
+# Parts of a body that change neither which inferences match, nor their order.
 _NOT_THE_QUESTION = {
     *("cursor", "limit", "include", "fields", "metadata_as"),
     *("timeout_seconds", "explain"),
@@ -50,8 +50,11 @@ _AS_A_TREE = {"filter", "filter_lang"}
 
 @dataclass(frozen=True, slots=True)
 class ShownPage:
-    """Inferences as `shown` makes them. `cursors`: of each, what goes on after it, made when it is
-    taken; `told`: what its relative times are, and what explains it."""
+    """Inferences as `shown` formats them.
+
+    `cursors`: continue after each, built when needed; `told`: its resolved relative times, and its
+    explanation.
+    """
 
     items: Sequence[dict[str, Any]]
     cursors: Iterator[str]
@@ -61,7 +64,7 @@ class ShownPage:
     told: Mapping[str, Any]
 
     def body(self) -> dict[str, Any]:
-        """As an answer has it."""
+        """Return the body of the answer."""
         return {
             "items": orjson.Fragment(encoded(self.items, times_fit=True)),
             "warnings": self.warnings,
@@ -73,7 +76,7 @@ class ShownPage:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A question of one model or several, ready to be searched."""
+    """A query of one model or several, ready to search."""
 
     models: Sequence[Registration]
     query: Query
@@ -86,34 +89,34 @@ class Asked:
 
 
 async def filter_of(body: InferenceQuery) -> AskedFilter:
-    """The filter of a page; of one that goes on with the instant of the first page."""
+    """Read the filter of a page; a later page uses the instant of the first."""
     _, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
     return await ask_filter(body.filter, body.filter_lang, now=now)
 
 
 def unpinned(body: InferenceQuery) -> InferenceQuery:
-    """The same without the instant in its cursor, which its filter has been read with."""
+    """Return the body without the instant in its cursor, which its filter was read with."""
     if body.cursor is None:
         return body
     return body.model_copy(update={"cursor": cursors.unpin(body.cursor)[0]})
 
 
 async def sort_of(connection: AsyncConnection, models: Models, body: InferenceQuery) -> Sort:
-    """The order of a page: at random for a sample. Raises as `resolve` does."""
+    """Resolve the order of a page: random for a sample. Raises as `resolve` does."""
     if body.sample is not None:
         return Sort(descending=False, order=AtRandom(body.sample.seed))
     return await resolve(connection, models, body.sort, kind=sorted_cursor.find_family(body.cursor))
 
 
 def fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:
-    """What a cursor is bound to: the question, not the size of its pages, nor its spelling."""
+    """Return what a cursor is bound to: the query, not its page size, nor its spelling."""
     asked = body.model_dump(mode="python", exclude=_NOT_THE_QUESTION | _AS_A_TREE)
     filter = None if tree is None else to_json(tree)
     return cursors.fingerprint(json.dumps([of, asked, filter], sort_keys=True, default=str))
 
 
 def deadline(body: Conditions, settings: ApiSettings) -> Deadline:
-    """When the query's time is over. Raises Invalid for more time than there is."""
+    """Return when the query's time is over. Raises Invalid for more time than allowed."""
     most, asked = settings.query_timeout_seconds, body.timeout_seconds
     if asked is not None and asked > most:
         message = f"at most {most:g} (INFERENCE_STORE_QUERY_TIMEOUT_SECONDS)"
@@ -130,7 +133,10 @@ async def page_of(  # noqa: PLR0917
     body: InferenceQuery,
     asked: Asked,
 ) -> ShownPage:
-    """The page for JSON. Raises QueryTimeout, InvalidCursor; Forbidden for links without right."""
+    """Return the page for JSON.
+
+    Raises QueryTimeout, InvalidCursor; Forbidden for links without the right.
+    """
     chosen = Chosen.of(body.fields, body.include, body.metadata_as)
     if not isinstance(asked.sort.order, ByDistance):
         chosen.refuse_distance()
@@ -138,7 +144,7 @@ async def page_of(  # noqa: PLR0917
         for each in asked.models:
             access.demand(Right.READ_INPUTS, each)
     with explaining(body.explain) as explained:
-        # what is explained is only how they are found
+        # only how the page is found is explained
         include = None if body.explain else chosen.include
         page = await _found(connection, settings, body, asked, include)
         told = await explained.shown(connection, access, asked.query)
@@ -196,7 +202,8 @@ async def _items(  # noqa: PLR0917
     models: Sequence[Registration],
     page: Page,
 ) -> list[tuple[Hit, dict[str, Any]]]:
-    """What is shown of the hits, in their order; one that is gone meanwhile is left out."""
+    """Return the hits with their content, in order; those that are deleted meanwhile are left
+    out."""
     items: dict[tuple[int, UUID], dict[str, Any]] = {}
     for model in models:
         uids = [hit.uid for hit in page.hits if hit.model == model.model]
@@ -221,7 +228,7 @@ async def _read(
     page: Page,
     include: Collection[str],
 ) -> list[Inference]:
-    """Those of the page, in their order; the ones that were not read as they were found."""
+    """Return the inferences of the page, in order; read those that the search has not read."""
     left = [uid for uid in uids if uid not in page.read]
     more = {each.uid: each for each in await read(connection, model, left, include=include)}
     found = {**page.read, **more}

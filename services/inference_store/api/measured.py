@@ -1,4 +1,4 @@
-"""Around every request: its id, its span, and what it adds to the metrics."""
+"""Surrounds every request: its id, its span, and its metrics."""
 
 import re
 import time
@@ -18,15 +18,15 @@ from inference_store.platform.metrics import IN_PROGRESS, REQUEST_SECONDS, REQUE
 from .templates import Templates
 
 _REQUEST_ID = "x-request-id"
-_CLIENT_LEFT = 499  # as nginx has it: no status of HTTP says so
-# What callers send is written into logs and back into their answer.
+_CLIENT_LEFT = 499  # nginx's number: HTTP has no status for it
+# What callers send is written to logs and into their answer.
 _SOUND = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 Failed = Callable[[Request, Exception], Awaitable[Response]]
 _METHODS = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"})
 
 
 class Measured:
-    """ASGI: counts, times and traces requests by their route, not by their path: ids are in it."""
+    """ASGI: counts, times and traces requests by their route, not by their path, which has ids."""
 
     def __init__(self, app: ASGIApp, templates: Templates, failed: Failed) -> None:
         self._app = app
@@ -57,15 +57,16 @@ class Measured:
         ):
             try:
                 await self._app(scope, receive, noted)
-            except ClientDisconnect:  # amid its body: nobody is there to be answered
+            except ClientDisconnect:  # while its body was read: nobody is there to answer
                 status = status or _CLIENT_LEFT
-            except Exception as error:  # the edge: logged and answered here, with the request's id
+            # the outermost place: logged and answered here, with the request's id
+            except Exception as error:
                 if status:
                     raise
                 answer = await self._failed(Request(scope), error)
                 await answer(scope, receive, noted)
             finally:
-                # Only now: the path is the one that routes were matched on.
+                # Only now: the path is the one that routes were matched by.
                 route = self._templates.of(scope["path"])
                 REQUESTS.labels(method, route, str(status or 500)).inc()
                 REQUEST_SECONDS.labels(route).observe(time.monotonic() - began)
@@ -73,7 +74,7 @@ class Measured:
 
 
 def _request_id(headers: Headers) -> str:
-    """The caller's, where it is sound, else a new one."""
+    """Return the caller's id if it is valid, else a new one."""
     sent = headers.get(_REQUEST_ID, "")
     return sent if _SOUND.fullmatch(sent) else str(uuid4())
 
@@ -81,7 +82,7 @@ def _request_id(headers: Headers) -> str:
 def _begin(method: str, scope: Scope, headers: Headers) -> Span:
     if not traces.is_on():
         return traces.begin("")
-    # No `url.path` or `url.query`: ids and values of filters are in them.
+    # No `url.path` or `url.query`: they hold ids and values of filters.
     attributes = {
         "http.request.method": method,
         "url.scheme": scope["scheme"],

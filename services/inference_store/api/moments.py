@@ -1,4 +1,4 @@
-"""Pages of what was asked for, or placed, at some moment, newest first: runs, erasures, holds."""
+"""Pages of lists in order of time, newest first: runs, erasures, holds."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -16,7 +16,7 @@ Item = TypeVar("Item", bound=Any)
 
 
 def before(page: PageParameters) -> tuple[datetime, UUID] | None:
-    """The moment and the id to go on before; None without a cursor. Raises InvalidCursor."""
+    """Return the time and id to continue before; None without a cursor. Raises InvalidCursor."""
     key = cursors.after_moment(page.cursor)
     try:
         return None if key is None else (key[0], UUID(key[1]))
@@ -27,13 +27,15 @@ def before(page: PageParameters) -> tuple[datetime, UUID] | None:
 def cut(
     found: Sequence[Item], limit: int, at: str = "requested_at"
 ) -> tuple[Sequence[Item], str | None]:
-    """A page out of what was found, asked for one more, and the cursor of what follows. `at`: the
-    name of the moment."""
+    """Return a page of items, one more of which were read, and the cursor of the next page.
+
+    `at`: the attribute with the time.
+    """
     return cursors.cut(found, limit, lambda each: cursors.moment(getattr(each, at), each.id))
 
 
 async def page(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
-    """A page of runs, with models by their ids."""
+    """Return a page of runs, with their models by id."""
     items, following = cut(found, limit)
     names = await registrations.names(connection, {each.model for each in items})
     return {

@@ -1,4 +1,4 @@
-"""A model that moves to another project: what that would delete, who may, when it begins."""
+"""Moves of models between projects: what one would delete, who may make it, when it begins."""
 
 import json
 from typing import Any
@@ -23,7 +23,7 @@ from .policy_changes import demand_sizes
 
 
 def moves(found: Registration | None, body: RegistrationBody) -> bool:
-    """Whether what is asked for is a move, or that one which waits begins now."""
+    """Whether the request moves the model, or lets a waiting move begin now."""
     if found is None:
         return False
     return found.project_id != body.project_id or (
@@ -39,7 +39,7 @@ async def looked_at(
     *,
     seconds: float,
 ) -> WouldDelete:
-    """What the move would delete today. Raises NotFound, Forbidden."""
+    """Return what the move would delete today. Raises NotFound, Forbidden."""
     found = await _allowed(connection, access, model_id, project_id, lock=False)
     return await preview.would_delete_moved(connection, found, project_id, seconds=seconds)
 
@@ -54,8 +54,10 @@ async def decided(
     grace_seconds: float,
     unmeasured: int = 0,
 ) -> Body:
-    """What is written down of a move. `unmeasured`: inferences of an unknown size that a limit by
-    bytes would be over. Raises what refuses it."""
+    """Build the ledger's entry of a move, or raise what refuses it.
+
+    `unmeasured`: how many inferences of unknown size a limit by bytes would apply to.
+    """
     found = await _allowed(connection, access, model_id, body.project_id, lock=True)
     if expected not in (None, found.revision):
         raise PreconditionFailed(f"The registration has revision {found.revision}, not {expected}.")
@@ -76,14 +78,15 @@ async def decided(
 async def token(
     connection: AsyncConnection, access: Access, model_id: str, project_id: str | None
 ) -> UUID:
-    """Lets this move begin at once, while neither the model nor a policy of it changes."""
+    """Return a token that lets this move begin at once, while neither the model nor a policy of it
+    changes."""
     found = await _allowed(connection, access, model_id, project_id, lock=False)
     asked = await _asked_of(connection, found, project_id)
     return await previews.remember(connection, Of("model", model_id), found.revision, asked)
 
 
 def noted(body: Body) -> Note:
-    """What the audit says of it."""
+    """Build the audit's entry."""
     more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
     told = {name: each for name, each in more.items() if each is not None}
     return Note(Action.MODEL_MOVED, body["model_id"], {"project_id": body["project_id"], **told})
@@ -120,7 +123,7 @@ async def _was_previewed(
 async def _asked_of(
     connection: AsyncConnection, found: Registration, project_id: str | None
 ) -> str:
-    """The move, and the policies that were looked at: a token is of this."""
+    """Describe the move and the policies that were read: a token is bound to this."""
     left = await policies.deciding_project(connection, found)
     owners = dict.fromkeys(
         (*policies.wider(found.model_id, left), *policies.wider(found.model_id, project_id))

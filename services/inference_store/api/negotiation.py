@@ -1,4 +1,4 @@
-"""What a request's Accept and Accept-Encoding let us answer with (RFC 9110, section 12.5)."""
+"""Negotiates the content type and coding of an answer (RFC 9110, section 12.5)."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -25,7 +25,7 @@ class _Rank(NamedTuple):
 
 
 def choose_type(accept: str, offered: Sequence[str]) -> str | None:
-    """The media type to answer with, of those that are `offered`; None: none is accepted."""
+    """Return the media type to answer with, out of `offered`; None: none is accepted."""
     ranges = list(_ranges(accept or ANY))
     ranks = [(_rank(each, ranges), each) for each in offered]
     acceptable = [(rank, each) for rank, each in ranks if rank.quality > 0]
@@ -34,7 +34,7 @@ def choose_type(accept: str, offered: Sequence[str]) -> str | None:
 
 @lru_cache(_MOST_REMEMBERED)  # clients send few different headers
 def choose_coding(accept_encoding: str) -> str | None:
-    """The content coding to answer with; None: as it is."""
+    """Return the content coding to answer with; None: no coding."""
     asked = {_SPELLINGS.get(name, name): quality for name, quality in _ranges(accept_encoding)}
     others = asked.get("*", 0.0)
     best = max(CODINGS, key=lambda name: asked.get(name, others))
@@ -43,7 +43,7 @@ def choose_coding(accept_encoding: str) -> str | None:
 
 
 def _rank(kind: str, ranges: Sequence[tuple[str, float]]) -> _Rank:
-    """By the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
+    """Rank by the most precise range alone: `*/*;q=0.1, text/html;q=0` accepts no HTML."""
     wanted = (ANY, f"{kind.partition('/')[0]}/*", kind.partition(";")[0].strip().lower())
     ranks = [
         (wanted.index(name), -place, quality)

@@ -1,4 +1,4 @@
-"""The OpenAPI: the shape of refusals, how a caller shows who they are, what each route needs."""
+"""Completes the OpenAPI: the schema of refusals, authentication, and the needs of each route."""
 
 from typing import Any, Final
 
@@ -25,7 +25,7 @@ _OVER = {
 
 
 def document(app: FastAPI, settings: AccessSettings) -> None:
-    """Put into the OpenAPI what FastAPI does not know."""
+    """Add to the OpenAPI what FastAPI does not know."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -39,12 +39,12 @@ def document(app: FastAPI, settings: AccessSettings) -> None:
 
 
 def ref(kind: type[BaseModel]) -> str:
-    """Where the OpenAPI has a kind of object."""
+    """Return the reference to a schema."""
     return _REF.format(model=kind.__name__)
 
 
 def _add_kinds(kinds: dict[str, Any]) -> None:
-    """The shape of our refusals in the place of FastAPI's own; lines of streams."""
+    """Add the schema of our refusals in place of FastAPI's own, and the lines of streams."""
     for name in ("HTTPValidationError", "ValidationError"):
         kinds.pop(name, None)
     for kind in (Problem, *LINES):
@@ -53,7 +53,7 @@ def _add_kinds(kinds: dict[str, Any]) -> None:
 
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:
-    """Where access control is off nothing is asked for."""
+    """Add the security schemes, unless access control is off."""
     schemes = {} if settings.auth == "off" else _schemes(settings)
     if schemes:
         schema["components"]["securitySchemes"] = schemes
@@ -74,7 +74,7 @@ def _schemes(settings: AccessSettings) -> dict[str, Any]:
 
 
 def _described(operation: dict[str, Any]) -> str:
-    """What the route does, and what it needs."""
+    """Describe what the route does, and what it needs."""
     needed = needs_of(operation)
     right = needed.right.value
     rights = "`read`" if right == "read" else f"`read` and `{right}`"

@@ -28,7 +28,7 @@ class EscapedPaths:
 
 
 def decoded(segment: str) -> str:
-    """The id that a segment of the path spells. Raises ValueError."""
+    """Return the id that a segment of the path spells. Raises ValueError."""
     try:
         name = unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
     except UnicodeError:
@@ -41,7 +41,7 @@ def decoded(segment: str) -> str:
 
 
 def escaped(name: str) -> str:
-    """An id as one segment of a path."""
+    """Return an id as one segment of a path."""
     return quote(name, safe="")
 
 

@@ -1,4 +1,4 @@
-"""Retention policies as answers, and who may see and set them."""
+"""Formats retention policies for answers, and checks who may read and set them."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -17,8 +17,8 @@ from .access import Access
 async def allowed(
     connection: AsyncConnection, access: Access, of: Of, *, lock: bool = False
 ) -> Registration | None:
-    """Raise NotFound or Forbidden unless the caller may do this with whose policy it is; the
-    model, where it is a model's."""
+    """Raise NotFound or Forbidden unless the caller may do this with the policy; return its model,
+    if it is a model's policy."""
     if of.level == "model":
         return await access.model(connection, of.subject, lock=lock)
     if of.level == "project":
@@ -29,7 +29,7 @@ async def allowed(
 async def shown(
     connection: AsyncConnection, of: Of, *, warnings: tuple[str, ...] = ()
 ) -> dict[str, Any]:
-    """A policy as it stands. Raises NotFound where there is none."""
+    """Format a policy. Raises NotFound if there is none."""
     standing = await policies.standing(connection, of)
     found = standing.in_force or standing.pending
     if found is None:
@@ -42,12 +42,12 @@ async def shown(
 
 
 def answer(body: dict[str, Any], revision: int) -> Answer:
-    """With the revision that If-Match names."""
+    """Build the answer, with the revision for If-Match."""
     return Answer(body, headers={"ETag": f'"{revision}"'})
 
 
 def version(found: Version, standing: Standing) -> dict[str, Any]:
-    """One version."""
+    """Format one version."""
     policy = found.policy
     rules = () if policy is None else policy.rules
     bounds = policies.Bounds() if policy is None else policy

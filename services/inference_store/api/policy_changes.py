@@ -1,4 +1,4 @@
-"""A change of a retention policy: what it would delete, who may make it, when it begins."""
+"""Changes of retention policies: what one would delete, who may make it, when it begins."""
 
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ _AGELESS: Final = Clock(
 
 
 async def trees_of(body: PolicyBody) -> list[Node | None]:
-    """What was read of the rules' filters. Raises InvalidFilter, NotKept: the path says which."""
+    """Return the trees of the rules' filters. Raises InvalidFilter, NotKept, with their path."""
     return [
         await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
         for number, rule in enumerate(body.rules)
@@ -43,7 +43,7 @@ async def looked_at(
     *,
     seconds: float,
 ) -> tuple[WouldDelete, Resolved | None]:
-    """What the policy would delete today; None: what it would to have none."""
+    """Return what the policy would delete today; None for `body`: if there were none."""
     await allowed(connection, access, of)
     if body is None:
         return await preview.would_delete(connection, of, None, seconds=seconds), None
@@ -63,8 +63,10 @@ async def decided(
     reason: str | None,
     unmeasured: int = 0,
 ) -> Body:
-    """What is written down of a change. `unmeasured`: inferences of an unknown size that a limit of
-    it is over. Raises what refuses it."""
+    """Build the ledger's entry of a change, or raise what refuses it.
+
+    `unmeasured`: how many inferences of unknown size a limit of it applies to.
+    """
     registration = await allowed(connection, access, of, lock=True)
     policy = None if resolved is None else resolved.policy
     standing = await policies.standing(connection, of)
@@ -84,7 +86,7 @@ async def decided(
 
 
 def asked_of(body: PolicyBody) -> str:
-    """The policy as it was asked for: a token is of this."""
+    """Return the policy as it was requested: a token is bound to this."""
     return body.model_dump_json(exclude={"effective", "token", "reason"})
 
 
@@ -102,7 +104,7 @@ async def _was_previewed(
 
 
 def demand_sizes(unmeasured: int) -> None:
-    """Raises Invalid where nobody can have seen what a change takes."""
+    """Raise Invalid if the sizes that a change depends on are not known."""
     if unmeasured:
         fault = Fault(
             "effective",
@@ -113,7 +115,7 @@ def demand_sizes(unmeasured: int) -> None:
 
 
 def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy | None]) -> bool:
-    """Whether a minimum age is undercut, shortened or taken away."""
+    """Whether the change goes below a minimum age, shortens one or removes one."""
     if policy is not None and policy.undercuts_minimum_age:
         return True
     there = [each.minimum_age for each in before if each is not None]
@@ -122,7 +124,7 @@ def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy
 
 
 def shown(found: WouldDelete) -> dict[str, Any]:
-    """What would be deleted, as answers have it."""
+    """Format what would be deleted."""
     return {
         "inferences": _part(found, "inference"),
         "responses": _part(found, "response"),
@@ -144,7 +146,7 @@ def shown(found: WouldDelete) -> dict[str, Any]:
 
 
 def decider(of: Of, rule: int | None, name: str | None) -> dict[str, Any]:
-    """Which rule it is."""
+    """Format which rule it is."""
     whose = {f"{level}_id": of.subject if of.level == level else None for level in _NAMED}
     return {"level": of.level, **whose, "rule": rule, "name": name}
 

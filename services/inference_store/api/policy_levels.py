@@ -1,4 +1,4 @@
-"""Where retention policies are: a model's, a project's, and the one of all."""
+"""The levels of retention policies: model, project, and the whole store."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -24,7 +24,8 @@ async def _of_all() -> Of:
 
 @dataclass(frozen=True, slots=True)
 class PolicyLevel:
-    """Where the policies of a level are, whose they are, and what over a right is needed."""
+    """A level of policies: its path, whose policy it is, and the extent that a right is needed
+    for."""
 
     level: Level
     path: str

@@ -1,4 +1,4 @@
-"""Refusals: one shape for all of them, problem details (RFC 9457)."""
+"""Refusals: all have one form, problem details (RFC 9457)."""
 
 import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,7 +25,8 @@ from inference_store.query.bounded import OutOfTime, Overloaded
 from .answer import PROBLEM, ProblemAnswer
 
 PAGE = "/docs/errors"
-_NAME_CHARACTERS = 256  # of a field's name that are looked at and shown: none that we know has more
+# characters of a field's name that are checked and shown: no known name is longer
+_NAME_CHARACTERS = 256
 _BUSY: dict[type[Exception], str] = {
     Overloaded: "The store was busy, and the question did not run. Send it again.",
     PoolTimeout: "Every connection to Postgres is in use. Send the request again.",
@@ -60,7 +61,7 @@ class Problem(BaseModel):
 
 
 def kinds() -> Iterator[type[StoreError]]:
-    """Every kind of refusal, as the tree of errors has them."""
+    """Yield every kind of refusal, in the order of the tree of errors."""
 
     def below(kind: type[StoreError]) -> Iterator[type[StoreError]]:
         yield kind
@@ -73,7 +74,7 @@ def kinds() -> Iterator[type[StoreError]]:
 def refusals(
     *statuses: int, also: dict[int | str, dict[str, Any]] | None = None
 ) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a route, for its documentation; those of every route are added."""
+    """Return the refusals of a route for its documentation; those of every route are added."""
     always = {*statuses, 401, 403, 406, 422, 429, 431, 500, 503}
     return {**(also or {}), **{status: _documented(status) for status in sorted(always)}}
 
@@ -93,7 +94,7 @@ def _documented(status: int) -> dict[str, Any]:
 
 
 def page() -> str:
-    """The page that `type` points to: every kind of refusal and what to do."""
+    """Return the page that `type` points to: every kind of refusal and what to do."""
     sections = "".join(
         f'<h2 id="{kind.type}">{kind.status} {html.escape(kind.type)}</h2>'
         f"<p><b>{html.escape(kind.title)}.</b> {html.escape(kind.__doc__ or '')}</p>"
@@ -103,7 +104,7 @@ def page() -> str:
 
 
 def handle_problems(app: FastAPI) -> None:
-    """Make every refusal of the app a problem."""
+    """Turn every refusal of the app into problem details."""
     app.add_exception_handler(StoreError, _store_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
@@ -117,7 +118,7 @@ async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
 
 
 def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
-    """A refusal as an answer."""
+    """Return a refusal as an answer."""
     more = dict(headers or {})
     if exc.status in (401, 403, 429, 431) or isinstance(exc, errors.Busy):
         REFUSED.labels(exc.type).inc()
@@ -131,7 +132,7 @@ def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> Proble
 
 
 def body_of(exc: StoreError) -> dict[str, Any]:
-    """A refusal as problem details."""
+    """Return a refusal as problem details."""
     return _body(type(exc), exc.detail, exc.faults)
 
 
@@ -146,7 +147,7 @@ def _body(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[
 
 
 def _error(fault: Fault) -> dict[str, Any]:
-    """One fault; the place in a filter only where there is one."""
+    """Return one fault; with a position only if it concerns a filter."""
     said: dict[str, Any] = {"path": _utf8(fault.path), "message": _utf8(fault.message)}
     place = {"line": fault.line, "column": fault.column, "length": fault.length}
     place = {name: number for name, number in place.items() if number is not None}
@@ -184,7 +185,7 @@ def _fault(request: Request, error: Mapping[str, Any]) -> Fault:
 
 
 def exc_input(error: Mapping[str, Any]) -> Any:
-    """What pydantic was given."""
+    """Return the value that pydantic was given."""
     return error.get("input")
 
 
@@ -197,7 +198,7 @@ def _place(parts: Iterable[Any]) -> str:
 
 
 def known_fields(request: Request, place: Sequence[Any]) -> list[str]:
-    """The fields of the object in the body that an unknown one stands in."""
+    """Return the fields that the object around an unknown field of the body may have."""
     route = request.scope.get("route")
     field = getattr(route, "body_field", None)
     kind: Any = field.field_info.annotation if field is not None else None
@@ -209,7 +210,7 @@ def known_fields(request: Request, place: Sequence[Any]) -> list[str]:
 
 
 def _model(kind: Any) -> type[BaseModel] | None:
-    """The pydantic model in an annotation, such as `list[Model] | None`."""
+    """Return the pydantic model in an annotation, such as `list[Model] | None`."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     for inner in getattr(kind, "__args__", ()):
@@ -239,7 +240,7 @@ async def unexpected(_: Request, exc: Exception) -> ProblemAnswer:
 
 
 def refusal_of(exc: Exception) -> StoreError:
-    """What an error is to the caller; what nobody foresaw is logged."""
+    """Return what an error is to the caller; an unexpected error is logged."""
     if isinstance(exc, StoreError):
         return exc
     if isinstance(exc, (Overloaded, PoolTimeout)):
@@ -256,7 +257,7 @@ def refusal_of(exc: Exception) -> StoreError:
 
 
 def _out_of_time(exc: Exception) -> str | None:
-    """What is said of an error of time; None: it is another."""
+    """Describe a timeout; None if the error is another."""
     if isinstance(exc, OutOfTime):
         return "The query took too long: narrow its time window."
     if "canceling statement due to statement timeout" in str(exc):

@@ -1,4 +1,5 @@
-"""What filters on a model may name, as JSON Schema (OGC API Features, part 3: queryables)."""
+"""The names that filters on a model may use, as JSON Schema (OGC API Features, part 3:
+queryables)."""
 
 from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
@@ -21,7 +22,7 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 
 
 def queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
-    """The schema, by the names that a filter uses; `address`: where it is read."""
+    """Build the schema, by the names that a filter uses; `address`: where it is served."""
     names = {seen.name for seen in keys}
     own = {
         f"inference.{name}" if name in names else name: _own(entry)
@@ -81,7 +82,7 @@ def _key(seen: KeySeen) -> dict[str, Any]:
 
 
 def _any_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One of several; of what can only be asked whether it was sent, anything."""
+    """Return one of several schemas; an empty one if only `sent` can be asked."""
     if len(schemas) == 1:
         return dict(schemas[0])
     return {"anyOf": [dict(each) for each in schemas]} if schemas else {}
@@ -104,7 +105,7 @@ def _examples(seen: KeySeen) -> Iterable[Any]:
 
 
 def _example(seen: TypeSeen, shown: str) -> Any:
-    """An example as JSON of its type, where it is one."""
+    """Return an example as JSON of its type, if it fits."""
     if seen.family == "bool":
         return shown.lower() in {"true", "1"}
     if seen.family == "number":

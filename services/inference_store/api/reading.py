@@ -1,6 +1,6 @@
-"""What takes long to read is read by one thread: the loop that answers everybody goes on.
+"""Reads long inputs in one thread, so that the event loop goes on.
 
-One thread, not several: each that computes would let the loop wait for the interpreter's lock.
+There is one thread, not several: each that computes makes the loop wait for the interpreter's lock.
 """
 
 import asyncio
@@ -14,8 +14,10 @@ _T = TypeVar("_T")
 
 
 async def read_aside(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """What `read` returns or raises, when it is this reading's turn. If the caller leaves before,
-    it is never begun."""
+    """Return or raise what `read` does, when its turn comes.
+
+    If the caller leaves before, it never begins.
+    """
     loop = asyncio.get_running_loop()
     return await loop.run_in_executor(_thread(), partial(read, *args, **kwargs))
 

@@ -1,4 +1,4 @@
-"""Where questions are asked: a read replica, or the first Postgres where there is none."""
+"""Chooses where queries run: on a read replica, or on the first Postgres if there is none."""
 
 import time
 from collections.abc import AsyncIterator
@@ -14,13 +14,16 @@ from inference_store.index.distribution import is_known_whole
 from inference_store.index.held_settings import NONE, Settings, taken_with
 from inference_store.platform.metrics import REPLICA_AWAY
 
-# How long a replica that is away is not asked again: one question in that time finds out.
+# How long an unavailable replica is left alone: in that time one query tries it.
 _LEFT_ALONE_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
 class Replica:
-    """Connections to read on. While the replica is away the first Postgres answers: counted."""
+    """Connections to read on.
+
+    While the replica is unavailable the first Postgres answers, and is counted.
+    """
 
     def __init__(self, first: AsyncEngine, replica: AsyncEngine | None = None) -> None:
         self._first = first
@@ -29,14 +32,15 @@ class Replica:
 
     @property
     def may_lag(self) -> bool:
-        """Whether what is read may be older than what was answered."""
+        """Whether a read may be older than what was answered before."""
         return self._replica is not None
 
     @asynccontextmanager
     async def connect(self, settings: Settings = NONE) -> AsyncIterator[AsyncConnection]:
-        """A connection for one question. Raises what the first Postgres raises.
+        """Open a connection for one query. Raises what the first Postgres raises.
 
-        `settings`: that it has, unless the tables are distributed, or may be."""
+        `settings`: the session settings that it has, unless the tables are, or may be, distributed.
+        """
         connection = await self._opened(settings)
         try:
             yield connection
@@ -59,16 +63,16 @@ class Replica:
         return await _taken(self._first, settings)
 
     def _available(self) -> AsyncEngine | None:
-        """The replica, unless it was away a moment ago."""
+        """Return the replica, unless it was unavailable a moment ago."""
         now = time.monotonic()
         if now < self._left_alone_until:
             return None
-        if self._left_alone_until:  # this question finds out for the others
+        if self._left_alone_until:  # this query tries it for the others
             self._left_alone_until = now + _LEFT_ALONE_SECONDS
         return self._replica
 
     async def why_away(self) -> str | None:
-        """One sentence while the replica does not answer."""
+        """Return one sentence while the replica does not answer."""
         if self._replica is None:
             return None
         try:

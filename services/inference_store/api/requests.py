@@ -1,4 +1,4 @@
-"""Requests as they are read here: bounded, numbers exact, nothing unknown let through."""
+"""Reads requests: bounded, with exact numbers, and nothing unknown accepted."""
 
 import json
 from collections.abc import Callable, Coroutine, Sequence
@@ -24,11 +24,14 @@ _SMALL_DIGITS = 18
 
 
 class ExactRequest(Request):
-    """A request whose body was read within the limit, and whose numbers are exact."""
+    """A request whose body was read within the limit, with exact numbers."""
 
     async def load(self, limit: int) -> None:
-        """Read the body. Raises TooLarge as soon as it is over `limit` bytes, or if it has more
-        items than anything here may have."""
+        """Read the body.
+
+        Raises TooLarge as soon as it exceeds `limit` bytes, or if it has more items than any body
+        may have.
+        """
         pieces, size = [], 0
         async for piece in self.stream():
             size += len(piece)
@@ -42,13 +45,13 @@ class ExactRequest(Request):
             raise TooLarge(f"The body has over {MOST_ITEMS:,} items: commas, `[` and `{{`.")
 
     async def json(self) -> Any:
-        """The body; a number with a point or many digits is a Decimal."""
+        """Return the body; a number with a point or many digits is a Decimal."""
         body = await self.body()
         return exact_json(body) if len(body) <= _SMALL_BODY else await read_aside(exact_json, body)
 
 
 def exact_json(body: bytes) -> Any:
-    """The value of a JSON text. Raises json.JSONDecodeError, whatever is wrong with it."""
+    """Parse a JSON text. Raises json.JSONDecodeError, whatever is wrong with it."""
     try:
         return json.loads(
             body.decode("utf-8"),
@@ -63,7 +66,7 @@ def exact_json(body: bytes) -> Any:
 
 
 def _integer(digits: str) -> int | Decimal:
-    # int() of very many digits is refused by Python, and slow before that.
+    # Python's int() refuses very many digits, and is slow before that.
     return int(digits) if len(digits) <= _SMALL_DIGITS else Decimal(digits)
 
 
@@ -72,8 +75,8 @@ def _refuse_constant(name: str) -> Any:
 
 
 class ExactRoute(APIRoute):
-    """A route that reads an ExactRequest, refuses query parameters that it does not know, and
-    answers with a type that the request accepts."""
+    """A route that reads an ExactRequest, refuses unknown query parameters, and answers with a type
+    that the request accepts."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
@@ -91,11 +94,11 @@ class ExactRoute(APIRoute):
         return handle
 
     def charge(self, request: Request, size: int) -> None:
-        """Charge a body of `size` bytes to whom it came from. Raises TooManyRequests."""
+        """Charge a body of `size` bytes to its sender. Raises TooManyRequests."""
 
 
 def offered_types(route: APIRoute) -> tuple[str, ...]:
-    """The media types that a route answers with; the first, where any will do."""
+    """Return the media types that a route answers with; the first one if any will do."""
     named = tuple(route.responses.get(200, {}).get("content", ()))
     kind = route.response_class
     has_json = not (isinstance(kind, type) and issubclass(kind, StreamingResponse))
@@ -103,8 +106,10 @@ def offered_types(route: APIRoute) -> tuple[str, ...]:
 
 
 def require_type(request: Request, offered: Sequence[str]) -> str:
-    """The type to answer with. Raises NotAcceptable; of a route that answers with whatever was
-    stored the type is not known yet: */*."""
+    """Return the type to answer with. Raises NotAcceptable.
+
+    A route that answers with whatever was stored does not know the type yet: */*.
+    """
     if ANY in offered:
         return ANY
     accept = ", ".join(request.headers.getlist("Accept"))
@@ -117,7 +122,7 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
 
 
 def _query_names(dependant: Dependant) -> set[str]:
-    """The query parameters of a route and of what it depends on."""
+    """Return the query parameters of a route and of its dependencies."""
     names: set[str] = set()
     for field in dependant.query_params:
         kind = field.field_info.annotation

@@ -1,7 +1,8 @@
 """What every route under /v1 has in common.
 
-A router has all of it when its routes are declared: FastAPI builds a route whenever a router with a
-prefix or dependencies of its own includes it, which for all of them is a tenth of a second an app.
+A router has all of it when its routes are declared. FastAPI builds a route again whenever a router
+with a prefix or dependencies of its own includes it, which would take a tenth of a second for each
+app.
 """
 
 from typing import Final
@@ -16,12 +17,12 @@ PREFIX: Final = "/v1"
 
 
 def make_router(tag: str) -> APIRouter:
-    """A router of guarded routes under /v1, which the OpenAPI shows under this tag."""
+    """Make a router of guarded routes under /v1, which the OpenAPI shows under this tag."""
     return APIRouter(
         prefix=PREFIX,
         route_class=GuardedRoute,
         tags=[tag],
-        # The first dependency is the last one to end: after it nothing of a request is open.
+        # The first dependency ends last: after it nothing of a request is open.
         dependencies=[Depends(finished, scope="function"), Depends(ledger_agrees)],
         generate_unique_id_function=_operation_id,
     )

@@ -1,4 +1,4 @@
-"""Open what the api needs, serve until stopped, close it."""
+"""Opens what the api needs, serves until stopped, and closes it."""
 
 import asyncio
 import gc
@@ -36,14 +36,14 @@ from .streams import ENDS
 
 _BEAT_SECONDS = 1.0
 _READ_AHEAD_BYTES = 64 * 1024
-# How long a thread that computes (`reading`) may hold up the loop. Python's own five milliseconds
-# are waited for at each step of a request.
+# How long a thread that computes (`reading`) may hold up the event loop. Python's default of five
+# milliseconds would be waited for at each step of a request.
 _SWITCH_SECONDS = 0.0005
 _log = structlog.get_logger()
 
 
 class Server(GuardedServer):
-    """When told to stop it returns, instead of dying."""
+    """A server that returns when told to stop, instead of raising the signal again."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -65,9 +65,9 @@ async def serve(settings: ApiSettings) -> None:
     from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
-    # Of its own: questions that hold every connection of theirs do not make the api unready.
+    # A pool of its own: queries that hold every connection of theirs do not make the api unready.
     looking = _engine(settings, pool_size=1)
-    # the same: a look at the ledger waits for no question
+    # the same: the check of the ledger waits for no query
     ledger = Ledger(looking, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(ledger)
     connections = connections_of(settings, "api")
@@ -77,8 +77,8 @@ async def serve(settings: ApiSettings) -> None:
         await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
         server = Server(_config(settings, app), sockets, connections, limits_of(settings))
-        # What starts with it stays: collecting garbage looks at none of it, which would stop
-        # whoever waits for a tenth of a second and more.
+        # Objects that exist at the start stay: the garbage collector skips them. Checking them
+        # would stop all requests for a tenth of a second and more.
         gc.collect()
         gc.freeze()
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -113,7 +113,7 @@ def _admin(
 ) -> AdminApp:
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
-    # Questions need Postgres alone; an api out of its Service would answer none.
+    # Queries need Postgres alone; an api that is removed from its Service would answer none.
     spares: dict[str, Check] = {"object store": lambda: _object_store(blobs)}
     if settings.postgres_read_dsn is not None:
         spares["read replica"] = replica.why_away
@@ -140,7 +140,7 @@ async def _watching(watch: LedgerWatch) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _beating(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
-    """Beat while the server accepts requests; not before it listens, nor once it has ended."""
+    """Beat while the server accepts requests: not before it listens, nor after it has ended."""
 
     async def beat() -> None:
         while True:
@@ -159,7 +159,7 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     trusted = settings.api_trusted_proxies
     inner: Any = app
     behind: Any = ProxyHeadersMiddleware(inner, trusted) if trusted else inner
-    # Beyond what the app refuses by itself, with room for what is read at once.
+    # Above the app's own limit, with room for what is read at once.
     most = settings.api_max_header_bytes + _READ_AHEAD_BYTES
     http: Any = partial(BoundedHeads, most_head_bytes=most)
     return uvicorn.Config(
@@ -171,7 +171,7 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
         server_header=False,
         http=http,
         ws="none",
-        proxy_headers=False,  # it is inside: connections are told by their own addresses
+        proxy_headers=False,  # connections are told apart by their own addresses inside
         interface="asgi3",
         timeout_keep_alive=math.ceil(settings.connection_idle_seconds),
         timeout_graceful_shutdown=20,
@@ -179,7 +179,10 @@ def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
 
 
 async def _refuse_old_schema(engine: AsyncEngine) -> None:
-    """Raises SchemaBehind. While Postgres is away nothing is known: readiness looks again."""
+    """Raise SchemaBehind.
+
+    While Postgres is unavailable nothing is known: readiness checks again.
+    """
     try:
         async with engine.connect() as connection:
             await require_schema(connection)

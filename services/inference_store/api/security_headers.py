@@ -1,4 +1,4 @@
-"""Headers that every answer carries, and the limit of those that a request may."""
+"""Adds headers to every answer, and limits those of requests."""
 
 from typing import Final
 
@@ -10,7 +10,7 @@ from inference_store.inference.errors import HeadersTooLarge
 from .answer import HEADERS
 from .problems import problem
 
-# Pages of ours: their scripts and styles are served from here, with a few lines inside the page.
+# Our own pages: their scripts and styles are served from here, with a few lines inside the page.
 _PAGE_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data:; worker-src 'self' blob:; base-uri 'none'; form-action 'none';"
@@ -21,7 +21,7 @@ _OF_PAGES: Final = {"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "n
 
 
 class SecurityHeaders:
-    """ASGI: adds what an answer does not say itself."""
+    """ASGI: adds the headers that an answer does not set itself."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""Inferences as the api shows them."""
+"""Formats inferences for answers."""
 
 import asyncio
 from collections.abc import Collection
@@ -64,7 +64,7 @@ _LATENCIES = (
 def shown(
     model_id: str, inference: Inference, *, metadata_as: MetadataAs = "list"
 ) -> dict[str, Any]:
-    """An inference for JSON, whose times have been through `fit_times`."""
+    """Format an inference for JSON; its times have been through `fit_times`."""
     row = inference.row
     found: dict[str, Any] = {
         "uid": str(inference.uid),
@@ -88,7 +88,7 @@ def shown(
 
 
 def storage_key(inference: Inference, blob: str) -> str | None:
-    """Where a blob is; None for what there is not, or is no more."""
+    """Return the key of a blob; None if there is none, or none any more."""
     if is_erased(inference, blob):
         return None
     key: str | None = inference.row[_KEYS[blob]]
@@ -103,20 +103,20 @@ def is_erased(inference: Inference, blob: str) -> bool:
 
 
 def path_of(model_id: str, inference: Inference) -> str:
-    """The inference's own path."""
+    """Return the inference's own path."""
     return f"/v1/models/{escaped(model_id)}/inferences/uid:{inference.uid}"
 
 
 async def links(
     settings: ApiSettings, blobs: Blobs, model_id: str, found: Collection[Inference]
 ) -> list[dict[str, str | None]]:
-    """Where each inference's blobs are read: presigned links, or the api's own routes."""
+    """Return where each inference's blobs are read: presigned links, or the api's own routes."""
     if settings.presigned_urls == "off":
         return [_routes(model_id, each) for each in found]
     seconds = settings.presigned_url_seconds
     if len(found) <= _FEW and settings.s3_access_key.get_secret_value():
         return [_links(blobs, each, seconds) for each in found]
-    # without keys in the settings it may have to exchange a token for some
+    # without keys in the settings it may have to exchange a token for credentials
     return await asyncio.to_thread(lambda: [_links(blobs, each, seconds) for each in found])
 
 
@@ -135,7 +135,7 @@ def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
         return None
     try:
         return blobs.presign(parse_stored(key), seconds)
-    except BlobMissing:  # a key that no client can address, a bucket that is allowed no more
+    except BlobMissing:  # a key that no client can address, or a bucket that is no longer allowed
         return None
 
 

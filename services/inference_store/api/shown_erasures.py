@@ -1,4 +1,4 @@
-"""Erasures as the api shows them: progress, what stands in the way, a sentence where it helps."""
+"""Formats erasures for answers: progress, blocked objects, and a sentence if it helps."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ _NOTHING = "Nothing that is stored matched: nothing was erased."
 async def shown_page(
     connection: AsyncConnection, found: Sequence[Erasure], limit: int
 ) -> dict[str, Any]:
-    """A page of erasures; `found` has one more where there are more."""
+    """Format a page of erasures; `found` has one more if there are more."""
     items, following = moments.cut(found, limit)
     return {"items": [await shown(connection, each) for each in items], "next": following}
 
@@ -26,7 +26,7 @@ async def shown_page(
 async def shown(
     connection: AsyncConnection, one: Erasure, *, not_found: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """One erasure."""
+    """Format one erasure."""
     models = await erasures.models_of(connection, one)
     names = await registrations.names(connection, set(models))
     ids = sorted(name for model in models if (name := names.get(model)) is not None)
@@ -66,12 +66,12 @@ def _given_up(said: dict[str, Any]) -> dict[str, Any]:
 
 
 def _done(one: Erasure) -> int:
-    """What it is of: inferences, or objects of none."""
+    """Return how many are done: inferences, or objects if it is about objects."""
     return one.objects if one.scope == "object" else one.inferences
 
 
 def _rate(one: Erasure) -> float | None:
-    """Inferences a second since the present phase began; None where nothing is being done."""
+    """Return inferences a second since the present phase began; None if nothing is being done."""
     if one.deleting_since is not None:
         since, done = one.deleting_since, _done(one)
     elif one.begun_at is not None:

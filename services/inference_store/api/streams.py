@@ -1,9 +1,9 @@
-"""Inferences as a stream, a JSON object a line: all that match, with a page's worth of memory.
+"""Streams of inferences, one JSON object a line: all that match, with the memory of a page.
 
-A stream is a loop of pages. Between two of them it has no connection, no transaction and no turn,
-and each asks anew whether the caller may: a key that is revoked ends the streams it began. Where
-the client goes away or reads slowly, no page is looked for; where it does not read at all, its
-stream ends.
+A stream is a loop of pages. Between two of them it has no connection, no transaction and no
+admission, and each checks again whether the caller may: a revoked key ends the streams it began. If
+the client disconnects or reads slowly, no page is searched; if it does not read at all, its stream
+ends.
 """
 
 import asyncio
@@ -35,14 +35,14 @@ from .schemas.questions import InferenceQuery
 
 _SPELLINGS: Final = (NDJSON, "application/ndjson", "application/jsonl")
 _PAGE = 1000
-_MOST_OF_A_PAGE: Final = 1000  # what a `limit` may be
+_MOST_OF_A_PAGE: Final = 1000  # the range of `limit`
 # With these an inference may be large.
 _LARGE: Final = {"metadata", "predictions", "urls"}
 _PAGE_OF_LARGE = 100
-# Whoever takes longer for a piece does not read any more.
+# A client that takes longer for a piece does not read any more.
 _STALLED_SECONDS = 60.0
 _PIECE = 65_536
-# How a stream ends: all was sent, as many as the limit says, trouble, the client went away or
+# How a stream ends: all was sent; the limit was reached; an error; the client disconnected, or
 # reads no more.
 ENDS: Final = ("complete", "limit", "failed", "stopped")
 Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[ShownPage]]
@@ -62,14 +62,14 @@ STREAMING: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def _page_size(body: InferenceQuery) -> int:
-    """How many inferences a page of a stream has."""
+    """Return how many inferences a page of a stream has."""
     shown = {name.partition(".")[0] for name in (*body.include, *(body.fields or ()))}
     size = _PAGE_OF_LARGE if shown & _LARGE else _PAGE
     return min(size, _most_of(body) or size)
 
 
 def _most_of(body: InferenceQuery) -> int | None:
-    """How many inferences a stream has at most: a sample's size, or a `limit` that was given."""
+    """Return the most inferences that a stream has: a sample's size, or a given `limit`."""
     if body.sample is not None:
         return body.sample.size
     return body.limit if "limit" in body.model_fields_set else None
@@ -96,9 +96,9 @@ class Stream(StreamingResponse):
         self._admission, self._caller, self._stalled_seconds = admission, caller, stalled_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Here, where it surely ends: an iterator that is never begun has no end.
+        # Here, because it surely ends: an iterator that never begins has no end.
         async with self._admission.admit(self._caller), aclosing(self.body_iterator):  # type: ignore[type-var]
-            # Stalled, the answer ends unfinished: the server closes the connection.
+            # A stalled answer ends unfinished: the server closes the connection.
             with suppress(_StalledError):
                 await super().__call__(scope, receive, self._in_time(send))
 
@@ -121,8 +121,10 @@ async def answered(  # noqa: PLR0917
     body: InferenceQuery,
     ask: Ask,
 ) -> Response:
-    """A page, or a stream that begins with one: so its refusals are refusals. Raises Forbidden
-    for a stream of what the caller may not export."""
+    """Return a page, or a stream that begins with one, so that its refusals are ordinary refusals.
+
+    Raises Forbidden for a stream of what the caller may not export.
+    """
     if request.state.media_type not in _SPELLINGS:
         return Answer((await _page(connection, access, body, ask)).body())
     if body.explain:
@@ -141,7 +143,7 @@ async def answered(  # noqa: PLR0917
         return page
 
     app.state.streams.require_free(access.admission_name)  # before anything is done for it
-    # Who reads all of it waits for all of it: each of its pages has a query's whole time.
+    # The client waits for the whole stream anyway: each page has a query's whole time.
     whole = body.timeout_seconds or settings.query_timeout_seconds
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size}))
@@ -152,7 +154,8 @@ async def answered(  # noqa: PLR0917
 async def _page(
     connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
 ) -> ShownPage:
-    """A page; of a sample all of it. Raises Invalid for a sample that is larger than a page."""
+    """Return a page; for a sample all of it. Raises Invalid for a sample that is larger than a
+    page."""
     if body.sample is None:
         return await ask(connection, access, body)
     if body.sample.size > _MOST_OF_A_PAGE:
@@ -165,7 +168,7 @@ async def _page(
 async def _lines(
     page: ShownPage, following: _Following, size: int, most: int | None
 ) -> AsyncIterator[bytes]:
-    """The lines, in pieces; of a page nothing but these is kept while the client reads."""
+    """Yield the lines in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
     end: dict[str, Any] = {"warnings": page.warnings, "problem": None, **page.told}
     try:
@@ -182,7 +185,7 @@ async def _lines(
                 break
             page = await following(after, min(size, left))
         yield _line({"count": count, "next": after, **end})
-    except Exception as exc:  # the answer has begun: its last line says what went wrong
+    except Exception as exc:  # the answer has begun: its last line has the error
         ended = "failed"
         problem = body_of(refusal_of(exc))
         yield _line({"count": count, "next": after, **end, "problem": problem})

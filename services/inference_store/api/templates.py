@@ -1,4 +1,4 @@
-"""The paths of the OpenAPI: which one a request's path is of, and what methods it takes."""
+"""The path templates of the OpenAPI: finds the one of a path, and the methods it takes."""
 
 import re
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ class Templates:
         ]
 
     def of(self, path: str) -> str:
-        """The template of an escaped path; a literal one wins; OTHER: there is none."""
+        """Return the template of an escaped path; a literal one wins; OTHER: there is none."""
         if path in self._methods:
             return path
         for pattern, template in self._patterns:
@@ -32,6 +32,6 @@ class Templates:
         return OTHER
 
     def methods(self, path: str) -> list[str]:
-        """The methods that an escaped path takes, by any of its templates."""
+        """Return the methods that an escaped path takes, by any of its templates."""
         found = [self._methods[name] for pattern, name in self._patterns if pattern.fullmatch(path)]
         return sorted(frozenset().union(*found))

@@ -1,4 +1,4 @@
-"""Metadata as a JSON object: each key with its value as the type that it was declared with."""
+"""Metadata as a JSON object: each key with its value as the declared type."""
 
 from collections.abc import Iterable
 from typing import Any, Final, Literal, TypeAlias
@@ -17,13 +17,16 @@ _AS_TEXT: Final = {MetadataType.STRING, MetadataType.TIMESTAMP}
 
 
 def typed_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The values by key, for JSON; of a key that is there twice the last. What is no value of its
-    type, and what JSON has no number for (NaN), is the text that came."""
+    """Return the values by key, for JSON; the last one of a key that occurs twice.
+
+    A value that does not fit its type, or a number that JSON does not have (NaN), is the text that
+    came.
+    """
     return {_key(entry.key): _value(entry) for entry in entries if entry.key}
 
 
 def _key(key: str) -> str:
-    """A lone surrogate, which no UTF-8 holds, by its escape."""
+    """Return the key; a lone surrogate, which UTF-8 cannot hold, is escaped."""
     return key.encode("utf-8", "backslashreplace").decode()
 
 
@@ -40,13 +43,17 @@ def _value(entry: Entry) -> Any:
 
 
 def _spelled(value: str) -> Any:
-    """Of no known type: JSON other than a string came as JSON, or spells a number as text does in
-    filters; a string stands without its quotes, so that one with quotes is text."""
+    """Return a value of unknown type.
+
+    JSON other than a string came as JSON, or spells a number as text does in filters; a string is
+    written without its quotes, so that one with quotes is text.
+    """
     return text(value) if value.startswith('"') else _json(value)
 
 
 def _json(value: str) -> Any:
-    """The JSON that a text spells, its numbers exact; a text that is none is itself."""
+    """Return the JSON that a text spells, its numbers exact; a text that is no JSON is returned as
+    it is."""
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:

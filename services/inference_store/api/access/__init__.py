@@ -1,4 +1,4 @@
-"""Access control: who asks, what the route needs, what it may show. `Asking` is what routes see."""
+"""Access control: who calls, what the route needs, what it may show. Routes see `Asking`."""
 
 from .asking import Access, Asking, finished
 from .authenticator import Authenticator

@@ -1,6 +1,6 @@
-"""API keys as Postgres has them, looked at again when what is known is two seconds old.
+"""Caches API keys of Postgres, and reads them again after two seconds.
 
-So a key that was revoked through another replica works here for so long, and no longer.
+A key that was revoked through another replica works here for so long, and no longer.
 """
 
 import time
@@ -23,19 +23,19 @@ _log = structlog.get_logger()
 
 
 class ApiKeyCache:
-    """The keys that were used of late, which strangers' made-up ids do not push out."""
+    """The keys that were used lately; made-up ids of strangers do not push them out."""
 
     def __init__(self, engine: AsyncEngine) -> None:
         self._engine = engine
         self._known: OrderedDict[str, tuple[float, Held]] = OrderedDict()
 
     def is_in_use(self, text: str) -> bool:
-        """Whether it is a key that was used of late, and worked then."""
+        """Whether it is a key that was used lately, and worked then."""
         known = self._known.get(id_of(text) or "")
         return known is not None and known[1].opens(text, datetime.now(UTC))
 
     async def caller(self, text: str) -> Caller | None:
-        """Whose key it is; None where it is none, or works no more."""
+        """Return the caller that the key belongs to; None if it is no key, or works no more."""
         id = id_of(text)
         if id is None:
             return None
@@ -47,7 +47,7 @@ class ApiKeyCache:
         return Caller(f"key:{id}", held.key.grants, held.key.expires_at)
 
     def forget(self, id: str) -> None:
-        """A key was changed here: look at it again, though it is known."""
+        """Read a key again at its next use, because it was changed here."""
         if id in self._known:
             self._known[id] = (float("-inf"), self._known[id][1])
 
@@ -71,6 +71,6 @@ class ApiKeyCache:
         try:
             async with self._engine.begin() as connection:
                 await api_keys.touch(connection, held.key.id)
-        except DBAPIError as exc:  # read-only for a while: the key is good all the same
+        except DBAPIError as exc:  # read-only for a while: the key is valid all the same
             _log.warning("last use not noted", action="key_touch", error=type(exc.orig).__name__)
         self.forget(held.key.id)

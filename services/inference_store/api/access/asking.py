@@ -1,4 +1,4 @@
-"""A request's access: which models exist for its caller, what may be done, what is noted."""
+"""A request's access: which models exist for its caller, what may be done, what is audited."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from .rate import find_network
 
 @dataclass(slots=True)
 class Access:
-    """Who asks, from where, and what the route needs."""
+    """Who calls, from where, and what the route needs."""
 
     caller: Caller
     client: str | None
@@ -37,12 +37,12 @@ class Access:
 
     @property
     def who(self) -> Who:
-        """As the audit has it."""
+        """The caller as the audit records it."""
         return Who(self.caller.name, self.client)
 
     @property
     def admission_name(self) -> str:
-        """Who counts as one where turns are shared out; an address, where nobody has a name."""
+        """Who counts as one caller for admission control; an address if nobody has a name."""
         if self.caller is ANYONE:
             return find_network(self.client)
         return self.caller.name
@@ -54,7 +54,7 @@ class Access:
 
     @property
     def reach(self) -> Reach:
-        """The models that the route may show or change: seen, and with the right it needs."""
+        """The models that the route may show or change: visible, and with the right it needs."""
         return self.sees & self._reach(self.needed.right)
 
     def _reach(self, right: Right) -> Reach:
@@ -62,14 +62,14 @@ class Access:
         return found if self._models_of is None else found.settled(self._models_of)
 
     async def settle(self, first: AsyncEngine) -> None:
-        """Take what a project has from the first Postgres, whatever is read elsewhere: a replica
-        that is behind would still show a model that has left it."""
+        """Read the models of the caller's projects from the first Postgres, whatever else is read
+        elsewhere: a replica that lags would still show a model that has left the project."""
         if projects := self.caller.projects:
             async with first.connect() as connection:
                 self._models_of = await models_of(connection, projects)
 
     def check(self) -> None:
-        """Raise Forbidden where no model could be reached; one that is named is looked at later."""
+        """Raise Forbidden if no model can be reached; a model that is named is checked later."""
         right = self.needed.right.value
         if self.needed.over is Over.EVERYTHING and not self.reach.is_everything:
             raise Forbidden(f"This needs the rights `read` and `{right}` over everything.")
@@ -79,16 +79,19 @@ class Access:
             )
 
     def require(self, right: Right) -> None:
-        """Need another right than the route does, over the same: a stream of a page's route needs
-        `export`. Raises Forbidden as `check` does."""
+        """Require another right than the route's, over the same models: a stream needs `export`.
+        Raises Forbidden as `check` does."""
         self.needed = Needs(right, self.needed.over)
         self.check()
 
     async def model(
         self, connection: AsyncConnection, model_id: str, *, lock: bool = False
     ) -> Registration:
-        """The model of the path. Raises NotFound, alike where it does not exist and where it does
-        not exist for the caller; Forbidden where it does, and the right is missing."""
+        """Return the model of the path.
+
+        Raises NotFound, in the same words if it does not exist and if it does not exist for the
+        caller; Forbidden if it does, and the right is missing.
+        """
         self._asked = True
         found = await registrations.get(connection, model_id, lock=lock, within=self.sees)
         self.demand(self.needed.right, found)
@@ -97,15 +100,18 @@ class Access:
     async def model_to_ask(
         self, connection: AsyncConnection, model_id: str
     ) -> tuple[Registration, Extent]:
-        """The same, and where its inferences can be, for a question about them."""
+        """Return the model of the path, and where its inferences can be, for a query about them."""
         self._asked = True
         found, extent = await model_with_extent(connection, model_id, within=self.sees)
         self.demand(self.needed.right, found)
         return found, extent
 
     async def project(self, connection: AsyncConnection, project_id: str) -> None:
-        """The project of the path. Raises NotFound where none of its models exists for the
-        caller, Forbidden where the right over all of it is missing."""
+        """Check the project of the path.
+
+        Raises NotFound if none of its models exists for the caller, and Forbidden if the right over
+        the whole project is missing.
+        """
         self._asked = True
         if self.reach.has_project(project_id):
             return
@@ -135,9 +141,12 @@ class Access:
         project_id: str | None = None,
         limit: int,
     ) -> list[Registration]:
-        """The models by these ids, each of which must exist for the caller; or up to `limit` of a
-        project, or of all that do, in order of id. Raises as `model` does, of the first one that
-        it would be raised of; NotFound for a project of which none exists for the caller."""
+        """Return the models with these ids, or up to `limit` of a project or of all, in order of
+        id.
+
+        Each id must exist for the caller. Raises what `model` raises, for the first id that fails;
+        NotFound for a project of which no model exists for the caller.
+        """
         if model_ids is None:
             found = await registrations.page(
                 connection, limit=limit, within=self.reach, project_id=project_id
@@ -160,11 +169,11 @@ class Access:
         *,
         lock: bool = True,
     ) -> bool:
-        """Whether the model is missing, so that nothing is locked. Raises as `model` does where
-        the caller may not say this of it.
+        """Return whether the model is missing, so that nothing is locked.
 
-        A model is made where its id was given, or everything; it moves between projects that
-        were both given: else whoever has one model could give it to a project, or take it away.
+        Raises what `model` raises if the caller may not register it so. A model may be registered
+        with rights over its id or over everything. It may move between projects with rights over
+        both: otherwise whoever has one model could give it to a project, or take it away.
         """
         self._asked = True
         found = None
@@ -185,7 +194,7 @@ class Access:
         return found is None
 
     def _gains_nothing(self, found: Registration, project_id: str | None) -> None:
-        """Raise Forbidden where the caller could do more with a model once it has moved."""
+        """Raise Forbidden if the caller could do more with a model after it has moved."""
         gained = [
             f"`{right.value}`"
             for right in Right
@@ -220,7 +229,7 @@ class Access:
         uids: Sequence[UUID] = (),
         **detail: Any,
     ) -> None:
-        """Note a change, in its own transaction."""
+        """Audit a change, in its own transaction."""
         model = None if found is None else (found.model, found.model_id)
         await note(connection, self.who, action, model=model, uids=uids, **detail)
 
@@ -231,24 +240,26 @@ class Access:
         uids: Sequence[UUID] = (),
         **detail: Any,
     ) -> None:
-        """Note a read: it is written when the route is done, before the answer goes out."""
+        """Audit a read: it is written when the route is done, before the answer is sent."""
         model = None if found is None else (found.model, found.model_id)
         self._reads.append((action, model, uids, detail))
 
     async def finish(self, engine: AsyncEngine) -> None:
-        """Write what was read and is not written yet. Raises RuntimeError where a route never
-        asked for its model."""
+        """Write the reads that are not written yet.
+
+        Raises RuntimeError if a route never asked for its model.
+        """
         if self.needed.over in (Over.MODEL, Over.PROJECT) and not self._asked:
             raise RuntimeError("a route about a model answers only what Access.model allowed")
         if self._reads:
             async with engine.connect() as connection:
-                # Each is committed by itself, which saves two round trips. A crash between two
-                # leaves entries of an answer that nobody had.
+                # Each is committed by itself, which saves two round trips. After a crash between
+                # two, there are entries for an answer that nobody received.
                 await connection.execution_options(isolation_level="AUTOCOMMIT")
                 await self.write_reads(connection)
 
     async def write_reads(self, connection: AsyncConnection) -> None:
-        """Write what was read so far, by a connection to the first Postgres."""
+        """Write the reads so far, by a connection to the first Postgres."""
         reads, self._reads = self._reads, []
         for action, model, uids, detail in reads:
             await note(connection, self.who, action, model=model, uids=uids, **detail)
@@ -260,8 +271,8 @@ async def _access(request: Request) -> Access:
 
 
 async def finished(request: Request) -> AsyncIterator[None]:
-    """The last thing of a request under /v1: its connection is back in the pool already."""
-    access = await _access(request)  # a route that was not guarded has none, and answers nothing
+    """End a request under /v1: its connection is back in the pool already."""
+    access = await _access(request)  # a route without the guard has no access, and answers nothing
     yield
     await access.finish(request.app.state.engine)
 

@@ -1,4 +1,4 @@
-"""Whose request it is: by the token of the settings, by an API key, or by an issuer's token."""
+"""Authenticates requests: by the token of the settings, an API key, or an issuer's token."""
 
 import hmac
 from typing import TYPE_CHECKING, Final
@@ -25,7 +25,7 @@ _SEND = "Send `Authorization: Bearer` and an API key"
 
 
 class Authenticator:
-    """Lets a request in, or not."""
+    """Authenticates requests, and limits their rates."""
 
     def __init__(self, settings: AccessSettings, engine: AsyncEngine) -> None:
         self._off = settings.auth == "off"
@@ -38,10 +38,10 @@ class Authenticator:
     async def authenticate(
         self, request: Request, needed: Needs, *, counted: bool = True
     ) -> Access:
-        """The request's access; `counted`: it is one of those that the rates allow, and not a
-        request that was let in before.
+        """Return the request's access.
 
-        Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
+        `counted`: the request counts for the rate limits; False for one that was authenticated
+        before. Raises Unauthorized, Forbidden, TooManyRequests, Unavailable.
         """
         if self._off:
             return Access(ANYONE, _client(request), needed)
@@ -53,8 +53,10 @@ class Authenticator:
         return access
 
     def charge_undeclared(self, request: Request, caller: Caller, size: int) -> None:
-        """Charge a body of `size` bytes that was read and had said no size. Raises
-        TooManyRequests."""
+        """Charge a body of `size` bytes that was read and whose size was not declared.
+
+        Raises TooManyRequests.
+        """
         more = 0 if _declared_size(request) else _more_requests(size)
         if more and not self._off:
             self._charge(caller, more)
@@ -69,7 +71,7 @@ class Authenticator:
         text = self._text(request)
         if not counted or self._is_in_use(text):
             return await self._checked(text)
-        # Before anything is compared: who is over the ration learns nothing from the answer.
+        # Before anything is compared: a client over its limit learns nothing from the answer.
         with self._failed.rationed(_client(request)):
             return await self._checked(text)
 
@@ -81,12 +83,12 @@ class Authenticator:
         return text
 
     def _is_in_use(self, text: str) -> bool:
-        """Whether it worked of late, and nobody can have guessed it: API_TOKEN is never in use."""
+        """Whether it worked lately and nobody can have guessed it: API_TOKEN is never in use."""
         of_issuer = self.tokens is not None and self.tokens.is_in_use(text)
         return of_issuer or self.keys.is_in_use(text)
 
     async def _checked(self, text: str) -> Caller:
-        """Whose text it is. Raises Unauthorized, Unavailable."""
+        """Return the caller that the text belongs to. Raises Unauthorized, Unavailable."""
         if self._token and hmac.compare_digest(text.encode("utf-8", "replace"), self._token):
             return TOKEN
         if (caller := await self.keys.caller(text)) is not None:
@@ -97,21 +99,21 @@ class Authenticator:
 
 
 def _declared_size(request: Request) -> int:
-    """What the request says of its body's size, before any of it is read; 0: nothing."""
+    """Return the size that the request declares for its body; 0 if it declares none."""
     text = request.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() and len(text) < 16 else 0
 
 
 def _more_requests(size: int) -> int:
-    """How many requests a body counts as, beside its own."""
+    """Return how many more requests a body counts as."""
     return max(0, size - 1) // BYTES_OF_A_REQUEST
 
 
 def _tokens(settings: AccessSettings) -> "Tokens | None":
-    """Those of the settings' issuer; None: there is none."""
+    """Build the token check of the settings' issuer; None if there is no issuer."""
     if settings.oidc_issuer is None:
         return None
-    # With an issuer alone: they import PyJWT, cryptography and an HTTP client.
+    # Only with an issuer: they import PyJWT, cryptography and an HTTP client.
     from inference_store.access.issuer import Issuer  # noqa: PLC0415
     from inference_store.access.tokens import Tokens  # noqa: PLC0415
 
@@ -119,13 +121,13 @@ def _tokens(settings: AccessSettings) -> "Tokens | None":
 
 
 def _token(settings: AccessSettings) -> bytes | None:
-    """The token of the settings; an empty one is none."""
+    """Return the token of the settings; an empty one counts as none."""
     token = settings.api_token
     return (token.get_secret_value().encode() or None) if token is not None else None
 
 
 def _client(request: Request) -> str | None:
-    """The client's address. A header of a trusted proxy may have given it: it is anyone's text."""
+    """Return the client's address. A header of a trusted proxy may have set it to any text."""
     if request.client is None:
         return None
     return "".join(each for each in request.client.host if each.isprintable())[:64]

@@ -1,4 +1,4 @@
-"""What a route needs, said once where it is declared: the OpenAPI and the tests read it there."""
+"""What a route needs, declared with the route: the OpenAPI and the tests read it there."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ EXTENSION: Final = "x-needs"
 
 
 class Over(StrEnum):
-    """What the right must have been given over."""
+    """The extent that the right must have been given for."""
 
     MODEL = "model"
     """The model in the path."""
@@ -24,19 +24,19 @@ class Over(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """A right, and what over."""
+    """A right, and the extent that it is needed for."""
 
     right: Right
     over: Over
 
 
 def needs(right: Right, over: Over = Over.MODEL) -> dict[str, Any]:
-    """A route's `openapi_extra`."""
+    """Build a route's `openapi_extra`."""
     return {EXTENSION: {"right": right.value, "over": over.value}}
 
 
 def needs_of(extra: dict[str, Any] | None) -> Needs:
-    """What a route's `openapi_extra` says. Raises TypeError: every route says it."""
+    """Read what a route's `openapi_extra` declares. Raises TypeError if it declares nothing."""
     said = (extra or {}).get(EXTENSION)
     if said is None:
         raise TypeError("a route under /v1 says what it needs: openapi_extra=needs(Right.…)")

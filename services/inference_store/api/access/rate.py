@@ -23,7 +23,10 @@ class _TokenBucket:
 
 
 class RateLimiter:
-    """A bucket holds a minute's requests and fills evenly; of those least used, the oldest goes."""
+    """Limits requests by token buckets: each holds a minute's requests and fills evenly.
+
+    If there are too many buckets, the one that was used least recently is dropped.
+    """
 
     def __init__(
         self, per_minute: int, *, most: int = 10_000, clock: Callable[[], float] = time.monotonic
@@ -34,8 +37,8 @@ class RateLimiter:
         self._buckets: OrderedDict[str, _TokenBucket] = OrderedDict()
 
     def take(self, name: str, requests: int = 1) -> int:
-        """Take so many requests, at most a minute's; 0, or after how many whole seconds there will
-        be as many."""
+        """Take so many requests, at most a minute's; return 0, or the whole seconds until there are
+        as many."""
         if not self._size:
             return 0
         now = self._clock()
@@ -52,23 +55,23 @@ class RateLimiter:
         return 0
 
     def give_back(self, name: str) -> None:
-        """Undo a `take` of one request."""
+        """Return one request that `take` took."""
         if (bucket := self._buckets.get(name)) is not None:
             bucket.left = min(self._size, bucket.left + 1)
 
 
 class FailedTokenLimiter:
-    """How many tokens of one address may fail; then no more of them are looked at."""
+    """Limits how many tokens of one address may fail; beyond it none of them is checked."""
 
     def __init__(self, per_minute: int) -> None:
         self._buckets = RateLimiter(per_minute)
 
     @contextmanager
     def rationed(self, client: str | None) -> Iterator[None]:
-        """Around the check of a token. Raises TooManyRequests.
+        """Surround the check of a token. Raises TooManyRequests.
 
-        Charged before it, so that those that come at once are counted, and given back unless the
-        check raises Unauthorized.
+        The token is charged before the check, so that concurrent ones are counted, and returned
+        unless the check raises Unauthorized.
         """
         network = find_network(client)
         refuse(self._buckets.take(network), _TOO_MANY_FAILED)
@@ -84,13 +87,14 @@ class FailedTokenLimiter:
 
 
 def refuse(wait: int, detail: str) -> None:
-    """Raise TooManyRequests where there are seconds to wait."""
+    """Raise TooManyRequests if there are seconds to wait."""
     if wait:
         raise TooManyRequests(detail, retry_after_seconds=wait)
 
 
 def find_network(client: str | None) -> str:
-    """Who counts as one stranger: an address, or the /64 of one of IPv6, which one host has."""
+    """Return what counts as one stranger: an address, or the /64 of an IPv6 address, which one host
+    has."""
     try:
         address = ip_address((client or "").partition("%")[0])
     except ValueError:

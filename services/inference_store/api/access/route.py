@@ -1,4 +1,4 @@
-"""The route class of everything under /v1: nothing of a request is read before it is let in."""
+"""The route class of everything under /v1: a request is authenticated before it is read."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,7 +12,7 @@ from .needs import needs_of
 
 
 class GuardedRoute(ExactRoute):
-    """An ExactRoute that says what it needs, and checks it first."""
+    """An ExactRoute that declares what it needs, and checks it first."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()

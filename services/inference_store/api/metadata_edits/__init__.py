@@ -1,4 +1,4 @@
-"""Adding to the metadata of an inference, or changing it, after the fact."""
+"""Edits of an inference's metadata: items are added or replaced."""
 
 from .change import Change, Item, change_of
 from .edit import Editor, edit

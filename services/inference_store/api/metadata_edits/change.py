@@ -1,4 +1,4 @@
-"""What a change of metadata does to the blob's document and to the entries. Pure."""
+"""The effect of an edit on the blob's document and on the entries. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from inference_store.inference.metadata import (
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One metadata item as it was asked for. `value`: text, or None for null."""
+    """One requested metadata item. `value`: text, or None for null."""
 
     key: str
     type: str
@@ -27,7 +27,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Items to add, or to put in the place of those with their keys."""
+    """Items to add, or to replace those with the same keys."""
 
     items: tuple[Item, ...]
     metadata: Metadata
@@ -39,11 +39,11 @@ class Change:
         return frozenset(_name(item.key) for item in self.items)
 
     def touches(self, key: Json) -> bool:
-        """Whether what the document calls `key` changes."""
+        """Whether the edit changes what the document calls `key`."""
         return isinstance(key, str) and _name(key) in self.keys
 
     def entries(self, old: Iterable[Entry]) -> tuple[Entry, ...]:
-        """The entries afterwards."""
+        """Return the entries after the edit."""
         kept = (entry for entry in old if not self.touches(entry.key))
         return (*kept, *self.metadata.entries)
 
@@ -54,9 +54,9 @@ class Change:
         return bool(changed) and max(map(len, changed)) >= max(map(len, owners), default=0)
 
     def document(self, old: bytes | None, entries: Sequence[Entry]) -> bytes:
-        """The blob afterwards; all that is not changed stays as it is.
+        """Return the blob after the edit; what is not changed stays as it is.
 
-        `entries`: what is known of the metadata where there is no blob, or an unreadable one.
+        `entries`: the known metadata, for an inference whose blob is missing or unreadable.
         """
         document: Json = _sections(entries)
         if old is not None:
@@ -105,9 +105,9 @@ class Change:
 
 
 def change_of(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
-    """The change that these items ask for.
+    """Check the items, and return the change that they request.
 
-    Raises Invalid for an unknown type, a value that is none of its type, a key given twice.
+    Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
     """
     for place, item in enumerate(items):
         _check(f"metadata[{place}]", item, caps)
@@ -125,7 +125,7 @@ def _check(path: str, item: Item, caps: MetadataCaps) -> None:
     if item.value is None:
         return
     value, flag = entry.parse(item.value, caps)
-    # JSON has no value of its own: it is taken apart
+    # JSON has no value of its own: it is split into leaves
     if flag is not None if entry.family is None else value is None:
         raise _wrong(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
 
@@ -149,7 +149,7 @@ def _is_proxys(document: Mapping[str, Json]) -> bool:
 
 
 def _sections(entries: Sequence[Entry]) -> Json:
-    """An envelope of known entries."""
+    """Return known entries as an envelope."""
     sections: dict[str, list[Json]] = {"standard_metadata": [], "extended_metadata": []}
     for entry in entries:
         item = {"key": entry.key, "type": entry.type, "value": entry.value}

@@ -1,10 +1,10 @@
-"""Carrying out a change of metadata.
+"""Carries out edits of metadata.
 
-Order: keys in the dictionary · point to the blob, and commit (`reserve`) · lock the row · try the
-rows and take them back, where a legal hold keeps the inference (it must go on doing so) · write
-the blob · rows · commit. After a crash between blob and rows the inference is as before, and its
-blob, or the new one that it points to, has the change already: the same edit carries on from
-there, and an erasure takes both. While the row is locked nothing of it can be marked for erasure,
+Order: add keys to the dictionary · point to the blob, and commit (`reserve`) · lock the row · try
+the rows and roll back, if a legal hold protects the inference (it must still protect it) · write
+the blob · write the rows · commit. After a crash between blob and rows the inference is as before,
+and its blob, or the new one that it points to, has the change already: the same edit continues from
+there, and an erasure deletes both. While the row is locked nothing of it can be marked for erasure,
 so no blob is written that an eraser has deleted.
 """
 
@@ -52,14 +52,14 @@ async def edit(
     *,
     revision: int | None,
 ) -> int:
-    """Change an inference's metadata, in its blob and in the index; the new revision.
+    """Change an inference's metadata, in its blob and in the index; return the new revision.
 
-    After a `reserve` that is committed. Raises NotFound, PreconditionFailed where it has another
-    revision than `revision`, Conflict where the metadata would be over their caps or somebody was
-    faster, BlobsAway; HeldByHold where a legal hold would not keep it any more.
+    Needs a `reserve` that is committed. Raises NotFound; PreconditionFailed if it has another
+    revision than `revision`; Conflict if the metadata would exceed their caps or another edit was
+    faster; HeldByHold if a legal hold would not protect it any more; BlobsAway.
     """
     model = registration.model
-    # Before the row: no hold is placed between what is asked of holds here and the commit.
+    # Before the row: no hold is placed between the check of holds here and the commit.
     await holds.edits_wait(connection)
     row = await locked(connection, model, uid, revision)
     old = () if row.metadata is None else decode_entries(row.metadata)
@@ -74,7 +74,7 @@ async def edit(
     await still_held(connection, model, uid, indexing)
     await _write_blob(editor, row, key, change, old)
     await indexing()
-    # Last, for it takes the gate: that is held for a moment only.
+    # Last, because it takes the fence, which is held for a moment only.
     await leave(connection, row, key)
     return int(row.revision) + 1
 
@@ -87,7 +87,7 @@ async def _index(  # noqa: PLR0917
     old: Sequence[Entry],
     values: Mapping[str, Any],
 ) -> None:
-    """The index as it is after the edit."""
+    """Bring the index to its state after the edit."""
     model, uid = row.model, row.uid
     await rows.remove(connection, model, uid, change, old)
     await rows.add(connection, editor.dictionary, model, uid, change, old)
@@ -102,7 +102,7 @@ async def _write_blob(editor: Editor, row: Any, key: StorageKey, change: Change,
         place = parse_stored(row.metadata_storage_key)
         try:
             blob = await asyncio.to_thread(editor.blobs.get, place, limit=editor.caps.blob_bytes)
-        except BlobUnreadable as exc:  # archived: a new one over it would lose what it holds
+        except BlobUnreadable as exc:  # archived: writing over it would lose what it holds
             raise Conflict(f"The metadata blob cannot be read, so not be changed: {exc}.") from None
         except BlobMissing:
             blob = None

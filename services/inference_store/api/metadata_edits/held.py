@@ -1,4 +1,5 @@
-"""An edit must not end a legal hold's match: what is held would be free to go."""
+"""Refuses edits after which a legal hold would not match any more: the inference could be
+deleted."""
 
 from collections.abc import Awaitable, Callable
 from uuid import UUID
@@ -13,9 +14,10 @@ from inference_store.inference.errors import HeldByHold
 async def still_held(
     connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
 ) -> None:
-    """Raise HeldByHold where a hold keeps the inference, and would not after the edit.
+    """Raise HeldByHold if a hold protects the inference, and would not after the edit.
 
-    The edit is tried on the index, and taken back. After `holds.edits_wait`. Raises HoldUnreadable.
+    The edit is tried on the index, and rolled back. Call it after `holds.edits_wait`. Raises
+    HoldUnreadable.
     """
     keeping = await _keeping(connection, await holds.in_force(connection, [model]), model, uid)
     if not keeping:

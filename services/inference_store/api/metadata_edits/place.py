@@ -1,8 +1,8 @@
-"""Where the metadata blob of an edit is written, and who else points there.
+"""Chooses where an edit writes the metadata blob, and checks who else uses that key.
 
-A new blob's key is made of the inference's uid. Before it is written the inference points to it,
-by a `blob_reference` that is committed: whatever becomes of the edit, the blob goes with the
-inference. The gate orders that against an eraser's look (see erasure/mark/marks.py).
+A new blob's key is made of the inference's uid. Before it is written, the inference points to it by
+a `blob_reference` that is committed: however the edit ends, the blob is deleted with the inference.
+The fence orders that against an eraser's check (see erasure/mark/marks.py).
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ from inference_store.inference.events import StorageKey, parse_stored, received_
 
 
 async def locked(connection: AsyncConnection, model: int, uid: UUID, revision: int | None) -> Any:
-    """The inference's row, locked: nothing of it can be marked for erasure until the commit.
+    """Lock the inference's row: nothing of it can be marked for erasure until the commit.
 
-    Raises NotFound, Conflict while something of it is being erased, PreconditionFailed.
+    Raises NotFound; Conflict while something of it is being erased; PreconditionFailed.
     """
     here = inference.c
     query = select(inference).where(here.model == model, here.uid == uid).with_for_update()
     row = (await connection.execute(query)).first()
-    # Looked at after the lock: an erasure marks under the same one.
+    # Checked after the lock: an erasure marks under the same one.
     scopes = await marks.scopes(connection, model, uid)
     if row is None or "inference" in scopes:
         raise NotFound("The inference has just been deleted.")
@@ -48,13 +48,13 @@ async def reserve(
     *,
     revision: int | None,
 ) -> None:
-    """Let the inference point to where its metadata blob will be written, before it is.
+    """Make the inference point to the key where its metadata blob will be written.
 
-    In a transaction of its own, which the caller commits before it begins that of the edit.
-    Raises what `locked` does.
+    It has a transaction of its own, which the caller commits before the edit's begins. Raises what
+    `locked` does.
     """
     row = await locked(connection, registration.model, uid, revision)
-    # The row first, here as in the edit: two edits and an eraser would wait in a circle else.
+    # The row first, here as in the edit; otherwise two edits and an eraser would deadlock.
     await marks.gate_shared(connection)
     key = await place(connection, bucket, registration, row)
     if str(key) == row.metadata_storage_key:
@@ -68,9 +68,10 @@ async def reserve(
 async def place(
     connection: AsyncConnection, bucket: str, registration: Registration, row: Any
 ) -> StorageKey:
-    """Where the metadata blob will be: where it is, or a new key if that is shared, or is none.
+    """Return where to write the metadata blob: its present key, or a new one if that is shared or
+    missing.
 
-    A new key that an edit reserved stays the place, though that edit came to nothing.
+    A new key that an edit reserved is used again, even if that edit failed.
     """
     new = StorageKey(bucket, layout.edited_key(registration.model_id, row.uid))
     if row.metadata_storage_key is None:
@@ -94,10 +95,10 @@ async def is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) ->
 
 
 async def leave(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
-    """Stop pointing to the blob that was, now that `key` is the metadata blob.
+    """Stop pointing to the old blob, now that `key` is the metadata blob.
 
-    Not where nobody else points to it, or only those that are being erased, whose eraser may
-    have looked already: then it stays ours, to go with the inference.
+    If nobody else points to it, or only inferences that are being erased, whose eraser may have
+    checked already, it stays ours and is deleted with the inference.
     """
     old = row.metadata_storage_key
     if old is None or old == str(key) or old in (row.data_storage_key, row.response_storage_key):

@@ -1,4 +1,4 @@
-"""The side tables' rows of an edit: those that go, and those that come."""
+"""Removes and adds rows of the side tables for an edit."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,7 +26,7 @@ _INDEXED = (*SIDE_TABLES.values(), metadata_presence)
 async def remove(
     connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> None:
-    """Remove the side tables' rows of the keys that change."""
+    """Remove the rows of the keys that change."""
     for table in _INDEXED:
         names = select(metadata_key.c.key, metadata_key.c.name).join(
             table, table.c.key == metadata_key.c.key
@@ -46,15 +46,15 @@ async def add(  # noqa: PLR0917
     change: Change,
     old: Sequence[Entry],
 ) -> None:
-    """Add the rows that the change makes, and tell the key registry.
+    """Add the rows of the change, and update the key registry.
 
-    A name that belongs to a longer key, which does not change, keeps that key's row: one each.
+    A name that belongs to a longer key, which does not change, keeps that key's row.
     """
     told: set[tuple[Any, ...]] = set()
     for table, values, delta in _rows(dictionary, model, uid, change, old):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
         what = (delta["key"], delta["type"], delta["flag"])
-        if what in told:  # a text that is none of its type has a row of presence beside its own
+        if what in told:  # a text that does not fit its type has a row of presence beside its own
             continue
         told.add(what)
         await connection.execute(
@@ -67,7 +67,7 @@ async def add(  # noqa: PLR0917
 def _rows(
     dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> list[Any]:
-    """(table, row, delta) of everything the items are indexed as."""
+    """Return (table, row, delta) for everything that the items are indexed as."""
     found: list[Any] = []
     for leaf in change.metadata.leaves:
         key = dictionary.keys.number(model, leaf.name)

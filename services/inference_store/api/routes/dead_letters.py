@@ -128,7 +128,8 @@ def _shown(letter: DeadLetter) -> dict[str, Any]:
 
 
 async def _whole(connection: AsyncConnection, access: Access, letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter; its bytes are input, and withheld from who may not read that."""
+    """Return a dead letter; its bytes are an input, and withheld from callers who may not read
+    inputs."""
     record, model = letter.record, await _model(connection, letter)
     reach = access.caller.reach(Right.READ_INPUTS)
     may = reach.is_everything if model is None else access.may(Right.READ_INPUTS, model)
@@ -144,7 +145,7 @@ async def _whole(connection: AsyncConnection, access: Access, letter: DeadLetter
 
 
 async def _model(connection: AsyncConnection, letter: DeadLetter) -> Registration | None:
-    """The model that the event names, where there is one."""
+    """Return the model that the event names, if there is one."""
     model_id = letter.trouble.model_id
     known = await registrations.known(connection, [] if model_id is None else [model_id])
     return known.get(model_id or "")

@@ -198,8 +198,11 @@ async def _requested(  # noqa: PLR0917
     asked: dict[str, Any],
     body: ErasureRequest,
 ) -> Answer:
-    """The ledger has it before it takes effect. What is not found is looked for in the first
-    Postgres: a replica that is behind lacks what has just come."""
+    """Write the erasure to the ledger before it takes effect.
+
+    Ids that are not found are searched in the first Postgres, because a replica that lags does not
+    have the newest.
+    """
     engine: AsyncEngine = request.app.state.engine
     async with engine.connect() as connection:
         numbers = [each.model for each in models]
@@ -215,7 +218,7 @@ async def _requested(  # noqa: PLR0917
 
 
 async def _filter_of(body: ErasureRequest) -> tuple[AskedFilter, ErasureRequest]:
-    """The filter; of a list that goes on with the instant of its first page."""
+    """Return the filter; of a list that continues, with the instant of its first page."""
     cursor, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
     filter = await ask_filter(body.filter, body.filter_lang, now=now)
     return filter, body.model_copy(update={"cursor": cursor})
@@ -237,7 +240,7 @@ async def _asked(
 async def _not_found(
     connection: AsyncConnection, models: Sequence[int], inference_ids: Sequence[str]
 ) -> list[str]:
-    """The ids that no model has. Raises NotFound where that is all of them."""
+    """Return the ids that no model has. Raises NotFound if that is all of them."""
     left = list(dict.fromkeys(inference_ids))
     for model in models:
         left = await lookup.absent(connection, model, left) if left else left

@@ -202,7 +202,10 @@ async def get_held(hold_id: UUID, connection: Querying, to: Settings, access: As
 
 
 async def _listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
-    """A model's integer. Callers who may hold everything can also list an unregistered model's."""
+    """Return a model's integer.
+
+    Callers with the right over everything can also list holds of an unregistered model.
+    """
     expected = await model_numbers.number_of(connection, model_id)
     if expected is not None and access.reach.is_everything:
         return expected
@@ -219,7 +222,10 @@ async def _the_one(connection: AsyncConnection, access: Access, hold_id: UUID) -
 async def _unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
 ) -> Hold:
-    """The hold, locked until it has changed. Raises NotFound, PreconditionFailed, Conflict."""
+    """Return the hold, locked until it has changed.
+
+    Raises NotFound, PreconditionFailed, Conflict.
+    """
     found = await holds.find(connection, hold_id, within=access.reach, lock=True)
     if found is None:
         raise NotFound(f"There is no hold {hold_id}.")
@@ -235,7 +241,7 @@ def _note_of(action: Action, model_id: str | None, found: Placed) -> Note:
 
 
 def _note(action: Action, model_id: str | None, found: Hold, **detail: Any) -> Note:
-    # not its name: a subject that was erased since may be named in it
+    # not its name, which may name a subject that was erased since
     return Note(action, model_id, {"hold": str(found.id), "revision": found.revision, **detail})
 
 

@@ -38,7 +38,7 @@ from inference_store.query.read import Inference, read
 router = make_router("inferences")
 _ONE = "/models/{model_id}/inferences/{inference_id}"
 _MOST_ERASED = 100_000
-# What a stranger stored is never run as a page of ours.
+# Content of a stranger must never run as a page of ours.
 _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
 
 
@@ -125,9 +125,10 @@ async def erase_inference(
 def _wanted(
     access: Access, registration: Registration, include: list[Include] | None
 ) -> list[Include]:
-    """What is shown beside an inference. Raises Forbidden for links that the caller may not have.
+    """Return what to show beside an inference. Raises Forbidden for links that the caller may not
+    have.
 
-    Response links would need no more than `read`; the three are given together.
+    Response links would need only `read`; the three are given together.
     """
     if include is None:
         may = access.may(Right.READ_INPUTS, registration)
@@ -138,7 +139,7 @@ def _wanted(
 
 
 def _stream(blob: str, right: Right, action: Action | None) -> None:
-    """Add the route of one of an inference's blobs; `action`: how the audit calls its reading."""
+    """Add the route of one of an inference's blobs; `action`: how the audit names its reading."""
 
     async def stream_blob(  # noqa: PLR0917  (FastAPI calls it by name)
         model_id: ModelId,
@@ -175,7 +176,7 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
     )(stream_blob)
 
 
-# The metadata blob may carry the rest of the request: it is an input as the datum is.
+# The metadata blob may hold the rest of the request: it is an input, as the datum is.
 _stream("data", Right.READ_INPUTS, Action.DATA_READ)
 _stream("response", Right.READ, None)
 _stream("metadata", Right.READ_INPUTS, Action.METADATA_READ)
@@ -220,7 +221,7 @@ async def _streamed(blobs: Blobs, inference: Inference, blob: str) -> StreamingR
 
 
 def _media_type(told: str | None, blob: str) -> str:
-    """The content type, if a header can hold it."""
+    """Return the content type, if a header can hold it."""
     if told and told.isascii() and told.isprintable():
         return told
     return BYTES if blob == "data" else JSON

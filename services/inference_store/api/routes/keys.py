@@ -113,7 +113,7 @@ async def revoke_api_key(
 
 
 def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
-    """No key does more than whoever holds its text in the end was given."""
+    """Refuse a key that could do more than the caller, because the caller will see its text."""
     lacking = access.caller.lacks(grants)
     if lacking:
         names = ", ".join(f"`{right.value}`" for right in dict.fromkeys(lacking))
@@ -121,7 +121,8 @@ def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
 
 
 def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
-    """A key that expires would not, if whoever has it could make another that outlives it."""
+    """Refuse a key that outlives the caller's own: by making new keys, an expiring key would never
+    expire."""
     if access.caller.outlived_by(expires_at):
         own = instant(access.caller.expires_at)
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")

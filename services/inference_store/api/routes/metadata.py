@@ -50,15 +50,15 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
     revision = _revision(body, if_match)
     engine, dictionary = request.app.state.engine, request.app.state.dictionary
     editor = Editor(request.app.state.blobs, dictionary, _caps(to))
-    # One transaction after another, never one inside another: so a request holds one connection
-    # at a time, and requests that wait for a second cannot empty the pool.
+    # One transaction after another, never one inside another: so a request holds one connection at
+    # a time, and requests that wait for a second cannot empty the pool.
     async with engine.begin() as connection:
         registration = await access.model(connection, model_id)
         uid = await _the_one(connection, registration.model, inference_id)
     async with engine.begin() as connection:
         bucket = editor.blobs.buckets.default
         await reserve(connection, bucket, registration, uid, revision=revision)
-    # After the reserve, which looks at the revision: what is refused leaves no names behind.
+    # After the reserve, which checks the revision: a refused edit leaves no names behind.
     await dictionary.resolve({registration.model: _names(change)}, {})
     async with engine.begin() as connection:
         registration = await access.model(connection, model_id)
@@ -71,7 +71,7 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
 
 
 async def _the_one(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
-    """The inference that an id names. Raises NotFound, Conflict where it names several."""
+    """Return the uid of the inference. Raises NotFound; Conflict if the id names several."""
     same = await lookup.by_id(connection, model, inference_id, most=2)
     if len(same.uids) > 1:
         raise Conflict(
@@ -82,7 +82,7 @@ async def _the_one(connection: AsyncConnection, model: int, inference_id: str) -
 
 
 def _names(change: Change) -> set[str]:
-    """Of the keys that the index will hold."""
+    """Return the names of the keys that the index will hold."""
     leaves, presences = change.metadata.leaves, change.metadata.presences
     return {leaf.name for leaf in leaves} | {presence.name for presence in presences}
 
@@ -104,7 +104,7 @@ def _item(asked: MetadataItem) -> Item:
 
 
 def _exact(value: Any) -> Any:
-    """JSON of the body with its numbers as they were written."""
+    """Return JSON of the body with its numbers as they were written."""
     if isinstance(value, dict):
         return {name: _exact(each) for name, each in value.items()}
     if isinstance(value, list):

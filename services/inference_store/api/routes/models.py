@@ -42,7 +42,7 @@ _NEW = {"model": PutRegistration, "description": "It is new."}
 
 @dataclass(frozen=True, slots=True)
 class _Putting:
-    """A registration that is put: who does, and which revision it must have now."""
+    """A registration that is being put: by whom, and the revision that it must have now."""
 
     request: Request
     to: ApiSettings
@@ -52,12 +52,12 @@ class _Putting:
 
     @property
     def engine(self) -> AsyncEngine:
-        """Where it is written."""
+        """The engine that it is written by."""
         engine: AsyncEngine = self.request.app.state.engine
         return engine
 
     async def put(self, model_id: str, body: RegistrationBody) -> Answer:
-        """Raises Conflict where somebody else has put it meanwhile."""
+        """Put the registration. Raises Conflict if somebody else has put it meanwhile."""
         async with self.engine.connect() as connection:
             there = (await registrations.known(connection, [model_id])).get(model_id)
         if moves.moves(there, body):
@@ -67,8 +67,11 @@ class _Putting:
             return await self._said(connection, model_id, body, missing, self.expected)
 
     async def _moved(self, model_id: str, body: RegistrationBody) -> Answer:
-        """The ledger has the move before it counts; what else is said of the model comes after: a
-        crash in between leaves a model that has moved, and a caller without an answer."""
+        """Move the model: the ledger has the move before it takes effect, and the rest is written
+        after.
+
+        After a crash in between, the model has moved, and the caller has no answer.
+        """
         seconds, project_id = self.to.policy_preview_seconds, body.project_id
         async with querying(self.request, self.access) as connection:
             lost = await moves.looked_at(
@@ -101,8 +104,11 @@ class _Putting:
         expected: int | None,
         **told: Any,
     ) -> Answer:
-        """Write what is said of it. What was allowed of a model that is missing is not done to one
-        that has come to be there, and none is moved so."""
+        """Write the registration.
+
+        If the model was missing when access was checked, and exists by now, nothing is changed or
+        moved.
+        """
         if not missing:
             there = await registrations.get(connection, model_id)
             if there.project_id != body.project_id:
@@ -168,7 +174,7 @@ async def put_model(
         raise Invalid("A model's id has at least one character.")
     try:
         return await putting.put(model_id, body)
-    except Conflict:  # an event registered it, or it was moved meanwhile: all is asked again
+    except Conflict:  # an event registered it, or it was moved meanwhile: check everything again
         return await putting.put(model_id, body)
 
 

@@ -58,7 +58,7 @@ def _route(
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look at what a policy would delete: whose, and who looks."""
+    """A preview of what a policy would delete: whose policy, and who asks."""
 
     request: Request
     to: ApiSettings
@@ -66,14 +66,17 @@ class _Look:
     of: Of
 
     async def looked_at(self, body: PolicyBody | None) -> tuple[WouldDelete, Resolved | None]:
-        """What it would delete today, and the policy as it is kept. None: to have none."""
+        """Return what it would delete today, and the policy as it is stored.
+
+        `body` None: if there were none.
+        """
         trees = [] if body is None else await trees_of(body)
         seconds = self.to.policy_preview_seconds
         async with querying(self.request, self.access) as connection:
             return await looked_at(connection, self.access, self.of, body, trees, seconds=seconds)
 
     def grace(self, lost: WouldDelete) -> float:
-        """How many seconds it waits before it begins."""
+        """Return how many seconds it waits before it begins."""
         return 0.0 if lost.harmless else self.to.policy_grace_seconds
 
 
@@ -92,7 +95,7 @@ class _Change(_Look):
         body: PolicyBody | None,
         reason: str | None,
     ) -> None:
-        """The ledger has it before it takes effect. Raises what refuses it."""
+        """Write it to the ledger before it takes effect. Raises what refuses it."""
         said = partial(
             decided,
             access=self.access,
@@ -108,7 +111,7 @@ class _Change(_Look):
 
 
 def _add(place: PolicyLevel) -> None:
-    """The routes of one level."""
+    """Add the routes of one level."""
 
     async def looking(
         request: Request, to: Settings, access: Asking, of: Annotated[Of, Depends(place.of)]
@@ -254,7 +257,7 @@ for _each in POLICY_LEVELS:
 
 
 async def _set(request: Request, of: Of, warnings: tuple[str, ...], lost: dict[str, Any]) -> Answer:
-    """The policy that was just set, as it stands now."""
+    """Return the policy that was just set, as it is now."""
     engine: AsyncEngine = request.app.state.engine
     async with engine.connect() as connection:
         standing = await policies.standing(connection, of)
@@ -271,7 +274,7 @@ async def _answer(connection: AsyncConnection, of: Of, *, warnings: tuple[str, .
 
 
 def _noted(found: Version) -> Note:
-    """What the audit says of it."""
+    """Build the audit's entry."""
     of, policy = found.of, found.policy
     action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET
     rules = {} if policy is None else policy.model_dump(exclude_none=True, exclude=_SAVED)

@@ -107,7 +107,7 @@ async def count_inferences(
 
 
 async def _ask(model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiSettings) -> Ask:
-    """What answers a page of the model's inferences."""
+    """Return a function that answers a page of the model's inferences."""
     filter = await filter_of(body)
 
     async def ask(connection: AsyncConnection, access: Access, body: InferenceQuery) -> ShownPage:

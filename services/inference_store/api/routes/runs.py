@@ -57,7 +57,7 @@ async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
 
 
 def _add(place: PolicyLevel) -> None:
-    """The route of one level."""
+    """Add the routes of one level."""
 
     @router.post(
         f"{place.path}/retention-policy/run",
