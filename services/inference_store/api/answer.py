@@ -25,14 +25,14 @@ HEADERS: Final = {
 }
 
 
-def encoded(content: Any, *, times_fit: bool = False) -> bytes:
+def encode_json(content: Any, *, times_fit: bool = False) -> bytes:
     """Encode an answer as JSON. `times_fit`: all times in it have been through `fit_times`."""
     option = _OPTIONS_OF_FIT_TIMES if times_fit else _OPTIONS
     try:
-        return orjson.dumps(content, default=_other, option=option)
+        return orjson.dumps(content, default=_encode_other, option=option)
     # mostly a text that is no UTF-8; checking each text first would cost much more
     except TypeError:
-        return orjson.dumps(_spelled(content), default=_other, option=option)
+        return orjson.dumps(_escape_all(content), default=_encode_other, option=option)
 
 
 class Answer(Response):
@@ -41,7 +41,7 @@ class Answer(Response):
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        return encoded(content)
+        return encode_json(content)
 
 
 class ProblemAnswer(Answer):
@@ -56,7 +56,7 @@ class ProblemAnswer(Answer):
         super().__init__(content, status_code, {**HEADERS, **headers})
 
 
-def instant(at: datetime | None) -> str | None:
+def format_instant(at: datetime | None) -> str | None:
     """Format a time as RFC 3339, UTC, with microseconds."""
     if at is None:
         return None
@@ -69,15 +69,15 @@ def fit_times(found: dict[str, Any], names: Iterable[str]) -> None:
     """Prepare the times with these names for the encoder, which writes them at a fraction of the
     cost.
 
-    It would omit zero microseconds: such times are formatted as `instant` does.
+    It would omit zero microseconds: such times are formatted as `format_instant` does.
     """
     for name in names:
         at = found[name]
         if at is not None and not (at.microsecond and at.tzinfo is UTC):
-            found[name] = instant(at)
+            found[name] = format_instant(at)
 
 
-def text(value: str | None) -> Any:
+def escape_text(value: str | None) -> Any:
     """Return text for JSON; a text that is no UTF-8 (it has a lone surrogate) is escaped."""
     if value is None:
         return None
@@ -88,26 +88,26 @@ def text(value: str | None) -> Any:
     return value
 
 
-def _spelled(content: Any) -> Any:
+def _escape_all(content: Any) -> Any:
     """Return the content with every text that is no UTF-8 escaped."""
     match content:
         case str():
-            return text(content)
+            return escape_text(content)
         case dict():
-            return {name: _spelled(value) for name, value in content.items()}
+            return {name: _escape_all(value) for name, value in content.items()}
         case list() | tuple():
-            return [_spelled(each) for each in content]
+            return [_escape_all(each) for each in content]
     return content
 
 
-def named(value: Any, *without: str) -> dict[str, Any]:
+def to_dict(value: Any, *without: str) -> dict[str, Any]:
     """Return a dataclass's fields by name."""
     return {f.name: getattr(value, f.name) for f in fields(value) if f.name not in without}
 
 
-def _other(value: Any) -> Any:
+def _encode_other(value: Any) -> Any:
     if isinstance(value, datetime):
-        return instant(value)
+        return format_instant(value)
     if isinstance(value, Decimal):
         return orjson.Fragment(str(value))
     if isinstance(value, UUID):  # the driver's own type

@@ -22,7 +22,7 @@ from .admission_control import AdmissionControl
 from .browsers import LoopbackHost, OwnOrigin
 from .compression import Compression
 from .measured import Measured
-from .openapi import document
+from .openapi import complete_openapi
 from .paths import EscapedPaths
 from .replica import Replica
 from .routes import (
@@ -98,7 +98,7 @@ def create_app(
     problems.handle_problems(app)
     app.router.routes.extend(_routes())
     app.add_api_route(problems.PAGE, _errors, include_in_schema=False)
-    document(app, settings)
+    complete_openapi(app, settings)
     app.state.templates = _templates()
     # From the innermost to the outermost.
     app.add_middleware(Compression)
@@ -109,7 +109,7 @@ def create_app(
     _allow_origins(app, origins)
     if settings.auth == "off":
         app.add_middleware(LoopbackHost)
-    app.add_middleware(Measured, templates=_templates(), failed=problems.unexpected)
+    app.add_middleware(Measured, templates=_templates(), failed=problems.handle_unexpected)
     app.add_middleware(SecurityHeaders)
     return app
 

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from inference_store.inference.errors import ForeignRequest
 from inference_store.platform.settings import is_loopback
 
-from .problems import problem
+from .problems import build_problem
 
 _CHANGES_NOTHING: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _OWN_SITES: Final = frozenset({"same-origin", "none"})
@@ -32,7 +32,7 @@ class LoopbackHost:
                 "With INFERENCE_STORE_AUTH=off only `Host: localhost` and loopback addresses are"
                 " answered: ask by one of these, or set INFERENCE_STORE_AUTH=on."
             )
-            await problem(refusal)(scope, receive, send)
+            await build_problem(refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -55,7 +55,7 @@ class OwnOrigin:
                 "The request comes from a page of another origin, and"
                 " INFERENCE_STORE_API_CORS_ORIGINS does not name it."
             )
-            await problem(refusal)(scope, receive, send)
+            await build_problem(refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
@@ -65,10 +65,10 @@ class OwnOrigin:
             return False
         if site is not None:  # what the browser itself says: a proxy may have changed the host
             return site not in _OWN_SITES
-        return origin is not None and _host_of(origin) != headers.get("host", "").lower()
+        return origin is not None and _get_host(origin) != headers.get("host", "").lower()
 
 
-def _host_of(origin: str) -> str:
+def _get_host(origin: str) -> str:
     """Return an origin's host and port; for `null` and invalid origins, what no request has."""
     return origin.partition("://")[2].lower() or origin
 

@@ -10,12 +10,12 @@ import orjson
 
 from inference_store.inference.errors import Fault, InvalidCursor
 
-from .answer import instant
+from .answer import format_instant
 
 Item = TypeVar("Item")
 
 
-def cut(
+def cut_page(
     found: Sequence[Item], limit: int, key: Callable[[Item], Any]
 ) -> tuple[Sequence[Item], str | None]:
     """Return a page of items, one more of which were read, and the cursor of the next page.
@@ -29,18 +29,18 @@ def cut(
     return items, encode(*last) if isinstance(last, tuple) else encode(last)
 
 
-def after(cursor: str | None, kind: type) -> Any | None:
+def decode_one(cursor: str | None, kind: type) -> Any | None:
     """Return the one-part key to continue after; None without a cursor. Raises InvalidCursor."""
     key = decode(cursor, kind)
     return key[0] if key else None
 
 
-def moment(at: datetime, id: object) -> tuple[str | None, str]:
+def make_time_key(at: datetime, id: object) -> tuple[str | None, str]:
     """Return the key of a list that is sorted by time, then by id."""
-    return instant(at), str(id)
+    return format_instant(at), str(id)
 
 
-def after_moment(cursor: str | None) -> tuple[datetime, str] | None:
+def decode_time_key(cursor: str | None) -> tuple[datetime, str] | None:
     """Return the time and id to continue after; None without a cursor. Raises InvalidCursor."""
     key = decode(cursor, str, str)
     if key is None:

@@ -56,14 +56,14 @@ async def _read_only(
     request: Request, access: Access, settings: held_settings.Settings = held_settings.NONE
 ) -> AsyncIterator[AsyncConnection]:
     replica: Replica = request.app.state.replica
-    if replica.may_lag:
+    if replica.is_lagging:
         await access.settle(request.app.state.engine)
     async with replica.connect(settings) as connection:
         # Statements that change nothing run each by itself: none waits for a transaction to begin
         # or to end, and nothing is locked between them.
         await connection.execution_options(isolation_level="AUTOCOMMIT")
         yield connection
-        if not replica.may_lag:  # otherwise a connection of its own writes it
+        if not replica.is_lagging:  # otherwise a connection of its own writes it
             await access.write_reads(connection)
 
 

@@ -15,7 +15,7 @@ from .access import Access
 
 
 @dataclass(frozen=True, slots=True)
-class Explaining:
+class QueryRecording:
     """A query that is recorded, or not."""
 
     found: Recording | None
@@ -34,7 +34,7 @@ class Explaining:
 
 
 @contextmanager
-def explaining(on: bool) -> Iterator[Explaining]:
+def record_query(on: bool) -> Iterator[QueryRecording]:
     """Surround the statements of a query."""
     with recording(on) as found:
-        yield Explaining(found)
+        yield QueryRecording(found)

@@ -10,8 +10,8 @@ from inference_store.query import cursor as cursors
 from inference_store.query.cql2 import Clock, parse, resolved_in
 from inference_store.query.cql2.tree import Node
 
-from .answer import named
-from .reading import read_aside
+from .answer import to_dict
+from .reader_thread import read_in_thread
 
 FilterLang = Literal["cql2-text", "cql2-json"]
 _SMALL_CHARACTERS: Final = 1_000
@@ -25,11 +25,11 @@ async def read_filter(
         return None
     if isinstance(asked, str) and len(asked) <= _SMALL_CHARACTERS:
         return parse(asked, lang=lang, path=path, clock=clock)
-    return await read_aside(parse, asked, lang=lang, path=path, clock=clock)
+    return await read_in_thread(parse, asked, lang=lang, path=path, clock=clock)
 
 
 @dataclass(frozen=True, slots=True)
-class AskedFilter:
+class RequestedFilter:
     """The filter of a request. `now`: the instant that its relative times refer to."""
 
     tree: Node | None
@@ -38,7 +38,7 @@ class AskedFilter:
     @property
     def told(self) -> Mapping[str, Any]:
         """Its resolved relative times for the answer; empty if it has none."""
-        found = [named(each) for each in resolved_in(self.tree)]
+        found = [to_dict(each) for each in resolved_in(self.tree)]
         return {"resolved": found} if found else {}
 
     @property
@@ -49,12 +49,12 @@ class AskedFilter:
         return lambda cursor: cursor
 
 
-async def ask_filter(
+async def read_requested_filter(
     asked: Any, lang: FilterLang | None, *, now: datetime | None = None
-) -> AskedFilter:
+) -> RequestedFilter:
     """Read a request's filter, with its relative times resolved at `now`, or at present if None.
 
     Raises InvalidFilter, NotKept.
     """
     at = datetime.now(UTC) if now is None else now
-    return AskedFilter(await read_filter(asked, lang, clock=Clock(at)), at)
+    return RequestedFilter(await read_filter(asked, lang, clock=Clock(at)), at)

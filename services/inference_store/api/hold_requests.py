@@ -26,7 +26,7 @@ _STANDING: Final = Clock(
 )
 
 
-async def asked_of(body: HoldBody) -> holds.Asked:
+async def read_request(body: HoldBody) -> holds.Asked:
     """Return what to hold, as the store takes it.
 
     Raises InvalidFilter; Invalid if it would hold nothing.
@@ -52,20 +52,20 @@ class HoldRequest:
     asked: holds.Asked
     warnings: Sequence[str] = ()
 
-    async def entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
+    async def build_entry(self, connection: AsyncConnection, id: UUID, *, revision: int) -> Body:
         """Build the ledger's entry.
 
         Raises what `holds.make` does; Forbidden, NotFound as the model does.
         """
         body = self.body
-        model, expected = await self._model(connection)
+        model, expected = await self._find_model(connection)
         made = await holds.make(connection, model, self.asked)
         self.warnings = (*expected, *made.warnings)
         until = None if body.until is None else body.until.astimezone(UTC).isoformat()
         values = body.model_dump(include={"name", "reason", "model_id", "inference_ids"})
         return values | {"id": str(id), "filter": made.text, "until": until, "revision": revision}
 
-    async def _model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
+    async def _find_model(self, connection: AsyncConnection) -> tuple[int | None, Sequence[str]]:
         """Return its model's integer, and a warning if it is not registered, which may be a
         typo."""
         model_id, over_all = self.body.model_id, self.access.reach.is_everything
@@ -75,7 +75,7 @@ class HoldRequest:
         if model_id is None:
             return None, ()
         try:
-            return (await self.access.model(connection, model_id, lock=True)).model, ()
+            return (await self.access.find_model(connection, model_id, lock=True)).model, ()
         except NotFound:
             if not over_all:
                 raise

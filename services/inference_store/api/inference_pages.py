@@ -32,13 +32,13 @@ from inference_store.query.read import Inference, read
 from inference_store.query.sort import Sort, resolve
 
 from .access import Access
-from .answer import encoded
-from .asking import in_time
-from .chosen import DISTANCE, Chosen
-from .explaining import explaining
-from .filters import AskedFilter, ask_filter
+from .answer import encode_json
+from .explaining import record_query
+from .field_selection import DISTANCE, FieldSelection
+from .filters import RequestedFilter, read_requested_filter
+from .inference_format import build_links, format_inference
+from .query_timing import limit_query_time
 from .schemas.questions import Conditions, InferenceQuery
-from .shown import links, shown
 
 # Parts of a body that change neither which inferences match, nor their order.
 _NOT_THE_QUESTION = {
@@ -49,8 +49,8 @@ _AS_A_TREE = {"filter", "filter_lang"}
 
 
 @dataclass(frozen=True, slots=True)
-class ShownPage:
-    """Inferences as `shown` formats them.
+class FormattedPage:
+    """Inferences as `format_inference` formats them.
 
     `cursors`: continue after each, built when needed; `told`: its resolved relative times, and its
     explanation.
@@ -66,7 +66,7 @@ class ShownPage:
     def body(self) -> dict[str, Any]:
         """Return the body of the answer."""
         return {
-            "items": orjson.Fragment(encoded(self.items, times_fit=True)),
+            "items": orjson.Fragment(encode_json(self.items, times_fit=True)),
             "warnings": self.warnings,
             "next": self.next,
             "searched_back_to": self.searched_back_to,
@@ -75,7 +75,7 @@ class ShownPage:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PageRequest:
     """A query of one model or several, ready to search."""
 
     models: Sequence[Registration]
@@ -85,37 +85,37 @@ class Asked:
     sort: Sort
     fingerprint: bytes
     warnings: Sequence[str]
-    filter: AskedFilter
+    filter: RequestedFilter
 
 
-async def filter_of(body: InferenceQuery) -> AskedFilter:
+async def read_page_filter(body: InferenceQuery) -> RequestedFilter:
     """Read the filter of a page; a later page uses the instant of the first."""
     _, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
-    return await ask_filter(body.filter, body.filter_lang, now=now)
+    return await read_requested_filter(body.filter, body.filter_lang, now=now)
 
 
-def unpinned(body: InferenceQuery) -> InferenceQuery:
+def remove_instant(body: InferenceQuery) -> InferenceQuery:
     """Return the body without the instant in its cursor, which its filter was read with."""
     if body.cursor is None:
         return body
     return body.model_copy(update={"cursor": cursors.unpin(body.cursor)[0]})
 
 
-async def sort_of(connection: AsyncConnection, models: Models, body: InferenceQuery) -> Sort:
+async def resolve_sort(connection: AsyncConnection, models: Models, body: InferenceQuery) -> Sort:
     """Resolve the order of a page: random for a sample. Raises as `resolve` does."""
     if body.sample is not None:
         return Sort(descending=False, order=AtRandom(body.sample.seed))
     return await resolve(connection, models, body.sort, kind=sorted_cursor.find_family(body.cursor))
 
 
-def fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:
+def compute_fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:
     """Return what a cursor is bound to: the query, not its page size, nor its spelling."""
     asked = body.model_dump(mode="python", exclude=_NOT_THE_QUESTION | _AS_A_TREE)
     filter = None if tree is None else to_json(tree)
     return cursors.fingerprint(json.dumps([of, asked, filter], sort_keys=True, default=str))
 
 
-def deadline(body: Conditions, settings: ApiSettings) -> Deadline:
+def set_deadline(body: Conditions, settings: ApiSettings) -> Deadline:
     """Return when the query's time is over. Raises Invalid for more time than allowed."""
     most, asked = settings.query_timeout_seconds, body.timeout_seconds
     if asked is not None and asked > most:
@@ -125,30 +125,30 @@ def deadline(body: Conditions, settings: ApiSettings) -> Deadline:
     return Deadline.after(most if asked is None else asked)
 
 
-async def page_of(  # noqa: PLR0917
+async def build_page(  # noqa: PLR0917
     connection: AsyncConnection,
     access: Access,
     blobs: Blobs,
     settings: ApiSettings,
     body: InferenceQuery,
-    asked: Asked,
-) -> ShownPage:
+    asked: PageRequest,
+) -> FormattedPage:
     """Return the page for JSON.
 
     Raises QueryTimeout, InvalidCursor; Forbidden for links without the right.
     """
-    chosen = Chosen.of(body.fields, body.include, body.metadata_as)
+    chosen = FieldSelection.of(body.fields, body.include, body.metadata_as)
     if not isinstance(asked.sort.order, ByDistance):
         chosen.refuse_distance()
     if "urls" in chosen.include:
         for each in asked.models:
-            access.demand(Right.READ_INPUTS, each)
-    with explaining(body.explain) as explained:
+            access.require_right(Right.READ_INPUTS, each)
+    with record_query(body.explain) as explained:
         # only how the page is found is explained
         include = None if body.explain else chosen.include
-        page = await _found(connection, settings, body, asked, include)
+        page = await _search(connection, settings, body, asked, include)
         told = await explained.shown(connection, access, asked.query)
-    found = await _items(connection, access, blobs, settings, chosen, asked.models, page)
+    found = await _format_items(connection, access, blobs, settings, chosen, asked.models, page)
     if isinstance(asked.sort.order, ByDistance):
         for hit, item in found:
             item[DISTANCE] = hit.value
@@ -157,7 +157,7 @@ async def page_of(  # noqa: PLR0917
         numbers = [each.model for each in asked.models]
         warnings += await chosen.unknown_keys(connection, numbers)
     pin = asked.filter.pin
-    return ShownPage(
+    return FormattedPage(
         items=[chosen.pick(item) for _, item in found],
         cursors=(pin(cursor_after(asked.sort, asked.fingerprint, hit)) for hit, _ in found),
         next=None if page.next is None else pin(page.next),
@@ -167,17 +167,17 @@ async def page_of(  # noqa: PLR0917
     )
 
 
-async def _found(
+async def _search(
     connection: AsyncConnection,
     settings: ApiSettings,
     body: InferenceQuery,
-    asked: Asked,
+    asked: PageRequest,
     include: Collection[str] | None,
 ) -> Page:
-    until = deadline(body, settings)
+    until = set_deadline(body, settings)
     if body.timeout_seconds is None:
         until = until.softly(settings.page_seconds)
-    with in_time("page", to_narrow(asked.sort), asked.query):
+    with limit_query_time("page", to_narrow(asked.sort), asked.query):
         page = await find_page(
             connection,
             asked.queries,
@@ -193,12 +193,12 @@ async def _found(
     return page
 
 
-async def _items(  # noqa: PLR0917
+async def _format_items(  # noqa: PLR0917
     connection: AsyncConnection,
     access: Access,
     blobs: Blobs,
     settings: ApiSettings,
-    chosen: Chosen,
+    chosen: FieldSelection,
     models: Sequence[Registration],
     page: Page,
 ) -> list[tuple[Hit, dict[str, Any]]]:
@@ -209,19 +209,19 @@ async def _items(  # noqa: PLR0917
         uids = [hit.uid for hit in page.hits if hit.model == model.model]
         if not uids:
             continue
-        found = await _read(connection, model.model, uids, page, chosen.include)
+        found = await _read_inferences(connection, model.model, uids, page, chosen.include)
         for each in found:
-            item = shown(model.model_id, each, metadata_as=chosen.metadata_as)
+            item = format_inference(model.model_id, each, metadata_as=chosen.metadata_as)
             items[model.model, each.uid] = item
         if "urls" in chosen.include:
-            urls = await links(settings, blobs, model.model_id, found)
+            urls = await build_links(settings, blobs, model.model_id, found)
             for each, its in zip(found, urls, strict=True):
                 items[model.model, each.uid]["urls"] = its
             access.note_read(Action.LINKS_MADE, model, [each.uid for each in found])
     return [(hit, items[place]) for hit in page.hits if (place := (hit.model, hit.uid)) in items]
 
 
-async def _read(
+async def _read_inferences(
     connection: AsyncConnection,
     model: int,
     uids: Sequence[UUID],

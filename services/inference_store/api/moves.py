@@ -19,10 +19,10 @@ from inference_store.index.registrations import Registration
 from inference_store.inference.errors import Fault, Invalid, NotFound, PreconditionFailed
 
 from .access import Access
-from .policy_changes import demand_sizes
+from .policy_changes import require_sizes
 
 
-def moves(found: Registration | None, body: RegistrationBody) -> bool:
+def is_move(found: Registration | None, body: RegistrationBody) -> bool:
     """Whether the request moves the model, or lets a waiting move begin now."""
     if found is None:
         return False
@@ -31,7 +31,7 @@ def moves(found: Registration | None, body: RegistrationBody) -> bool:
     )
 
 
-async def looked_at(
+async def estimate_move(
     connection: AsyncConnection,
     access: Access,
     model_id: str,
@@ -40,11 +40,11 @@ async def looked_at(
     seconds: float,
 ) -> WouldDelete:
     """Return what the move would delete today. Raises NotFound, Forbidden."""
-    found = await _allowed(connection, access, model_id, project_id, lock=False)
+    found = await _check_move(connection, access, model_id, project_id, lock=False)
     return await preview.would_delete_moved(connection, found, project_id, seconds=seconds)
 
 
-async def decided(
+async def build_entry(
     connection: AsyncConnection,
     access: Access,
     model_id: str,
@@ -58,41 +58,41 @@ async def decided(
 
     `unmeasured`: how many inferences of unknown size a limit by bytes would apply to.
     """
-    found = await _allowed(connection, access, model_id, body.project_id, lock=True)
+    found = await _check_move(connection, access, model_id, body.project_id, lock=True)
     if expected not in (None, found.revision):
         raise PreconditionFailed(f"The registration has revision {found.revision}, not {expected}.")
     if await policies.undercut(connection, found, body.project_id):
-        access.demand(Right.OVERRIDE, found)
+        access.require_right(Right.OVERRIDE, found)
         if not body.reason:
             fault = Fault("reason", "say why the model may leave a minimum age behind")
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body.effective == "now":
-        await _was_previewed(connection, found, body)
-        demand_sizes(unmeasured)
+        await _require_preview(connection, found, body)
+        require_sizes(unmeasured)
         grace_seconds = 0.0
     return await policies.moving(
         connection, found, body.project_id, grace_seconds=grace_seconds, reason=body.reason
     )
 
 
-async def token(
+async def make_token(
     connection: AsyncConnection, access: Access, model_id: str, project_id: str | None
 ) -> UUID:
     """Return a token that lets this move begin at once, while neither the model nor a policy of it
     changes."""
-    found = await _allowed(connection, access, model_id, project_id, lock=False)
-    asked = await _asked_of(connection, found, project_id)
+    found = await _check_move(connection, access, model_id, project_id, lock=False)
+    asked = await _describe_move(connection, found, project_id)
     return await previews.remember(connection, Of("model", model_id), found.revision, asked)
 
 
-def noted(body: Body) -> Note:
+def build_note(body: Body) -> Note:
     """Build the audit's entry."""
     more = {name: body[name] for name in ("from_project_id", "moves_at", "reason")}
     told = {name: each for name, each in more.items() if each is not None}
     return Note(Action.MODEL_MOVED, body["model_id"], {"project_id": body["project_id"], **told})
 
 
-async def _allowed(
+async def _check_move(
     connection: AsyncConnection,
     access: Access,
     model_id: str,
@@ -100,18 +100,18 @@ async def _allowed(
     *,
     lock: bool,
 ) -> Registration:
-    if await access.to_register(connection, model_id, project_id, lock=lock):
+    if await access.check_registration(connection, model_id, project_id, lock=lock):
         raise NotFound(f"There is no model {model_id!r}.")
     return await registrations.get(connection, model_id)
 
 
-async def _was_previewed(
+async def _require_preview(
     connection: AsyncConnection, found: Registration, body: RegistrationBody
 ) -> None:
     if body.token is None:
-        fault = Fault("token", "give the `token` that the preview of this move answered")
+        fault = Fault("token", "give the `make_token` that the preview of this move answered")
         raise Invalid("A move begins at once only where it was previewed.", faults=[fault])
-    asked = await _asked_of(connection, found, body.project_id)
+    asked = await _describe_move(connection, found, body.project_id)
     of = Of("model", found.model_id)
     if not await previews.is_of(connection, body.token, of, found.revision, asked):
         raise PreconditionFailed(
@@ -120,7 +120,7 @@ async def _was_previewed(
         )
 
 
-async def _asked_of(
+async def _describe_move(
     connection: AsyncConnection, found: Registration, project_id: str | None
 ) -> str:
     """Describe the move and the policies that were read: a token is bound to this."""

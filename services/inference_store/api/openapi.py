@@ -8,7 +8,7 @@ from pydantic.json_schema import models_json_schema
 
 from inference_store.platform.settings import AccessSettings
 
-from .access.needs import EXTENSION, Over, needs_of
+from .access.needs import EXTENSION, Over, read_needs
 from .negotiation import NDJSON
 from .problems import Problem
 from .schemas.inferences import LINES
@@ -24,7 +24,7 @@ _OVER = {
 }
 
 
-def document(app: FastAPI, settings: AccessSettings) -> None:
+def complete_openapi(app: FastAPI, settings: AccessSettings) -> None:
     """Add to the OpenAPI what FastAPI does not know."""
     generate = app.openapi
 
@@ -38,7 +38,7 @@ def document(app: FastAPI, settings: AccessSettings) -> None:
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def ref(kind: type[BaseModel]) -> str:
+def make_ref(kind: type[BaseModel]) -> str:
     """Return the reference to a schema."""
     return _REF.format(model=kind.__name__)
 
@@ -54,18 +54,18 @@ def _add_kinds(kinds: dict[str, Any]) -> None:
 
 def _add_security(schema: dict[str, Any], settings: AccessSettings) -> None:
     """Add the security schemes, unless access control is off."""
-    schemes = {} if settings.auth == "off" else _schemes(settings)
+    schemes = {} if settings.auth == "off" else _list_schemes(settings)
     if schemes:
         schema["components"]["securitySchemes"] = schemes
     for item in schema["paths"].values():
         for operation in item.values():
             if EXTENSION in operation:
-                operation["description"] = _described(operation)
+                operation["description"] = _describe(operation)
                 if schemes:
                     operation["security"] = [{name: []} for name in schemes]
 
 
-def _schemes(settings: AccessSettings) -> dict[str, Any]:
+def _list_schemes(settings: AccessSettings) -> dict[str, Any]:
     key = {"type": "http", "scheme": "bearer", "description": "An API key, isk_…"}
     if settings.oidc_issuer is None:
         return {"key": key}
@@ -73,9 +73,9 @@ def _schemes(settings: AccessSettings) -> dict[str, Any]:
     return {"key": key, "oidc": {"type": "openIdConnect", "openIdConnectUrl": place}}
 
 
-def _described(operation: dict[str, Any]) -> str:
+def _describe(operation: dict[str, Any]) -> str:
     """Describe what the route does, and what it needs."""
-    needed = needs_of(operation)
+    needed = read_needs(operation)
     right = needed.right.value
     rights = "`read`" if right == "read" else f"`read` and `{right}`"
     streams = NDJSON in operation["responses"].get("200", {}).get("content", {})

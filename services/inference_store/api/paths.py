@@ -27,7 +27,7 @@ class EscapedPaths:
         await self._app(scope, receive, send)
 
 
-def decoded(segment: str) -> str:
+def decode_segment(segment: str) -> str:
     """Return the id that a segment of the path spells. Raises ValueError."""
     try:
         name = unquote_to_bytes(segment.encode("latin-1")).decode("utf-8")
@@ -40,7 +40,7 @@ def decoded(segment: str) -> str:
     return name
 
 
-def escaped(name: str) -> str:
+def escape_segment(name: str) -> str:
     """Return an id as one segment of a path."""
     return quote(name, safe="")
 
@@ -48,12 +48,12 @@ def escaped(name: str) -> str:
 ProjectId = Annotated[
     str,
     Path(description="The project's id, percent-escaped.", examples=["warehouse"]),
-    AfterValidator(decoded),
+    AfterValidator(decode_segment),
 ]
 ModelId = Annotated[
     str,
     Path(description="The model's id, percent-escaped.", examples=["hallway-detector"]),
-    AfterValidator(decoded),
+    AfterValidator(decode_segment),
 ]
 InferenceId = Annotated[
     str,
@@ -62,5 +62,5 @@ InferenceId = Annotated[
         " an id repeats, it means the newest.",
         examples=["uid:019ac3f2-7c00-8123-9abc-0123456789ab", "request-17"],
     ),
-    AfterValidator(decoded),
+    AfterValidator(decode_segment),
 ]

@@ -14,46 +14,46 @@ from inference_store.inference.errors import NotFound
 from .access import Access
 
 
-async def allowed(
+async def check_allowed(
     connection: AsyncConnection, access: Access, of: Of, *, lock: bool = False
 ) -> Registration | None:
     """Raise NotFound or Forbidden unless the caller may do this with the policy; return its model,
     if it is a model's policy."""
     if of.level == "model":
-        return await access.model(connection, of.subject, lock=lock)
+        return await access.find_model(connection, of.subject, lock=lock)
     if of.level == "project":
-        await access.project(connection, of.subject)
+        await access.check_project(connection, of.subject)
     return None
 
 
-async def shown(
+async def format_policy(
     connection: AsyncConnection, of: Of, *, warnings: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     """Format a policy. Raises NotFound if there is none."""
     standing = await policies.standing(connection, of)
     found = standing.in_force or standing.pending
     if found is None:
-        raise NotFound(f"There is no retention policy of {of}: {_else(of)}.")
+        raise NotFound(f"There is no retention policy of {of}: {_describe_fallback(of)}.")
     named = {f"{level}_id": of.subject if of.level == level else None for level in _NAMED}
-    pending = None if standing.pending is None else version(standing.pending, standing)
+    pending = None if standing.pending is None else format_version(standing.pending, standing)
     of_whom = {"level": of.level, **named}
     more = {"pending": pending, "warnings": list(warnings)}
-    return of_whom | version(found, standing) | more
+    return of_whom | format_version(found, standing) | more
 
 
-def answer(body: dict[str, Any], revision: int) -> Answer:
+def build_answer(body: dict[str, Any], revision: int) -> Answer:
     """Build the answer, with the revision for If-Match."""
     return Answer(body, headers={"ETag": f'"{revision}"'})
 
 
-def version(found: Version, standing: Standing) -> dict[str, Any]:
+def format_version(found: Version, standing: Standing) -> dict[str, Any]:
     """Format one version."""
     policy = found.policy
     rules = () if policy is None else policy.rules
     bounds = policies.Bounds() if policy is None else policy
     return {
         "revision": found.revision,
-        "state": _state(found, standing),
+        "state": _describe_state(found, standing),
         "removed": policy is None,
         "rules": [
             {
@@ -78,7 +78,7 @@ def version(found: Version, standing: Standing) -> dict[str, Any]:
 _NAMED = ("model", "project")
 
 
-def _state(found: Version, standing: Standing) -> str:
+def _describe_state(found: Version, standing: Standing) -> str:
     if found.revoked_at is not None:
         return "revoked"
     if found.effective_at > datetime.now(UTC) and found == standing.pending:
@@ -87,7 +87,7 @@ def _state(found: Version, standing: Standing) -> str:
     return "in_force" if begun else "past"
 
 
-def _else(of: Of) -> str:
+def _describe_fallback(of: Of) -> str:
     return {
         "model": "its project's and the default one apply, where there are any",
         "project": "the default one applies, where there is any",

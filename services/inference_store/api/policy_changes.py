@@ -18,7 +18,7 @@ from inference_store.query.cql2.tree import Node
 
 from .access import Access
 from .filters import read_filter
-from .policies import allowed
+from .policies import check_allowed
 
 _AGELESS: Final = Clock(
     instead="the ages of a rule say how old something may be: `keep_inference`, `keep_response` and"
@@ -26,7 +26,7 @@ _AGELESS: Final = Clock(
 )
 
 
-async def trees_of(body: PolicyBody) -> list[Node | None]:
+async def read_trees(body: PolicyBody) -> list[Node | None]:
     """Return the trees of the rules' filters. Raises InvalidFilter, NotKept, with their path."""
     return [
         await read_filter(rule.filter, None, clock=_AGELESS, path=f"rules[{number}].filter")
@@ -34,7 +34,7 @@ async def trees_of(body: PolicyBody) -> list[Node | None]:
     ]
 
 
-async def looked_at(
+async def estimate_policy(
     connection: AsyncConnection,
     access: Access,
     of: Of,
@@ -44,14 +44,14 @@ async def looked_at(
     seconds: float,
 ) -> tuple[WouldDelete, Resolved | None]:
     """Return what the policy would delete today; None for `body`: if there were none."""
-    await allowed(connection, access, of)
+    await check_allowed(connection, access, of)
     if body is None:
         return await preview.would_delete(connection, of, None, seconds=seconds), None
     found = await policies.resolve(connection, of, list(body.asked(trees)), body)
     return await preview.would_delete(connection, of, found.policy, seconds=seconds), found
 
 
-async def decided(
+async def build_entry(
     connection: AsyncConnection,
     access: Access,
     of: Of,
@@ -67,43 +67,43 @@ async def decided(
 
     `unmeasured`: how many inferences of unknown size a limit of it applies to.
     """
-    registration = await allowed(connection, access, of, lock=True)
+    registration = await check_allowed(connection, access, of, lock=True)
     policy = None if resolved is None else resolved.policy
     standing = await policies.standing(connection, of)
     before = [e.policy for e in (standing.in_force, standing.pending) if e is not None]
     if _needs_override(policy, before):
-        access.demand_over(Right.OVERRIDE, of.level, of.subject, registration)
+        access.require_over(Right.OVERRIDE, of.level, of.subject, registration)
         if not reason:
             fault = Fault("reason", "say why the minimum age is undercut, shortened or taken away")
             raise Invalid("Going against a minimum age needs a reason.", faults=[fault])
     if body is not None and body.effective == "now":
-        await _was_previewed(connection, of, body, standing.revision)
-        demand_sizes(unmeasured)
+        await _require_preview(connection, of, body, standing.revision)
+        require_sizes(unmeasured)
         grace_seconds = 0.0
     return await policies.setting(
         connection, of, policy, expected=expected, grace_seconds=grace_seconds, reason=reason
     )
 
 
-def asked_of(body: PolicyBody) -> str:
+def describe_request(body: PolicyBody) -> str:
     """Return the policy as it was requested: a token is bound to this."""
     return body.model_dump_json(exclude={"effective", "token", "reason"})
 
 
-async def _was_previewed(
+async def _require_preview(
     connection: AsyncConnection, of: Of, body: PolicyBody, revision: int
 ) -> None:
     if body.token is None:
         fault = Fault("token", "give the `token` that the preview of this policy answered")
         raise Invalid("A policy begins at once only where it was previewed.", faults=[fault])
-    if not await previews.is_of(connection, body.token, of, revision, asked_of(body)):
+    if not await previews.is_of(connection, body.token, of, revision, describe_request(body)):
         raise PreconditionFailed(
             "the token is of another policy or older than an hour, or a policy was set since:"
             " preview it again"
         )
 
 
-def demand_sizes(unmeasured: int) -> None:
+def require_sizes(unmeasured: int) -> None:
     """Raise Invalid if the sizes that a change depends on are not known."""
     if unmeasured:
         fault = Fault(
@@ -123,12 +123,12 @@ def _needs_override(policy: RetentionPolicy | None, before: list[RetentionPolicy
     return any(each is not None and (now is None or not never_longer(each, now)) for each in there)
 
 
-def shown(found: WouldDelete) -> dict[str, Any]:
+def format_would_delete(found: WouldDelete) -> dict[str, Any]:
     """Format what would be deleted."""
     return {
-        "inferences": _part(found, "inference"),
-        "responses": _part(found, "response"),
-        "inputs": _part(found, "input"),
+        "inferences": _format_scope(found, "inference"),
+        "responses": _format_scope(found, "response"),
+        "inputs": _format_scope(found, "input"),
         "more_than_now": found.fresh,
         "partial": found.partial,
         "examples": [
@@ -138,14 +138,16 @@ def shown(found: WouldDelete) -> dict[str, Any]:
                 "inference_id": each.inference_id,
                 "received_at": each.received_at,
                 "scope": each.scope,
-                "decided_by": None if each.of is None else decider(each.of, each.rule, each.name),
+                "decided_by": None
+                if each.of is None
+                else format_rule(each.of, each.rule, each.name),
             }
             for each in found.examples
         ],
     }
 
 
-def decider(of: Of, rule: int | None, name: str | None) -> dict[str, Any]:
+def format_rule(of: Of, rule: int | None, name: str | None) -> dict[str, Any]:
     """Format which rule it is."""
     whose = {f"{level}_id": of.subject if of.level == level else None for level in _NAMED}
     return {"level": of.level, **whose, "rule": rule, "name": name}
@@ -154,7 +156,7 @@ def decider(of: Of, rule: int | None, name: str | None) -> dict[str, Any]:
 _NAMED = ("model", "project")
 
 
-def _part(found: WouldDelete, scope: Any) -> dict[str, Any]:
+def _format_scope(found: WouldDelete, scope: Any) -> dict[str, Any]:
     part = found.parts[scope]
     return {
         "count": part.count,
@@ -166,4 +168,12 @@ def _part(found: WouldDelete, scope: Any) -> dict[str, Any]:
     }
 
 
-__all__ = ["asked_of", "decided", "decider", "demand_sizes", "looked_at", "shown", "trees_of"]
+__all__ = [
+    "build_entry",
+    "describe_request",
+    "estimate_policy",
+    "format_rule",
+    "format_would_delete",
+    "read_trees",
+    "require_sizes",
+]

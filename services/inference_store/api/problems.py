@@ -60,7 +60,7 @@ class Problem(BaseModel):
     errors: list[ProblemError]
 
 
-def kinds() -> Iterator[type[StoreError]]:
+def list_kinds() -> Iterator[type[StoreError]]:
     """Yield every kind of refusal, in the order of the tree of errors."""
 
     def below(kind: type[StoreError]) -> Iterator[type[StoreError]]:
@@ -71,7 +71,7 @@ def kinds() -> Iterator[type[StoreError]]:
     yield from sorted(set(below(StoreError)), key=lambda kind: (kind.status, kind.type))
 
 
-def refusals(
+def document_refusals(
     *statuses: int, also: dict[int | str, dict[str, Any]] | None = None
 ) -> dict[int | str, dict[str, Any]]:
     """Return the refusals of a route for its documentation; those of every route are added."""
@@ -80,7 +80,7 @@ def refusals(
 
 
 def _documented(status: int) -> dict[str, Any]:
-    found = [kind for kind in kinds() if kind.status == status]
+    found = [kind for kind in list_kinds() if kind.status == status]
     examples = {kind.type: {"value": _body(kind, "…", ())} for kind in found}
     return {
         "description": "; ".join(dict.fromkeys(kind.title for kind in found)),
@@ -98,26 +98,26 @@ def page() -> str:
     sections = "".join(
         f'<h2 id="{kind.type}">{kind.status} {html.escape(kind.type)}</h2>'
         f"<p><b>{html.escape(kind.title)}.</b> {html.escape(kind.__doc__ or '')}</p>"
-        for kind in kinds()
+        for kind in list_kinds()
     )
     return f"<!doctype html><title>Refusals</title><h1>Refusals</h1>{sections}"
 
 
 def handle_problems(app: FastAPI) -> None:
     """Turn every refusal of the app into problem details."""
-    app.add_exception_handler(StoreError, _store_error)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(StoreError, _handle_store_error)
+    app.add_exception_handler(RequestValidationError, _handle_invalid)
+    app.add_exception_handler(HTTPException, _handle_http)
     for kind in (DBAPIError, PoolTimeout, OSError, BlobsAway, OutOfTime, Exception):
-        app.add_exception_handler(kind, unexpected)
+        app.add_exception_handler(kind, handle_unexpected)
 
 
-async def _store_error(_: Request, exc: Exception) -> ProblemAnswer:
+async def _handle_store_error(_: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, StoreError)
-    return problem(exc)
+    return build_problem(exc)
 
 
-def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
+def build_problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> ProblemAnswer:
     """Return a refusal as an answer."""
     more = dict(headers or {})
     if exc.status in (401, 403, 429, 431) or isinstance(exc, errors.Busy):
@@ -128,10 +128,10 @@ def problem(exc: StoreError, headers: Mapping[str, str] | None = None) -> Proble
         more["Retry-After"] = str(exc.retry_after_seconds)
     if exc.status == 503:
         more["Retry-After"] = "5"
-    return ProblemAnswer(body_of(exc), status_code=exc.status, headers=more)
+    return ProblemAnswer(build_body(exc), status_code=exc.status, headers=more)
 
 
-def body_of(exc: StoreError) -> dict[str, Any]:
+def build_body(exc: StoreError) -> dict[str, Any]:
     """Return a refusal as problem details."""
     return _body(type(exc), exc.detail, exc.faults)
 
@@ -142,11 +142,11 @@ def _body(kind: type[StoreError], detail: str, faults: Sequence[Fault]) -> dict[
         "title": kind.title,
         "status": kind.status,
         "detail": _utf8(detail),
-        "errors": list(map(_error, faults)),
+        "errors": list(map(_format_fault, faults)),
     }
 
 
-def _error(fault: Fault) -> dict[str, Any]:
+def _format_fault(fault: Fault) -> dict[str, Any]:
     """Return one fault; with a position only if it concerns a filter."""
     said: dict[str, Any] = {"path": _utf8(fault.path), "message": _utf8(fault.message)}
     place = {"line": fault.line, "column": fault.column, "length": fault.length}
@@ -158,38 +158,38 @@ def _utf8(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-async def _invalid(request: Request, exc: Exception) -> ProblemAnswer:
+async def _handle_invalid(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, RequestValidationError)
     found = exc.errors()
     if any(error["type"] == "json_invalid" for error in found):
         reason = found[0].get("ctx", {}).get("error", "")
-        return problem(NotJson(f"The body is not JSON: {reason}."))
-    faults = [_fault(request, error) for error in found[:100]]
+        return build_problem(NotJson(f"The body is not JSON: {reason}."))
+    faults = [_make_fault(request, error) for error in found[:100]]
     detail = "; ".join(f"{fault.path}: {fault.message}" for fault in faults[:3])
-    return problem(errors.Invalid(f"{detail}.", faults=faults))
+    return build_problem(errors.Invalid(f"{detail}.", faults=faults))
 
 
-def _fault(request: Request, error: Mapping[str, Any]) -> Fault:
+def _make_fault(request: Request, error: Mapping[str, Any]) -> Fault:
     where, *rest = error["loc"]
-    place = _place(rest) if where == "body" else _place(error["loc"])
+    place = _format_path(rest) if where == "body" else _format_path(error["loc"])
     if error["type"] == "extra_forbidden":
-        known = known_fields(request, rest)
+        known = find_known_fields(request, rest)
         near = get_close_matches(str(rest[-1])[:_NAME_CHARACTERS], known, 1)
         hint = f"; the nearest is {near[0]!r}" if near else ""
         return Fault(place, f"unknown field{hint}", known)
     message = str(error["msg"]).removeprefix("Value error, ")
-    if where == "body" and not rest and isinstance(exc_input(error), bytes):
+    if where == "body" and not rest and isinstance(get_input(error), bytes):
         message = "send JSON, and say so: Content-Type: application/json"
     wrong = error.get("ctx", {}).get("error")
     return Fault(place or "body", message, wrong.known if isinstance(wrong, NotThere) else ())
 
 
-def exc_input(error: Mapping[str, Any]) -> Any:
+def get_input(error: Mapping[str, Any]) -> Any:
     """Return the value that pydantic was given."""
     return error.get("input")
 
 
-def _place(parts: Iterable[Any]) -> str:
+def _format_path(parts: Iterable[Any]) -> str:
     place = ""
     for part in parts:
         name = str(part)[:_NAME_CHARACTERS]
@@ -197,55 +197,61 @@ def _place(parts: Iterable[Any]) -> str:
     return place
 
 
-def known_fields(request: Request, place: Sequence[Any]) -> list[str]:
+def find_known_fields(request: Request, place: Sequence[Any]) -> list[str]:
     """Return the fields that the object around an unknown field of the body may have."""
     route = request.scope.get("route")
     field = getattr(route, "body_field", None)
     kind: Any = field.field_info.annotation if field is not None else None
     for part in place[:-1]:
-        if not isinstance(part, int) and (model := _model(kind)) and part in model.model_fields:
+        if (
+            not isinstance(part, int)
+            and (model := _find_model(kind))
+            and part in model.model_fields
+        ):
             kind = model.model_fields[part].annotation
-    model = _model(kind)
+    model = _find_model(kind)
     return [] if model is None else [f.alias or name for name, f in model.model_fields.items()]
 
 
-def _model(kind: Any) -> type[BaseModel] | None:
+def _find_model(kind: Any) -> type[BaseModel] | None:
     """Return the pydantic model in an annotation, such as `list[Model] | None`."""
     if isinstance(kind, type) and issubclass(kind, BaseModel):
         return kind
     for inner in getattr(kind, "__args__", ()):
-        if (found := _model(inner)) is not None:
+        if (found := _find_model(inner)) is not None:
             return found
     return None
 
 
-async def _http(request: Request, exc: Exception) -> ProblemAnswer:
+async def _handle_http(request: Request, exc: Exception) -> ProblemAnswer:
     assert isinstance(exc, HTTPException)
     allowed = request.app.state.templates.methods(request.scope["path"])
     match exc.status_code:
         case 404:
-            return problem(errors.NotFound("There is no such path; /openapi.json lists them all."))
+            return build_problem(
+                errors.NotFound("There is no such path; /openapi.json lists them all.")
+            )
         case 405:
-            return problem(
+            return build_problem(
                 MethodNotAllowed("The path does not take this method."),
                 {"Allow": ", ".join(allowed)},
             )
         case _:
-            return problem(NotJson(f"The body cannot be read: {exc.detail}."))
+            return build_problem(NotJson(f"The body cannot be read: {exc.detail}."))
 
 
-async def unexpected(_: Request, exc: Exception) -> ProblemAnswer:
+async def handle_unexpected(_: Request, exc: Exception) -> ProblemAnswer:
     """The answer to an error that no route names."""
-    return problem(refusal_of(exc))
+    return build_problem(find_refusal(exc))
 
 
-def refusal_of(exc: Exception) -> StoreError:
+def find_refusal(exc: Exception) -> StoreError:
     """Return what an error is to the caller; an unexpected error is logged."""
     if isinstance(exc, StoreError):
         return exc
     if isinstance(exc, (Overloaded, PoolTimeout)):
         return errors.Busy(_BUSY[type(exc)])
-    if (detail := _out_of_time(exc)) is not None:
+    if (detail := _describe_timeout(exc)) is not None:
         return errors.QueryTimeout(detail)
     if isinstance(exc, BlobsAway):
         return errors.Unavailable(f"The object store is away: {exc}.")
@@ -256,7 +262,7 @@ def refusal_of(exc: Exception) -> StoreError:
     return StoreError("Something went wrong here, and was logged.")
 
 
-def _out_of_time(exc: Exception) -> str | None:
+def _describe_timeout(exc: Exception) -> str | None:
     """Describe a timeout; None if the error is another."""
     if isinstance(exc, OutOfTime):
         return "The query took too long: narrow its time window."

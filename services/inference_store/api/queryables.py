@@ -10,7 +10,7 @@ from inference_store.query.cql2 import to_text
 from inference_store.query.cql2.tree import Named
 from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES, Property
 
-from .answer import text
+from .answer import escape_text
 
 _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
     "number": {"type": "number"},
@@ -21,15 +21,15 @@ _SCHEMAS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
+def build_queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str, Any]:
     """Build the schema, by the names that a filter uses; `address`: where it is served."""
     names = {seen.name for seen in keys}
     own = {
-        f"inference.{name}" if name in names else name: _own(entry)
+        f"inference.{name}" if name in names else name: _describe_property(entry)
         for name, entry in PROPERTIES.items()
     }
     theirs = {
-        f"metadata.{seen.name}" if seen.name in PROPERTIES else seen.name: _key(seen)
+        f"metadata.{seen.name}" if seen.name in PROPERTIES else seen.name: _describe_key(seen)
         for seen in keys
     }
     properties = {**own, **theirs}
@@ -44,11 +44,11 @@ def queryables(address: str, model_id: str, keys: Sequence[KeySeen]) -> dict[str
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
-        "$defs": {"prediction": _prediction()},
+        "$defs": {"prediction": _describe_prediction()},
     }
 
 
-def _own(entry: Property) -> dict[str, Any]:
+def _describe_property(entry: Property) -> dict[str, Any]:
     schema = dict(_SCHEMAS[entry.kind])
     if entry.stored == "whole":
         schema["type"] = "integer"
@@ -57,24 +57,26 @@ def _own(entry: Property) -> dict[str, Any]:
     return {"title": entry.name, "description": entry.meaning, **schema}
 
 
-def _prediction() -> dict[str, Any]:
+def _describe_prediction() -> dict[str, Any]:
     return {
         "description": "What a condition inside prediction(…) and count_predictions(…) may name.",
         "type": "object",
-        "properties": {name: _own(entry) for name, entry in PREDICTION_COLUMNS.items()},
+        "properties": {
+            name: _describe_property(entry) for name, entry in PREDICTION_COLUMNS.items()
+        },
         "additionalProperties": False,
     }
 
 
-def _key(seen: KeySeen) -> dict[str, Any]:
+def _describe_key(seen: KeySeen) -> dict[str, Any]:
     schema = _any_of([_SCHEMAS[family] for family in sorted(seen.families)])
     if seen.many:
         schema = {"type": "array", "items": schema}
     return {
         "title": seen.name,
-        "description": _told(seen),
+        "description": _write_description(seen),
         **schema,
-        "examples": [_shown(each) for each in _examples(seen)],
+        "examples": [_format_example(each) for each in _list_examples(seen)],
         "x-types-seen": [
             {"type": each.type, "flag": each.flag, "count": each.count} for each in seen.types
         ],
@@ -88,7 +90,7 @@ def _any_of(schemas: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"anyOf": [dict(each) for each in schemas]} if schemas else {}
 
 
-def _told(seen: KeySeen) -> str:
+def _write_description(seen: KeySeen) -> str:
     if not seen.families:
         return "Metadata; only whether it was sent can be asked."
     kinds = " or ".join(sorted(seen.families))
@@ -96,15 +98,17 @@ def _told(seen: KeySeen) -> str:
     return f"Metadata, compared as {kinds}{several}."
 
 
-def _shown(example: Any) -> Any:
-    return text(example) if isinstance(example, str) else example
+def _format_example(example: Any) -> Any:
+    return escape_text(example) if isinstance(example, str) else example
 
 
-def _examples(seen: KeySeen) -> Iterable[Any]:
-    return dict.fromkeys(_example(each, shown) for each in seen.types for shown in each.examples)
+def _list_examples(seen: KeySeen) -> Iterable[Any]:
+    return dict.fromkeys(
+        _convert_example(each, shown) for each in seen.types for shown in each.examples
+    )
 
 
-def _example(seen: TypeSeen, shown: str) -> Any:
+def _convert_example(seen: TypeSeen, shown: str) -> Any:
     """Return an example as JSON of its type, if it fits."""
     if seen.family == "bool":
         return shown.lower() in {"true", "1"}

@@ -31,7 +31,7 @@ class Replica:
         self._left_alone_until = 0.0
 
     @property
-    def may_lag(self) -> bool:
+    def is_lagging(self) -> bool:
         """Whether a read may be older than what was answered before."""
         return self._replica is not None
 
@@ -41,17 +41,17 @@ class Replica:
 
         `settings`: the session settings that it has, unless the tables are, or may be, distributed.
         """
-        connection = await self._opened(settings)
+        connection = await self._open(settings)
         try:
             yield connection
         finally:
             await connection.close()
 
-    async def _opened(self, settings: Settings) -> AsyncConnection:
-        replica = self._available()
+    async def _open(self, settings: Settings) -> AsyncConnection:
+        replica = self._get_available()
         if replica is not None:
             try:
-                connection = await _taken(replica, settings)
+                connection = await _take_connection(replica, settings)
             except (OSError, DBAPIError) as error:
                 self._left_alone_until = time.monotonic() + _LEFT_ALONE_SECONDS
                 _log.warning("the read replica is away", action="replica_away", error=str(error))
@@ -60,9 +60,9 @@ class Replica:
                 return connection
         if self._replica is not None:
             REPLICA_AWAY.inc()
-        return await _taken(self._first, settings)
+        return await _take_connection(self._first, settings)
 
-    def _available(self) -> AsyncEngine | None:
+    def _get_available(self) -> AsyncEngine | None:
         """Return the replica, unless it was unavailable a moment ago."""
         now = time.monotonic()
         if now < self._left_alone_until:
@@ -71,7 +71,7 @@ class Replica:
             self._left_alone_until = now + _LEFT_ALONE_SECONDS
         return self._replica
 
-    async def why_away(self) -> str | None:
+    async def describe_failure(self) -> str | None:
         """Return one sentence while the replica does not answer."""
         if self._replica is None:
             return None
@@ -83,6 +83,6 @@ class Replica:
         return None
 
 
-async def _taken(engine: AsyncEngine, settings: Settings) -> AsyncConnection:
+async def _take_connection(engine: AsyncEngine, settings: Settings) -> AsyncConnection:
     with taken_with(settings if is_known_whole(engine.sync_engine) else NONE):
         return await engine.connect()

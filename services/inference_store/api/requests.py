@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 from inference_store.inference.errors import Fault, Invalid, NotAcceptable, TooLarge
 
 from .negotiation import ANY, JSON, choose_type
-from .reading import read_aside
+from .reader_thread import read_in_thread
 
 MOST_ITEMS: Final = 20_000
 """Commas and opening brackets of a body: no more are parsed, whatever the body would be refused for
@@ -47,7 +47,9 @@ class ExactRequest(Request):
     async def json(self) -> Any:
         """Return the body; a number with a point or many digits is a Decimal."""
         body = await self.body()
-        return exact_json(body) if len(body) <= _SMALL_BODY else await read_aside(exact_json, body)
+        return (
+            exact_json(body) if len(body) <= _SMALL_BODY else await read_in_thread(exact_json, body)
+        )
 
 
 def exact_json(body: bytes) -> Any:
@@ -80,8 +82,8 @@ class ExactRoute(APIRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        known = sorted(_query_names(self.dependant))
-        offered = offered_types(self)
+        known = sorted(_list_query_names(self.dependant))
+        offered = list_offered_types(self)
 
         async def handle(request: Request) -> Response:
             request.state.media_type = require_type(request, offered)
@@ -97,7 +99,7 @@ class ExactRoute(APIRoute):
         """Charge a body of `size` bytes to its sender. Raises TooManyRequests."""
 
 
-def offered_types(route: APIRoute) -> tuple[str, ...]:
+def list_offered_types(route: APIRoute) -> tuple[str, ...]:
     """Return the media types that a route answers with; the first one if any will do."""
     named = tuple(route.responses.get(200, {}).get("content", ()))
     kind = route.response_class
@@ -121,7 +123,7 @@ def require_type(request: Request, offered: Sequence[str]) -> str:
     return chosen
 
 
-def _query_names(dependant: Dependant) -> set[str]:
+def _list_query_names(dependant: Dependant) -> set[str]:
     """Return the query parameters of a route and of its dependencies."""
     names: set[str] = set()
     for field in dependant.query_params:
@@ -130,7 +132,7 @@ def _query_names(dependant: Dependant) -> set[str]:
             names |= {info.alias or name for name, info in kind.model_fields.items()}
         else:
             names.add(field.alias)
-    return names.union(*map(_query_names, dependant.dependencies))
+    return names.union(*map(_list_query_names, dependant.dependencies))
 
 
 def _refuse_unknown(request: Request, known: list[str]) -> None:

@@ -57,32 +57,32 @@ async def serve(settings: ApiSettings) -> None:
     """Serve until SIGTERM or SIGINT."""
     if settings.auth == "off":
         _log.warning("access control is off", action="auth_off", host=settings.api_host)
-    engine = _engine(settings)
+    engine = _make_engine(settings)
     read_dsn = settings.postgres_read_dsn
-    reading = None if read_dsn is None else _engine(settings, read_dsn.get_secret_value())
+    reading = None if read_dsn is None else _make_engine(settings, read_dsn.get_secret_value())
     blobs = Blobs(settings)
     from_zero(QUERY_TIMEOUTS, ("page", "count", "aggregate"))
     from_zero(STREAMS, ENDS)
     app = create_app(settings, engine, blobs, reading)
     heartbeat = Heartbeat()
     # A pool of its own: queries that hold every connection of theirs do not make the api unready.
-    looking = _engine(settings, pool_size=1)
+    looking = _make_engine(settings, pool_size=1)
     # the same: the check of the ledger waits for no query
     ledger = Ledger(looking, blobs, prefix=settings.ledger_prefix)
     app.state.ledger_watch = LedgerWatch(ledger)
     connections = connections_of(settings, "api")
-    admin = _admin(app, looking, blobs, heartbeat, connections)
+    admin = _make_admin(app, looking, blobs, heartbeat, connections)
     sockets = listen(settings.api_host, settings.api_port, named="API")
     try:
         await _refuse_old_schema(engine)
         await admin.start(settings.api_admin_host, settings.api_admin_port, settings)
-        server = Server(_config(settings, app), sockets, connections, limits_of(settings))
+        server = Server(_make_config(settings, app), sockets, connections, limits_of(settings))
         # Objects that exist at the start stay: the garbage collector skips them. Checking them
         # would stop all requests for a tenth of a second and more.
         gc.collect()
         gc.freeze()
         sys.setswitchinterval(_SWITCH_SECONDS)
-        async with _beating(server, heartbeat), _watching(app.state.ledger_watch):
+        async with _beat(server, heartbeat), _watch_ledger(app.state.ledger_watch):
             await server.serve()
     finally:
         await admin.stop()
@@ -92,7 +92,7 @@ async def serve(settings: ApiSettings) -> None:
                 await each.dispose()
 
 
-def _engine(
+def _make_engine(
     settings: ApiSettings, dsn: str | None = None, *, pool_size: int | None = None
 ) -> AsyncEngine:
     return engine_of(
@@ -104,7 +104,7 @@ def _engine(
     )
 
 
-def _admin(
+def _make_admin(
     app: FastAPI,
     engine: AsyncEngine,
     blobs: Blobs,
@@ -114,12 +114,12 @@ def _admin(
     settings: ApiSettings = app.state.settings
     replica: Replica = app.state.replica
     # Queries need Postgres alone; an api that is removed from its Service would answer none.
-    spares: dict[str, Check] = {"object store": lambda: _object_store(blobs)}
+    spares: dict[str, Check] = {"object store": lambda: _check_object_store(blobs)}
     if settings.postgres_read_dsn is not None:
-        spares["read replica"] = replica.why_away
+        spares["read replica"] = replica.describe_failure
     watch: LedgerWatch = app.state.ledger_watch
     checks: dict[str, Check] = {
-        "postgres": lambda: _postgres(engine),
+        "postgres": lambda: _check_postgres(engine),
         "ledger": watch.reason,
         "connections": connections.why_full,
     }
@@ -127,7 +127,7 @@ def _admin(
 
 
 @asynccontextmanager
-async def _watching(watch: LedgerWatch) -> AsyncIterator[None]:
+async def _watch_ledger(watch: LedgerWatch) -> AsyncIterator[None]:
     """Compare the ledger with Postgres now and from time to time."""
     stop = asyncio.Event()
     task = asyncio.create_task(watch.run(stop))
@@ -139,7 +139,7 @@ async def _watching(watch: LedgerWatch) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _beating(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
+async def _beat(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
     """Beat while the server accepts requests: not before it listens, nor after it has ended."""
 
     async def beat() -> None:
@@ -155,7 +155,7 @@ async def _beating(server: Server, heartbeat: Heartbeat) -> AsyncIterator[None]:
         task.cancel()
 
 
-def _config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
+def _make_config(settings: ApiSettings, app: FastAPI) -> uvicorn.Config:
     trusted = settings.api_trusted_proxies
     inner: Any = app
     behind: Any = ProxyHeadersMiddleware(inner, trusted) if trusted else inner
@@ -190,7 +190,7 @@ async def _refuse_old_schema(engine: AsyncEngine) -> None:
         _log.warning("Postgres does not answer", action="waiting", error=str(exc)[:500])
 
 
-async def _postgres(engine: AsyncEngine) -> str | None:
+async def _check_postgres(engine: AsyncEngine) -> str | None:
     try:
         async with engine.connect() as connection:
             schema = await schema_of(connection)
@@ -199,7 +199,7 @@ async def _postgres(engine: AsyncEngine) -> str | None:
     return str(schema) if schema.behind else None
 
 
-async def _object_store(blobs: Blobs) -> str | None:
+async def _check_object_store(blobs: Blobs) -> str | None:
     try:
         await asyncio.to_thread(blobs.check)
     except BlobsAway as exc:

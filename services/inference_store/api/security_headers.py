@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inference_store.inference.errors import HeadersTooLarge
 
 from .answer import HEADERS
-from .problems import problem
+from .problems import build_problem
 
 # Our own pages: their scripts and styles are served from here, with a few lines inside the page.
 _PAGE_POLICY = (
@@ -57,7 +57,7 @@ class HeaderLimit:
                 f"The request's line and headers are over {self._most_bytes} bytes"
                 " (INFERENCE_STORE_API_MAX_HEADER_BYTES)."
             )
-            await problem(refusal)(scope, receive, send)
+            await build_problem(refusal)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 

@@ -24,12 +24,12 @@ from inference_store.platform.settings import ApiSettings
 
 from .access import Access
 from .admission_control import AdmissionControl
-from .answer import Answer, encoded
+from .answer import Answer, encode_json
 from .dependencies import querying
-from .inference_pages import ShownPage
+from .inference_pages import FormattedPage
 from .negotiation import NDJSON
-from .openapi import ref
-from .problems import body_of, refusal_of
+from .openapi import make_ref
+from .problems import build_body, find_refusal
 from .schemas.inferences import LINES
 from .schemas.questions import InferenceQuery
 
@@ -45,15 +45,15 @@ _PIECE = 65_536
 # How a stream ends: all was sent; the limit was reached; an error; the client disconnected, or
 # reads no more.
 ENDS: Final = ("complete", "limit", "failed", "stopped")
-Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[ShownPage]]
-_Following = Callable[[str, int], Awaitable[ShownPage]]
+Ask = Callable[[AsyncConnection, Access, InferenceQuery], Awaitable[FormattedPage]]
+_Following = Callable[[str, int], Awaitable[FormattedPage]]
 
 STREAMING: Final[dict[int | str, dict[str, Any]]] = {
     200: {
         "description": f"A page; with `Accept: {NDJSON}` all that match, an object a line, for"
         " callers that also have the right `export`.",
         "content": {
-            kind: {"schema": {"anyOf": [{"$ref": ref(kind)} for kind in LINES]}}
+            kind: {"schema": {"anyOf": [{"$ref": make_ref(kind)} for kind in LINES]}}
             for kind in _SPELLINGS
         },
     }
@@ -61,14 +61,14 @@ STREAMING: Final[dict[int | str, dict[str, Any]]] = {
 """The answer of a route that streams, as its documentation has it."""
 
 
-def _page_size(body: InferenceQuery) -> int:
+def _get_page_size(body: InferenceQuery) -> int:
     """Return how many inferences a page of a stream has."""
     shown = {name.partition(".")[0] for name in (*body.include, *(body.fields or ()))}
     size = _PAGE_OF_LARGE if shown & _LARGE else _PAGE
-    return min(size, _most_of(body) or size)
+    return min(size, _get_limit(body) or size)
 
 
-def _most_of(body: InferenceQuery) -> int | None:
+def _get_limit(body: InferenceQuery) -> int | None:
     """Return the most inferences that a stream has: a sample's size, or a given `limit`."""
     if body.sample is not None:
         return body.sample.size
@@ -113,7 +113,7 @@ class Stream(StreamingResponse):
         return sending
 
 
-async def answered(  # noqa: PLR0917
+async def answer_page_or_stream(  # noqa: PLR0917
     request: Request,
     connection: AsyncConnection,
     access: Access,
@@ -126,14 +126,14 @@ async def answered(  # noqa: PLR0917
     Raises Forbidden for a stream of what the caller may not export.
     """
     if request.state.media_type not in _SPELLINGS:
-        return Answer((await _page(connection, access, body, ask)).body())
+        return Answer((await _ask_page(connection, access, body, ask)).body())
     if body.explain:
         message = "a page's: a stream is many of them; ask without it, or for a page"
         raise Invalid(f"explain is {message}.", faults=[Fault("explain", message)])
     access.require(Right.EXPORT)
-    size, app = _page_size(body), request.app
+    size, app = _get_page_size(body), request.app
 
-    async def following(cursor: str, limit: int) -> ShownPage:
+    async def following(cursor: str, limit: int) -> FormattedPage:
         again = await app.state.authenticator.authenticate(request, access.needed, counted=False)
         patience = settings.query_timeout_seconds
         async with querying(request, again, wait_seconds=patience) as anew:
@@ -147,13 +147,13 @@ async def answered(  # noqa: PLR0917
     whole = body.timeout_seconds or settings.query_timeout_seconds
     body = body.model_copy(update={"timeout_seconds": whole})
     first = await ask(connection, access, body.model_copy(update={"limit": size}))
-    lines = _lines(first, following, size, _most_of(body))
+    lines = _iterate_lines(first, following, size, _get_limit(body))
     return Stream(app.state.streams, access.admission_name, lines, stalled_seconds=_STALLED_SECONDS)
 
 
-async def _page(
+async def _ask_page(
     connection: AsyncConnection, access: Access, body: InferenceQuery, ask: Ask
-) -> ShownPage:
+) -> FormattedPage:
     """Return a page; for a sample all of it. Raises Invalid for a sample that is larger than a
     page."""
     if body.sample is None:
@@ -165,8 +165,8 @@ async def _page(
     return replace(page, next=None)
 
 
-async def _lines(
-    page: ShownPage, following: _Following, size: int, most: int | None
+async def _iterate_lines(
+    page: FormattedPage, following: _Following, size: int, most: int | None
 ) -> AsyncIterator[bytes]:
     """Yield the lines in pieces; while the client reads, nothing else of a page is kept."""
     count, ended, after = 0, "stopped", page.next
@@ -175,38 +175,38 @@ async def _lines(
         while True:
             count, after = count + len(page.items), page.next
             STREAMED.inc(len(page.items))
-            lines = b"".join(_page_lines(page))
+            lines = b"".join(_format_lines(page))
             del page
-            for piece in _pieces(lines):
+            for piece in _split_pieces(lines):
                 yield piece
             left = size if most is None else most - count
             if after is None or left <= 0:
                 ended = "complete" if after is None else "limit"
                 break
             page = await following(after, min(size, left))
-        yield _line({"count": count, "next": after, **end})
+        yield _encode_line({"count": count, "next": after, **end})
     except Exception as exc:  # the answer has begun: its last line has the error
         ended = "failed"
-        problem = body_of(refusal_of(exc))
-        yield _line({"count": count, "next": after, **end, "problem": problem})
+        problem = build_body(find_refusal(exc))
+        yield _encode_line({"count": count, "next": after, **end, "problem": problem})
     finally:
         STREAMS.labels(ended).inc()
 
 
-def _page_lines(page: ShownPage) -> list[bytes]:
+def _format_lines(page: FormattedPage) -> list[bytes]:
     lines = [
-        encoded(item | {"cursor": cursor}, times_fit=True) + b"\n"
+        encode_json(item | {"cursor": cursor}, times_fit=True) + b"\n"
         for item, cursor in zip(page.items, page.cursors, strict=True)
     ]
     if page.searched_back_to is not None:
-        lines.append(_line({"cursor": page.next, "searched_back_to": page.searched_back_to}))
+        lines.append(_encode_line({"cursor": page.next, "searched_back_to": page.searched_back_to}))
     return lines
 
 
-def _pieces(lines: bytes) -> Iterator[bytes]:
+def _split_pieces(lines: bytes) -> Iterator[bytes]:
     for begin in range(0, len(lines), _PIECE):
         yield lines[begin : begin + _PIECE]
 
 
-def _line(content: dict[str, Any]) -> bytes:
-    return encoded(content) + b"\n"
+def _encode_line(content: dict[str, Any]) -> bytes:
+    return encode_json(content) + b"\n"

@@ -8,7 +8,7 @@ import orjson
 from inference_store.inference.metadata import Entry, MetadataCaps, MetadataType, type_named
 from inference_store.query.aggregates.exact import plain
 
-from .answer import text
+from .answer import escape_text
 
 MetadataAs: TypeAlias = Literal["list", "object"]
 """A list of items as they came, or an object of typed values."""
@@ -16,46 +16,46 @@ _CAPS: Final = MetadataCaps()
 _AS_TEXT: Final = {MetadataType.STRING, MetadataType.TIMESTAMP}
 
 
-def typed_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
+def convert_metadata(entries: Iterable[Entry]) -> dict[str, Any]:
     """Return the values by key, for JSON; the last one of a key that occurs twice.
 
     A value that does not fit its type, or a number that JSON does not have (NaN), is the text that
     came.
     """
-    return {_key(entry.key): _value(entry) for entry in entries if entry.key}
+    return {_escape_key(entry.key): _convert_value(entry) for entry in entries if entry.key}
 
 
-def _key(key: str) -> str:
+def _escape_key(key: str) -> str:
     """Return the key; a lone surrogate, which UTF-8 cannot hold, is escaped."""
     return key.encode("utf-8", "backslashreplace").decode()
 
 
-def _value(entry: Entry) -> Any:
+def _convert_value(entry: Entry) -> Any:
     if entry.value is None:
         return None
     kind = type_named(entry.type) if entry.type else None
     if kind is None:
-        return _spelled(entry.value)
+        return _convert_unknown(entry.value)
     if kind.type is MetadataType.JSON:
-        return _json(entry.value)
+        return _parse_json(entry.value)
     parsed = None if kind.type in _AS_TEXT else kind.parse(entry.value, _CAPS)[0]
-    return text(entry.value) if parsed is None else plain(parsed)
+    return escape_text(entry.value) if parsed is None else plain(parsed)
 
 
-def _spelled(value: str) -> Any:
+def _convert_unknown(value: str) -> Any:
     """Return a value of unknown type.
 
     JSON other than a string came as JSON, or spells a number as text does in filters; a string is
     written without its quotes, so that one with quotes is text.
     """
-    return text(value) if value.startswith('"') else _json(value)
+    return escape_text(value) if value.startswith('"') else _parse_json(value)
 
 
-def _json(value: str) -> Any:
+def _parse_json(value: str) -> Any:
     """Return the JSON that a text spells, its numbers exact; a text that is no JSON is returned as
     it is."""
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:
-        return text(value)
+        return escape_text(value)
     return orjson.Fragment(value)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.api import chosen_models
+from inference_store.api import model_selection
 from inference_store.index import registrations
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference
@@ -346,7 +346,7 @@ async def test_which_models(
     assert "cannot both be given" in both.text
     for body in ({"project_id": "none"}, {"model_ids": ["a", "none"]}):
         assert (await client.post(path, json=body)).status_code == 404
-    monkeypatch.setattr(chosen_models, "MOST_MODELS", 1)
+    monkeypatch.setattr(model_selection, "MOST_MODELS", 1)
     many = await client.post(path, json={})
     assert many.status_code == 422
     assert many.json()["errors"][0]["path"] == "model_ids"

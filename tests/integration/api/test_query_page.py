@@ -9,7 +9,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.api.answer import encoded
+from inference_store.api.answer import encode_json
 from inference_store.query.cql2 import parse_text, to_json
 from tests.integration.stored import store
 
@@ -59,7 +59,7 @@ async def _counts(client: httpx.AsyncClient, kind: str, example: str) -> list[An
     """What is counted by each way to ask."""
     if kind == "json":
         return [await _count(client, example.encode())]
-    tree = encoded({"filter": to_json(parse_text(example))})
+    tree = encode_json({"filter": to_json(parse_text(example))})
     link = await client.get(_BASE, params={"filter": example, "limit": 1000})
     assert link.status_code == 200, link.text
     text = json.dumps({"filter": example}).encode()

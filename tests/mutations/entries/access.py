@@ -56,11 +56,11 @@ ACCESS = (
         promise="each route asks for its right",
         file="api/routes/erasures.py",
         old="""\
-    responses=refusals(400, 404, 413),
+    responses=document_refusals(400, 404, 413),
     openapi_extra=needs(Right.DELETE),
 """,
         new="""\
-    responses=refusals(400, 404, 413),
+    responses=document_refusals(400, 404, 413),
     openapi_extra=needs(Right.READ),
 """,
         command="integration",
@@ -96,7 +96,7 @@ ACCESS = (
     Mutant(
         name="edit-by-the-slower",
         promise="who edits metadata that have changed since they read them is told so",
-        file="api/metadata_edits/place.py",
+        file="api/metadata_edits/blob_key.py",
         old="    if revision is not None and revision != row.revision:\n",
         new="    if revision is not None and revision > row.revision:\n",
         command="integration",

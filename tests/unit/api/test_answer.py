@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from inference_store.api.answer import Answer, encoded, fit_times, text
+from inference_store.api.answer import Answer, encode_json, escape_text, fit_times
 
 
 def test_times_numbers_and_odd_text() -> None:
@@ -14,7 +14,7 @@ def test_times_numbers_and_odd_text() -> None:
         {
             "at": datetime(2026, 11, 1, tzinfo=UTC),
             "number": Decimal("1E+400"),
-            "text": text("\ud800\0"),
+            "text": escape_text("\ud800\0"),
         }
     )
     body = bytes(answer.body)
@@ -38,8 +38,8 @@ def test_times_numbers_and_odd_text() -> None:
 )
 def test_times_that_the_encoder_writes_are_the_same(at: datetime | None) -> None:
     found = {"at": at, "text": "\ud800"}
-    expected = encoded(found)
+    expected = encode_json(found)
     fit_times(found, ["at"])
-    assert encoded(found, times_fit=True) == expected
+    assert encode_json(found, times_fit=True) == expected
     found["text"] = "plain"
-    assert encoded(found, times_fit=True) == encoded({"at": at, "text": "plain"})
+    assert encode_json(found, times_fit=True) == encode_json({"at": at, "text": "plain"})

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from inference_store.api.problems import problem, refusal_of
+from inference_store.api.problems import build_problem, find_refusal
 from inference_store.inference.errors import QueryTimeout
 from inference_store.platform.metrics import REFUSED
 from inference_store.query.bounded import OutOfTime, Overloaded
@@ -22,7 +22,7 @@ from inference_store.query.bounded import OutOfTime, Overloaded
     ],
 )
 def test_errors_of_load_and_of_time_are_told_apart(error: Exception, kind: str) -> None:
-    answer = problem(refusal_of(error))
+    answer = build_problem(find_refusal(error))
     body = json.loads(bytes(answer.body))
     assert (answer.status_code, body["type"]) == (503, f"/docs/errors#{kind}")
     assert int(answer.headers["Retry-After"]) > 0
@@ -32,7 +32,7 @@ def test_errors_of_load_and_of_time_are_told_apart(error: Exception, kind: str) 
 
 def test_a_look_up_that_took_too_long_is_not_told_to_narrow_its_window() -> None:
     error = DBAPIError("SELECT", {}, Exception("canceling statement due to statement timeout"))
-    refused = refusal_of(error)
+    refused = find_refusal(error)
     assert isinstance(refused, QueryTimeout)
     assert "narrow" not in refused.detail
     assert "again" in refused.detail
@@ -41,5 +41,5 @@ def test_a_look_up_that_took_too_long_is_not_told_to_narrow_its_window() -> None
 def test_who_is_turned_away_for_load_is_counted() -> None:
     busy = REFUSED.labels("busy")
     before = busy._value.get()
-    problem(refusal_of(Overloaded()))
+    build_problem(find_refusal(Overloaded()))
     assert busy._value.get() == before + 1

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.api.paths import decoded, escaped
-from inference_store.api.reading import read_aside
+from inference_store.api.paths import decode_segment, escape_segment
+from inference_store.api.reader_thread import read_in_thread
 from inference_store.api.requests import MOST_ITEMS, ExactRequest, exact_json
 from inference_store.inference.errors import TooLarge
 
@@ -62,7 +62,7 @@ async def test_a_body_over_its_bytes_is_not_read_to_its_end() -> None:
 
 async def test_a_large_body_is_parsed_beside_the_loop() -> None:
     let_go = threading.Event()
-    busy = asyncio.create_task(read_aside(let_go.wait, 60))
+    busy = asyncio.create_task(read_in_thread(let_go.wait, 60))
     small, large = (json.dumps(" " * size).encode() for size in (60_000, 70_000))
     parsing = [asyncio.create_task(_parsed(body)) for body in (small, large)]
     await parsing[0]
@@ -82,18 +82,18 @@ async def test_one_thread_reads_what_is_large() -> None:
     def name(_: int) -> str:
         return threading.current_thread().name
 
-    names = {await read_aside(name, number) for number in range(5)}
+    names = {await read_in_thread(name, number) for number in range(5)}
     assert len(names) == 1
     assert names != {threading.current_thread().name}
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=256))
 def test_any_id_is_a_segment(name: str) -> None:
-    assert "/" not in escaped(name)
-    assert decoded(escaped(name)) == name
+    assert "/" not in escape_segment(name)
+    assert decode_segment(escape_segment(name)) == name
 
 
 @pytest.mark.parametrize("segment", ["%00", "%ff", "x" * 257])
 def test_ids_that_are_none(segment: str) -> None:
     with pytest.raises(ValueError, match="id"):
-        decoded(segment)
+        decode_segment(segment)

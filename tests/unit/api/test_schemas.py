@@ -5,7 +5,7 @@ import re
 import pytest
 from pydantic import ValidationError
 
-from inference_store.api.chosen import Chosen
+from inference_store.api.field_selection import FieldSelection
 from inference_store.api.schemas.chosen_fields import FIELD_PATTERN, FIELDS, PARTS
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import InferenceQuery, MetadataCondition
@@ -19,14 +19,14 @@ _NAMES = [*FIELDS, *(f"{field}.{part}" for field, parts in PARTS.items() for par
 @pytest.mark.parametrize("name", [*_NAMES, "metadata.frame_number", "metadata.a.b[]"])
 def test_a_field_matches_the_pattern(name: str) -> None:
     assert re.search(FIELD_PATTERN, name)
-    assert Chosen.of([name], [])
+    assert FieldSelection.of([name], [])
 
 
 @pytest.mark.parametrize("name", ["frame_number", "predictions.nothing", "urls.", "uid.x", ""])
 def test_what_is_no_field_does_not_match_the_pattern(name: str) -> None:
     assert not re.search(FIELD_PATTERN, name)
     with pytest.raises(Invalid):
-        Chosen.of([name], [])
+        FieldSelection.of([name], [])
 
 
 def test_the_operators_are_an_enum() -> None:

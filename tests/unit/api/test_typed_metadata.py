@@ -5,8 +5,8 @@ from decimal import Decimal
 
 import pytest
 
-from inference_store.api.answer import encoded
-from inference_store.api.typed_metadata import typed_metadata
+from inference_store.api.answer import encode_json
+from inference_store.api.typed_metadata import convert_metadata
 from inference_store.inference.metadata import Entry
 
 
@@ -37,7 +37,7 @@ from inference_store.inference.metadata import Entry
     ],
 )
 def test_a_value_is_shown_as_its_type(declared: str, value: str | None, shown: str) -> None:
-    found = encoded(typed_metadata([Entry("key", declared, value, "extended")])).decode()
+    found = encode_json(convert_metadata([Entry("key", declared, value, "extended")])).decode()
     assert found == f'{{"key":{shown}}}'
     assert json.loads(found, parse_float=Decimal) is not None
 
@@ -49,5 +49,5 @@ def test_every_text_can_be_shown() -> None:
         Entry("twice", "int", "1", "standard"),
         Entry("twice", "int", "2", "extended"),
     ]
-    shown = json.loads(encoded(typed_metadata(entries)))
+    shown = json.loads(encode_json(convert_metadata(entries)))
     assert shown == {"\\ud800": "\udc00", "twice": 2}

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from inference_store.api.metadata_edits.change import Item, change_of
+from inference_store.api.metadata_edits.change import Item, check_change
 from inference_store.index import sidecars
 from inference_store.index.books import Place
 from inference_store.index.records import Record
@@ -41,7 +41,7 @@ def test_sidecar() -> None:
 
 def test_edited_metadata() -> None:
     items = [Item("n", "int", "8"), Item("new", "string", "é"), Item("gone", "string", None)]
-    change = change_of(items, caps=MetadataCaps())
+    change = check_change(items, caps=MetadataCaps())
     found = ""
     for old in (BLOB, b'[{"key":"n","type":"int","value":"7"}]', b'{"n":7}', None):
         entries = () if old is None else read_metadata(old).entries

@@ -84,7 +84,7 @@ class Access:
         self.needed = Needs(right, self.needed.over)
         self.check()
 
-    async def model(
+    async def find_model(
         self, connection: AsyncConnection, model_id: str, *, lock: bool = False
     ) -> Registration:
         """Return the model of the path.
@@ -94,19 +94,19 @@ class Access:
         """
         self._asked = True
         found = await registrations.get(connection, model_id, lock=lock, within=self.sees)
-        self.demand(self.needed.right, found)
+        self.require_right(self.needed.right, found)
         return found
 
-    async def model_to_ask(
+    async def find_model_to_query(
         self, connection: AsyncConnection, model_id: str
     ) -> tuple[Registration, Extent]:
         """Return the model of the path, and where its inferences can be, for a query about them."""
         self._asked = True
         found, extent = await model_with_extent(connection, model_id, within=self.sees)
-        self.demand(self.needed.right, found)
+        self.require_right(self.needed.right, found)
         return found, extent
 
-    async def project(self, connection: AsyncConnection, project_id: str) -> None:
+    async def check_project(self, connection: AsyncConnection, project_id: str) -> None:
         """Check the project of the path.
 
         Raises NotFound if none of its models exists for the caller, and Forbidden if the right over
@@ -122,18 +122,18 @@ class Access:
         right = self.needed.right.value
         raise Forbidden(f"This needs the rights `read` and `{right}` over the whole project.")
 
-    def demand_over(
+    def require_over(
         self, right: Right, level: str, subject: str, found: Registration | None
     ) -> None:
         """Raise Forbidden unless the caller has a further right over a model, a project, or all."""
         if found is not None:
-            self.demand(right, found)
+            self.require_right(right, found)
             return
         reach = self._reach(right)
         if not (reach.has_project(subject) if level == "project" else reach.is_everything):
             raise Forbidden(f"This needs the right `{right.value}` as well.")
 
-    async def models(
+    async def find_models(
         self,
         connection: AsyncConnection,
         *,
@@ -158,10 +158,10 @@ class Access:
         for model_id in model_ids:
             if model_id not in there:
                 raise NotFound(f"There is no model {model_id!r}.")
-            self.demand(self.needed.right, there[model_id])
+            self.require_right(self.needed.right, there[model_id])
         return [there[model_id] for model_id in sorted(there)]
 
-    async def to_register(
+    async def check_registration(
         self,
         connection: AsyncConnection,
         model_id: str,
@@ -178,10 +178,10 @@ class Access:
         self._asked = True
         found = None
         try:
-            found = await self.model(connection, model_id, lock=lock)
+            found = await self.find_model(connection, model_id, lock=lock)
         except NotFound:
             if not all(model_id in part.models for part in self.reach.parts):
-                raise self._no_registering(model_id) from None
+                raise self._make_register_refusal(model_id) from None
         before = None if found is None else found.project_id
         leaves = before is not None and not self.reach.has_project(before)
         if project_id != before and (leaves or not self.reach.has_project(project_id)):
@@ -190,16 +190,16 @@ class Access:
                 " `read` and `admin` over both, or over everything."
             )
         if found is not None:
-            self._gains_nothing(found, project_id)
+            self._refuse_gain(found, project_id)
         return found is None
 
-    def _gains_nothing(self, found: Registration, project_id: str | None) -> None:
+    def _refuse_gain(self, found: Registration, project_id: str | None) -> None:
         """Raise Forbidden if the caller could do more with a model after it has moved."""
         gained = [
             f"`{right.value}`"
             for right in Right
             if self.caller.reach(right).has(found.model_id, project_id)
-            and not self.may(right, found)
+            and not self.has_right(right, found)
         ]
         if gained:
             raise Forbidden(
@@ -207,17 +207,17 @@ class Access:
                 " not: somebody who has may move it."
             )
 
-    def _no_registering(self, model_id: str) -> Forbidden | NotFound:
+    def _make_register_refusal(self, model_id: str) -> Forbidden | NotFound:
         if self.sees.is_everything:
             return Forbidden("Registering a model needs `admin` over everything, or over its id.")
         return NotFound(f"There is no model {model_id!r} that you may change.")
 
-    def demand(self, right: Right, found: Registration) -> None:
+    def require_right(self, right: Right, found: Registration) -> None:
         """Raise Forbidden unless the caller has the right over a model that they see."""
-        if not self.may(right, found):
+        if not self.has_right(right, found):
             raise Forbidden(f"The right `{right.value}` over the model is missing.")
 
-    def may(self, right: Right, found: Registration) -> bool:
+    def has_right(self, right: Right, found: Registration) -> bool:
         """Whether the caller has a right over a model that they see."""
         return self._reach(right).has(found.model_id, found.project_id)
 

@@ -72,7 +72,7 @@ class Authenticator:
         if not counted or self._is_in_use(text):
             return await self._checked(text)
         # Before anything is compared: a client over its limit learns nothing from the answer.
-        with self._failed.rationed(_client(request)):
+        with self._failed.limit(_client(request)):
             return await self._checked(text)
 
     def _text(self, request: Request) -> str:

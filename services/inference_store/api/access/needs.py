@@ -35,7 +35,7 @@ def needs(right: Right, over: Over = Over.MODEL) -> dict[str, Any]:
     return {EXTENSION: {"right": right.value, "over": over.value}}
 
 
-def needs_of(extra: dict[str, Any] | None) -> Needs:
+def read_needs(extra: dict[str, Any] | None) -> Needs:
     """Read what a route's `openapi_extra` declares. Raises TypeError if it declares nothing."""
     said = (extra or {}).get(EXTENSION)
     if said is None:

@@ -67,7 +67,7 @@ class FailedTokenLimiter:
         self._buckets = RateLimiter(per_minute)
 
     @contextmanager
-    def rationed(self, client: str | None) -> Iterator[None]:
+    def limit(self, client: str | None) -> Iterator[None]:
         """Surround the check of a token. Raises TooManyRequests.
 
         The token is charged before the check, so that concurrent ones are counted, and returned

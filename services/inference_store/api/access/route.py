@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from inference_store.api.requests import ExactRoute
 
-from .needs import needs_of
+from .needs import read_needs
 
 
 class GuardedRoute(ExactRoute):
@@ -16,7 +16,7 @@ class GuardedRoute(ExactRoute):
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handler = super().get_route_handler()
-        needed = needs_of(self.openapi_extra)
+        needed = read_needs(self.openapi_extra)
 
         async def handle(request: Request) -> Response:
             request.state.access = await request.app.state.authenticator.authenticate(

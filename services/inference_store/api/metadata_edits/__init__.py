@@ -1,7 +1,7 @@
 """Edits of an inference's metadata: items are added or replaced."""
 
-from .change import Change, Item, change_of
+from .blob_key import reserve
+from .change import Change, Item, check_change
 from .edit import Editor, edit
-from .place import reserve
 
-__all__ = ["Change", "Editor", "Item", "change_of", "edit", "reserve"]
+__all__ = ["Change", "Editor", "Item", "check_change", "edit", "reserve"]

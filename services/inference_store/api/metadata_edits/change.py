@@ -49,8 +49,8 @@ class Change:
 
     def removes(self, name: str, old: Sequence[Entry]) -> bool:
         """Whether an indexed name belongs to a key that changes, and to no other."""
-        owners = [entry.key for entry in old if _is_of(name, entry.key)]
-        changed = [key for key in self.keys if _is_of(name, key)]
+        owners = [entry.key for entry in old if _belongs_to(name, entry.key)]
+        changed = [key for key in self.keys if _belongs_to(name, key)]
         return bool(changed) and max(map(len, changed)) >= max(map(len, owners), default=0)
 
     def document(self, old: bytes | None, entries: Sequence[Entry]) -> bytes:
@@ -58,12 +58,12 @@ class Change:
 
         `entries`: the known metadata, for an inference whose blob is missing or unreadable.
         """
-        document: Json = _sections(entries)
+        document: Json = _make_envelope(entries)
         if old is not None:
             try:
                 document = read_exactly(old)
             except UnreadableJson:
-                document = _sections(entries)
+                document = _make_envelope(entries)
         edited = self._edited(document)
         return write_json(edited).encode("utf-8", "surrogatepass")
 
@@ -85,7 +85,7 @@ class Change:
         edited = dict(document)
         if "standard_metadata" in edited:
             edited["standard_metadata"] = self._without(edited["standard_metadata"])
-        part = "metadata" if "metadata" in edited or _is_proxys(edited) else "extended_metadata"
+        part = "metadata" if "metadata" in edited or _is_of_proxy(edited) else "extended_metadata"
         edited[part] = self._edited(edited.get(part))
         return edited
 
@@ -104,7 +104,7 @@ class Change:
         return [{"key": i.key, "type": i.type, "value": i.value} for i in self.items]
 
 
-def change_of(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
+def check_change(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
     """Check the items, and return the change that they request.
 
     Raises Invalid for an unknown type, a value that does not fit its type, or a key given twice.
@@ -121,16 +121,16 @@ def change_of(items: Sequence[Item], *, caps: MetadataCaps) -> Change:
 def _check(path: str, item: Item, caps: MetadataCaps) -> None:
     entry = type_named(item.type)
     if entry is None:
-        raise _wrong(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
+        raise _make_invalid(f"{path}.type", f"there is no type {item.type!r}", sorted(TYPE_NAMES))
     if item.value is None:
         return
     value, flag = entry.parse(item.value, caps)
     # JSON has no value of its own: it is split into leaves
     if flag is not None if entry.family is None else value is None:
-        raise _wrong(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
+        raise _make_invalid(f"{path}.value", f"the value is no {entry.type.value} ({flag})")
 
 
-def _wrong(path: str, message: str, known: Sequence[str] = ()) -> Invalid:
+def _make_invalid(path: str, message: str, known: Sequence[str] = ()) -> Invalid:
     return Invalid(f"{path}: {message}.", faults=[Fault(path, message, known)])
 
 
@@ -138,17 +138,17 @@ def _name(key: str) -> str:
     return KEY_ALIASES.get(key, key)
 
 
-def _is_of(name: str, key: str) -> bool:
+def _belongs_to(name: str, key: str) -> bool:
     """Whether an indexed name is the key, or a path into its value."""
     rest = name[len(_name(key)) :] if name.startswith(_name(key)) else None
     return rest is not None and rest[:1] in ("", ".", "[")
 
 
-def _is_proxys(document: Mapping[str, Json]) -> bool:
+def _is_of_proxy(document: Mapping[str, Json]) -> bool:
     return "event" in document or "request" in document
 
 
-def _sections(entries: Sequence[Entry]) -> Json:
+def _make_envelope(entries: Sequence[Entry]) -> Json:
     """Return known entries as an envelope."""
     sections: dict[str, list[Json]] = {"standard_metadata": [], "extended_metadata": []}
     for entry in entries:

@@ -29,9 +29,9 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
 from . import rows
+from .blob_key import choose_key, is_reserved, leave_old, lock_row
 from .change import Change
-from .held import still_held
-from .place import is_reserved, leave, locked, place
+from .held import require_still_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +61,21 @@ async def edit(
     model = registration.model
     # Before the row: no hold is placed between the check of holds here and the commit.
     await holds.edits_wait(connection)
-    row = await locked(connection, model, uid, revision)
+    row = await lock_row(connection, model, uid, revision)
     old = () if row.metadata is None else decode_entries(row.metadata)
     entries = change.entries(old)
     if len(entries) > editor.caps.keys:
         raise Conflict(f"An inference has at most {editor.caps.keys} metadata keys.")
-    key = await place(connection, editor.blobs.buckets.default, registration, row)
+    key = await choose_key(connection, editor.blobs.buckets.default, registration, row)
     if not await is_reserved(connection, row, key):
         raise Conflict("The metadata blob has just come to be shared: try again.")
     values = {"metadata": encode_entries(entries), "metadata_storage_key": str(key)}
     indexing = partial(_index, connection, editor, row, change, old, values)
-    await still_held(connection, model, uid, indexing)
+    await require_still_held(connection, model, uid, indexing)
     await _write_blob(editor, row, key, change, old)
     await indexing()
     # Last, because it takes the fence, which is held for a moment only.
-    await leave(connection, row, key)
+    await leave_old(connection, row, key)
     return int(row.revision) + 1
 
 
@@ -89,8 +89,8 @@ async def _index(  # noqa: PLR0917
 ) -> None:
     """Bring the index to its state after the edit."""
     model, uid = row.model, row.uid
-    await rows.remove(connection, model, uid, change, old)
-    await rows.add(connection, editor.dictionary, model, uid, change, old)
+    await rows.remove_rows(connection, model, uid, change, old)
+    await rows.add_rows(connection, editor.dictionary, model, uid, change, old)
     where = (inference.c.model == model, inference.c.uid == uid)
     changed = update(inference).where(*where).values(**values, revision=row.revision + 1)
     await connection.execute(changed)

@@ -11,7 +11,7 @@ from inference_store.erasure.holds import Hold
 from inference_store.inference.errors import HeldByHold
 
 
-async def still_held(
+async def require_still_held(
     connection: AsyncConnection, model: int, uid: UUID, edit: Callable[[], Awaitable[None]]
 ) -> None:
     """Raise HeldByHold if a hold protects the inference, and would not after the edit.
@@ -19,12 +19,12 @@ async def still_held(
     The edit is tried on the index, and rolled back. Call it after `holds.edits_wait`. Raises
     HoldUnreadable.
     """
-    keeping = await _keeping(connection, await holds.in_force(connection, [model]), model, uid)
+    keeping = await _find_holding(connection, await holds.in_force(connection, [model]), model, uid)
     if not keeping:
         return
     trial = await connection.begin_nested()
     await edit()
-    after = await _keeping(connection, keeping, model, uid)
+    after = await _find_holding(connection, keeping, model, uid)
     await trial.rollback()
     ended = [one for one in keeping if one not in after]
     if ended:
@@ -34,7 +34,7 @@ async def still_held(
         )
 
 
-async def _keeping(
+async def _find_holding(
     connection: AsyncConnection, found: list[Hold], model: int, uid: UUID
 ) -> list[Hold]:
     return [one for one in found if await holds.holding(connection, [one], model, [uid])]

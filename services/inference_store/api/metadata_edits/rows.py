@@ -23,7 +23,7 @@ from .change import Change
 _INDEXED = (*SIDE_TABLES.values(), metadata_presence)
 
 
-async def remove(
+async def remove_rows(
     connection: AsyncConnection, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> None:
     """Remove the rows of the keys that change."""
@@ -38,7 +38,7 @@ async def remove(
             await connection.execute(delete(table).where(*here))
 
 
-async def add(  # noqa: PLR0917
+async def add_rows(  # noqa: PLR0917
     connection: AsyncConnection,
     dictionary: Dictionary,
     model: int,
@@ -51,7 +51,7 @@ async def add(  # noqa: PLR0917
     A name that belongs to a longer key, which does not change, keeps that key's row.
     """
     told: set[tuple[Any, ...]] = set()
-    for table, values, delta in _rows(dictionary, model, uid, change, old):
+    for table, values, delta in _build_rows(dictionary, model, uid, change, old):
         await connection.execute(upsert(table).values(values).on_conflict_do_nothing())
         what = (delta["key"], delta["type"], delta["flag"])
         if what in told:  # a text that does not fit its type has a row of presence beside its own
@@ -64,7 +64,7 @@ async def add(  # noqa: PLR0917
         )
 
 
-def _rows(
+def _build_rows(
     dictionary: Dictionary, model: int, uid: UUID, change: Change, old: Sequence[Entry]
 ) -> list[Any]:
     """Return (table, row, delta) for everything that the items are indexed as."""

@@ -7,27 +7,27 @@ from starlette.responses import Response
 from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.asking import in_time
-from inference_store.api.chosen_models import chosen_models, left_out
 from inference_store.api.dependencies import BlobStore, Querying, Settings
-from inference_store.api.explaining import explaining
-from inference_store.api.filters import ask_filter
+from inference_store.api.explaining import record_query
+from inference_store.api.filters import read_requested_filter
 from inference_store.api.inference_pages import (
-    Asked,
-    ShownPage,
-    deadline,
-    filter_of,
-    fingerprint,
-    page_of,
-    sort_of,
-    unpinned,
+    FormattedPage,
+    PageRequest,
+    build_page,
+    compute_fingerprint,
+    read_page_filter,
+    remove_instant,
+    resolve_sort,
+    set_deadline,
 )
-from inference_store.api.problems import refusals
+from inference_store.api.model_selection import choose_models, warn_of_left_out
+from inference_store.api.problems import document_refusals
+from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryAcross
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
-from inference_store.api.streams import STREAMING, answered
+from inference_store.api.streams import STREAMING, answer_page_or_stream
 from inference_store.query.across import count_across, spread
 from inference_store.query.ask import prepare
 
@@ -38,7 +38,7 @@ _NARROW = "The query took too long: narrow received_at, ask fewer models, or add
 @router.post(
     "/inferences/query",
     response_model=InferencePage,
-    responses=refusals(400, 404, 413, 501, also=STREAMING),
+    responses=document_refusals(400, 404, 413, 501, also=STREAMING),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Query inferences of several models",
 )
@@ -52,33 +52,33 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
 ) -> Response:
     """A page of the inferences of several models that satisfy every condition; or all of them, as
     a stream, where Accept is application/x-ndjson."""
-    filter = await filter_of(body)
+    filter = await read_page_filter(body)
 
     async def ask(
         connection: AsyncConnection, access: Access, asked_body: InferenceQuery
-    ) -> ShownPage:
+    ) -> FormattedPage:
         is_first = asked_body.cursor == body.cursor  # a stream keeps its first page's warnings
-        asked_body = unpinned(asked_body)
-        models = await chosen_models(connection, access, body)
+        asked_body = remove_instant(asked_body)
+        models = await choose_models(connection, access, body)
         numbers = [each.model for each in models]
-        sort = await sort_of(connection, numbers, asked_body)
+        sort = await resolve_sort(connection, numbers, asked_body)
         question = body.to_query_request(filter.tree, newest_first=sort.descending)
         prepared = await prepare(connection, numbers, question)
         queries = await spread(connection, prepared.query, numbers)
-        asked_of = fingerprint("/inferences", body, filter.tree)
+        asked_of = compute_fingerprint("/inferences", body, filter.tree)
         warnings = list(prepared.warnings)
         if is_first:
-            warnings += await left_out(connection, access, body)
-        asked = Asked(models, prepared.query, queries, sort, asked_of, warnings, filter)
-        return await page_of(connection, access, blobs, to, asked_body, asked)
+            warnings += await warn_of_left_out(connection, access, body)
+        asked = PageRequest(models, prepared.query, queries, sort, asked_of, warnings, filter)
+        return await build_page(connection, access, blobs, to, asked_body, asked)
 
-    return await answered(request, connection, access, to, body, ask)
+    return await answer_page_or_stream(request, connection, access, to, body, ask)
 
 
 @router.post(
     "/inferences/count",
     response_model=InferenceCount,
-    responses=refusals(400, 404, 413, 501),
+    responses=document_refusals(400, 404, 413, 501),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Count inferences of several models",
 )
@@ -86,12 +86,12 @@ async def count_across_models(
     body: ConditionsAcross, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """How many inferences of several models satisfy every condition, exactly."""
-    models = [each.model for each in await chosen_models(connection, access, body)]
-    filter = await ask_filter(body.filter, body.filter_lang)
+    models = [each.model for each in await choose_models(connection, access, body)]
+    filter = await read_requested_filter(body.filter, body.filter_lang)
     asked = await prepare(connection, models, body.to_query_request(filter.tree))
     queries = await spread(connection, asked.query, models)
-    with explaining(body.explain) as explained:
-        with in_time("count", _NARROW, asked.query):
-            number = await count_across(connection, queries, deadline=deadline(body, to))
+    with record_query(body.explain) as explained:
+        with limit_query_time("count", _NARROW, asked.query):
+            number = await count_across(connection, queries, deadline=set_deadline(body, to))
         told = await explained.shown(connection, access, asked.query)
     return Answer({"count": number, "warnings": asked.warnings, **filter.told, **told})

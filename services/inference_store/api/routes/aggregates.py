@@ -7,14 +7,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.asking import in_time
-from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import Querying, Settings
-from inference_store.api.explaining import explaining
-from inference_store.api.filters import ask_filter
-from inference_store.api.inference_pages import deadline
+from inference_store.api.explaining import record_query
+from inference_store.api.filters import read_requested_filter
+from inference_store.api.inference_pages import set_deadline
+from inference_store.api.model_selection import choose_models
 from inference_store.api.paths import ModelId
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
+from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.aggregates import (
     AggregateAcross,
@@ -35,7 +35,7 @@ _NARROW = (
 @router.post(
     "/models/{model_id}/inferences/aggregate",
     response_model=ShownAggregate,
-    responses=refusals(400, 404, 413, 501),
+    responses=document_refusals(400, 404, 413, 501),
     openapi_extra=needs(Right.READ),
     summary="Aggregate inferences",
 )
@@ -47,14 +47,14 @@ async def aggregate_inferences(
     access: Asking,
 ) -> Answer:
     """Measures of the inferences that satisfy every condition, by groups."""
-    model = await access.model(connection, model_id)
+    model = await access.find_model(connection, model_id)
     return await _aggregated(connection, access, [model], body, to)
 
 
 @router.post(
     "/inferences/aggregate",
     response_model=ShownAggregate,
-    responses=refusals(400, 404, 413, 501),
+    responses=document_refusals(400, 404, 413, 501),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Aggregate inferences across models",
 )
@@ -62,7 +62,7 @@ async def aggregate_across(
     body: AggregateAcross, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """The same across models: those of a project, those named, or all that you may read."""
-    models = await chosen_models(connection, access, body)
+    models = await choose_models(connection, access, body)
     return await _aggregated(connection, access, models, body, to)
 
 
@@ -73,15 +73,15 @@ async def _aggregated(
     body: InferenceAggregate,
     to: ApiSettings,
 ) -> Answer:
-    filter = await ask_filter(body.filter, body.filter_lang)
+    filter = await read_requested_filter(body.filter, body.filter_lang)
     of_each, asked = await targets(connection, models, body.to_query_request(filter.tree))
-    with explaining(body.explain) as explained:
-        with in_time("aggregate", _NARROW, asked.query):
+    with record_query(body.explain) as explained:
+        with limit_query_time("aggregate", _NARROW, asked.query):
             found = await aggregate(
                 connection,
                 of_each,
                 body.aggregation(),
-                deadline=deadline(body, to),
+                deadline=set_deadline(body, to),
                 unknown_keys=body.unknown_keys,
             )
         told = await explained.shown(connection, access, asked.query)

@@ -13,7 +13,7 @@ from inference_store.api.answer import Answer
 from inference_store.api.dependencies import Reading
 from inference_store.api.negotiation import BYTES, JSON
 from inference_store.api.openapi import BINARY
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.certificates import (
     CertificateKeys,
@@ -39,7 +39,7 @@ _LEAVES: dict[int | str, dict[str, Any]] = {
 @router.get(
     "/certificates",
     response_model=CertificatePage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List certificates",
 )
@@ -51,43 +51,43 @@ async def list_certificates(
     found = await chain.listed(
         connection,
         of=page.erasure,
-        before=cursors.after(page.cursor, int),
+        before=cursors.decode_one(page.cursor, int),
         limit=page.limit + 1,
         within=access.reach,
     )
-    items, following = cursors.cut(found, page.limit, lambda each: each.number)
-    return Answer({"items": [_listed(each) for each in items], "next": following})
+    items, following = cursors.cut_page(found, page.limit, lambda each: each.number)
+    return Answer({"items": [_format_row(each) for each in items], "next": following})
 
 
 @router.get(
     "/certificates/keys",
     response_model=CertificateKeys,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List the keys that sign certificates",
 )
 async def list_certificate_keys(connection: Reading) -> Answer:
     """The public keys of the chain, the oldest first: each is signed by the one before it."""
-    return Answer({"items": [_key(each) for each in await chain.keys(connection)]})
+    return Answer({"items": [_format_key(each) for each in await chain.keys(connection)]})
 
 
 @router.get(
     "/certificates/{certificate}",
     response_model=SignedDocument,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Read a certificate",
 )
 async def get_certificate(certificate: Number, connection: Reading, access: Asking) -> Response:
     """The signed document of one certificate, as it was signed."""
-    row = await _found(connection, access, certificate)
+    row = await _find_row(connection, access, certificate)
     return Response(row.signed, media_type=JSON)
 
 
 @router.get(
     "/certificates/{certificate}/leaves",
     response_class=StreamingResponse,
-    responses=refusals(404, also=_LEAVES),
+    responses=document_refusals(404, also=_LEAVES),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Read a certificate's list",
 )
@@ -96,20 +96,20 @@ async def get_certificate_leaves(
 ) -> StreamingResponse:
     """The entries that the certificate's root is over. Each is a letter (`i` inference, `d` input,
     `r` response, `o` object) and a keyed hash of 32 bytes."""
-    await _found(connection, access, certificate)
+    await _find_row(connection, access, certificate)
     batches: Sequence[int] = await erased.of_certificate(connection, certificate)
     chunks = erased.chunks(request.app.state.engine, batches)
     return StreamingResponse(chunks, media_type=BYTES)
 
 
-async def _found(connection: Reading, access: Access, number: int) -> Row:
+async def _find_row(connection: Reading, access: Access, number: int) -> Row:
     row = await chain.find(connection, number, within=access.reach)
     if row is None:
         raise NotFound(f"There is no certificate {number}.")
     return row
 
 
-def _listed(row: Row) -> dict[str, Any]:
+def _format_row(row: Row) -> dict[str, Any]:
     document = read_signed(row.signed).document
     return {
         "number": row.number,
@@ -121,7 +121,7 @@ def _listed(row: Row) -> dict[str, Any]:
     }
 
 
-def _key(one: Signed) -> dict[str, Any]:
+def _format_key(one: Signed) -> dict[str, Any]:
     key = chain.public_key(one)
     return {
         "id": key.id,

@@ -11,9 +11,9 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, named, text
+from inference_store.api.answer import Answer, escape_text, to_dict
 from inference_store.api.dependencies import Reading, Writing
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.dead_letters import (
     Chosen,
@@ -34,7 +34,7 @@ LetterId = Annotated[int, Path(ge=1, le=2**63 - 1)]
 @router.get(
     "/dead-letters",
     response_model=DeadLetterPage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="List dead letters",
 )
@@ -43,31 +43,31 @@ async def list_dead_letters(
 ) -> Answer:
     """Events that could not be indexed, the newest first; those of no known model only where
     everything is administered."""
-    before = cursors.after(page.cursor, int)
+    before = cursors.decode_one(page.cursor, int)
     chosen = replace(page.selection(), within=access.reach)
     found = await dead_letters.find(connection, chosen, limit=page.limit + 1, before=before)
-    items, following = cursors.cut(found, page.limit, lambda each: each.id)
-    return Answer({"items": [_shown(each) for each in items], "next": following})
+    items, following = cursors.cut_page(found, page.limit, lambda each: each.id)
+    return Answer({"items": [_format_letter(each) for each in items], "next": following})
 
 
 @router.get(
     "/dead-letters/{id}",
     response_model=OneDeadLetter,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Read a dead letter",
 )
 async def get_dead_letter(id: LetterId, connection: Reading, access: Asking) -> Answer:
     """One dead letter, with its bytes where the caller may read inputs."""
     letter = await dead_letters.get(connection, id, within=access.reach)
-    return Answer(await _whole(connection, access, letter))
+    return Answer(await _format_whole(connection, access, letter))
 
 
 @router.post(
     "/dead-letters/redrive",
     status_code=202,
     response_model=Redriven,
-    responses=refusals(400, 413),
+    responses=document_refusals(400, 413),
     openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Redrive dead letters",
 )
@@ -84,7 +84,7 @@ async def redrive_dead_letters(body: Chosen, connection: Writing, access: Asking
     "/dead-letters/{id}/redrive",
     status_code=202,
     response_model=OneDeadLetter,
-    responses=refusals(404, 409),
+    responses=document_refusals(404, 409),
     openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Redrive a dead letter",
 )
@@ -92,15 +92,15 @@ async def redrive_dead_letter(id: LetterId, connection: Writing, access: Asking)
     """Ask the ingesters to try it again."""
     await dead_letters.get(connection, id, within=access.reach)
     letter = await dead_letters.redrive_one(connection, id)
-    model = await _model(connection, letter)
+    model = await _find_model(connection, letter)
     await access.note(connection, Action.DEAD_LETTER_REDRIVEN, model, dead_letter=id)
-    return Answer(await _whole(connection, access, letter), status_code=202)
+    return Answer(await _format_whole(connection, access, letter), status_code=202)
 
 
 @router.post(
     "/dead-letters/{id}/discard",
     response_model=OneDeadLetter,
-    responses=refusals(400, 404, 409, 413),
+    responses=document_refusals(400, 404, 409, 413),
     openapi_extra=needs(Right.ADMIN, Over.SOME),
     summary="Discard a dead letter",
 )
@@ -110,53 +110,57 @@ async def discard_dead_letter(
     """Decide that it will never be indexed; it stays listed, with the reason."""
     await dead_letters.get(connection, id, within=access.reach)
     letter = await dead_letters.discard(connection, id, body.reason)
-    model = await _model(connection, letter)
+    model = await _find_model(connection, letter)
     noted: dict[str, Any] = {"dead_letter": id, "reason": body.reason}
     await access.note(connection, Action.DEAD_LETTER_DISCARDED, model, **noted)
-    return Answer(await _whole(connection, access, letter))
+    return Answer(await _format_whole(connection, access, letter))
 
 
-def _shown(letter: DeadLetter) -> dict[str, Any]:
+def _format_letter(letter: DeadLetter) -> dict[str, Any]:
     record = letter.record
     return {
         **record.place.values,
-        **named(letter, "record", "trouble"),
+        **to_dict(letter, "record", "trouble"),
         **letter.trouble.values,
         "offset": record.offset,
         "record_time": record.time,
     }
 
 
-async def _whole(connection: AsyncConnection, access: Access, letter: DeadLetter) -> dict[str, Any]:
+async def _format_whole(
+    connection: AsyncConnection, access: Access, letter: DeadLetter
+) -> dict[str, Any]:
     """Return a dead letter; its bytes are an input, and withheld from callers who may not read
     inputs."""
-    record, model = letter.record, await _model(connection, letter)
+    record, model = letter.record, await _find_model(connection, letter)
     reach = access.caller.reach(Right.READ_INPUTS)
-    may = reach.is_everything if model is None else access.may(Right.READ_INPUTS, model)
+    may = reach.is_everything if model is None else access.has_right(Right.READ_INPUTS, model)
     if may:
         access.note_read(Action.DEAD_LETTER_READ, model, dead_letter=letter.id)
     return {
-        **_shown(letter),
-        "payload": _text(record.payload) if may else None,
-        "payload_base64": (_base64(record.payload) or "") if may else None,
-        "key_base64": _base64(record.key) if may else None,
-        "headers": [[text(name), text(value)] for name, value in record.headers if may],
+        **_format_letter(letter),
+        "payload": _decode_text(record.payload) if may else None,
+        "payload_base64": (_encode_base64(record.payload) or "") if may else None,
+        "key_base64": _encode_base64(record.key) if may else None,
+        "headers": [
+            [escape_text(name), escape_text(value)] for name, value in record.headers if may
+        ],
     }
 
 
-async def _model(connection: AsyncConnection, letter: DeadLetter) -> Registration | None:
+async def _find_model(connection: AsyncConnection, letter: DeadLetter) -> Registration | None:
     """Return the model that the event names, if there is one."""
     model_id = letter.trouble.model_id
     known = await registrations.known(connection, [] if model_id is None else [model_id])
     return known.get(model_id or "")
 
 
-def _text(payload: bytes | None) -> str | None:
+def _decode_text(payload: bytes | None) -> str | None:
     try:
         return None if payload is None else payload.decode("utf-8")
     except UnicodeDecodeError:
         return None
 
 
-def _base64(raw: bytes | None) -> str | None:
+def _encode_base64(raw: bytes | None) -> str | None:
     return None if raw is None else base64.b64encode(raw).decode()

@@ -9,15 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import moments
+from inference_store.api import time_pages
 from inference_store.api.access import Access, Asking, Over, needs
 from inference_store.api.answer import Answer
-from inference_store.api.chosen_models import chosen_models
 from inference_store.api.dependencies import LedgerOf, Reading, Writing, querying
 from inference_store.api.erasure_estimate import build_estimate
-from inference_store.api.filters import AskedFilter, ask_filter
+from inference_store.api.erasure_format import format_erasure, format_page
+from inference_store.api.filters import RequestedFilter, read_requested_filter
+from inference_store.api.model_selection import choose_models
 from inference_store.api.paths import ModelId
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import (
     Deletion,
@@ -29,7 +30,6 @@ from inference_store.api.schemas.erasures import (
     ShownErasure,
 )
 from inference_store.api.schemas.links import PageParameters
-from inference_store.api.shown_erasures import shown, shown_page
 from inference_store.erasure import erasures
 from inference_store.erasure.erasures import chosen, entries
 from inference_store.erasure.ledger import Ledger, Note
@@ -49,7 +49,7 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
     "/models/{model_id}/erasures",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 413, 501, also=_ESTIMATE),
+    responses=document_refusals(400, 404, 413, 501, also=_ESTIMATE),
     openapi_extra=needs(Right.DELETE),
     summary="Erase by a filter, ids or a subject",
 )
@@ -60,16 +60,16 @@ async def request_erasure(
     it from every query, and then deletes it; GET /v1/erasures/{id} follows it."""
 
     async def models(connection: AsyncConnection) -> Sequence[Registration]:
-        return [await access.model(connection, model_id)]
+        return [await access.find_model(connection, model_id)]
 
-    return await _answered(request, ledger, access, body, models)
+    return await _answer(request, ledger, access, body, models)
 
 
 @router.post(
     "/models/{model_id}/inferences/delete",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 413),
+    responses=document_refusals(400, 404, 413),
     openapi_extra=needs(Right.DELETE),
     summary="Erase inferences by their ids",
 )
@@ -85,7 +85,7 @@ async def delete_inferences(
     "/erasures",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 413, 501, also=_ESTIMATE),
+    responses=document_refusals(400, 404, 413, 501, also=_ESTIMATE),
     openapi_extra=needs(Right.DELETE, Over.SOME),
     summary="Erase over several models",
 )
@@ -95,16 +95,16 @@ async def request_erasure_across(
     """Erase what matches of several models, of a project, or of all: one erasure."""
 
     async def models(connection: AsyncConnection) -> Sequence[Registration]:
-        return await chosen_models(connection, access, body)
+        return await choose_models(connection, access, body)
 
-    return await _answered(request, ledger, access, body, models)
+    return await _answer(request, ledger, access, body, models)
 
 
 @router.post(
     "/erasures/{erasure_id}/cancel",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(404, 409),
+    responses=document_refusals(404, 409),
     openapi_extra=needs(Right.DELETE, Over.SOME),
     summary="Cancel an erasure",
 )
@@ -115,14 +115,14 @@ async def cancel_erasure(erasure_id: UUID, connection: Writing, access: Asking) 
         raise NotFound(f"There is no erasure {erasure_id}.")
     one = await erasures.cancel(connection, erasure_id)
     await access.note(connection, Action.ERASURE_CANCELLED, erasure=str(erasure_id))
-    return Answer(await shown(connection, one), status_code=202)
+    return Answer(await format_erasure(connection, one), status_code=202)
 
 
 @router.post(
     "/erasures/{erasure_id}/give-up",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 409, 413),
+    responses=document_refusals(400, 404, 409, 413),
     openapi_extra=needs(Right.DELETE, Over.SOME),
     summary="Give up what holds keep of an erasure",
 )
@@ -137,13 +137,13 @@ async def give_up_erasure(
     await access.note(
         connection, Action.ERASURE_REST_GIVEN_UP, erasure=str(erasure_id), reason=body.reason
     )
-    return Answer(await shown(connection, one), status_code=202)
+    return Answer(await format_erasure(connection, one), status_code=202)
 
 
 @router.get(
     "/erasures",
     response_model=ErasurePage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List erasures",
 )
@@ -152,15 +152,15 @@ async def list_erasures(
 ) -> Answer:
     """Erasures, the newest first."""
     found = await erasures.listed(
-        connection, before=moments.before(page), limit=page.limit + 1, within=access.reach
+        connection, before=time_pages.decode_before(page), limit=page.limit + 1, within=access.reach
     )
-    return Answer(await shown_page(connection, found, page.limit))
+    return Answer(await format_page(connection, found, page.limit))
 
 
 @router.get(
     "/erasures/{erasure_id}",
     response_model=ShownErasure,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Follow an erasure",
 )
@@ -169,28 +169,28 @@ async def get_erasure(erasure_id: UUID, connection: Reading, access: Asking) -> 
     erasure = await erasures.find(connection, erasure_id, within=access.reach)
     if erasure is None:
         raise NotFound(f"There is no erasure {erasure_id}.")
-    return Answer(await shown(connection, erasure))
+    return Answer(await format_erasure(connection, erasure))
 
 
-async def _answered(
+async def _answer(
     request: Request, ledger: Ledger, access: Access, body: ErasureRequest, of: _Models
 ) -> Answer:
     async with querying(request, access) as connection:
         models = await of(connection)
         numbers = [each.model for each in models]
-        filter, body = await _filter_of(body)
-        asked = await _asked(connection, numbers, body, filter)
+        filter, body = await _read_filter(body)
+        asked = await _read_request(connection, numbers, body, filter)
         if body.dry_run:
-            not_found = await _not_found(connection, numbers, body.inference_ids or ())
+            not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
             names = {each.model: each.model_id for each in models}
             told = await build_estimate(request.app.state, connection, names, asked, body)
             if told["next"] is not None:
                 told["next"] = filter.pin(told["next"])
             return Answer(told | {"not_found": not_found, **filter.told})
-    return await _requested(request, ledger, access, models, asked, body)
+    return await _request(request, ledger, access, models, asked, body)
 
 
-async def _requested(  # noqa: PLR0917
+async def _request(  # noqa: PLR0917
     request: Request,
     ledger: Ledger,
     access: Access,
@@ -206,26 +206,29 @@ async def _requested(  # noqa: PLR0917
     engine: AsyncEngine = request.app.state.engine
     async with engine.connect() as connection:
         numbers = [each.model for each in models]
-        not_found = await _not_found(connection, numbers, body.inference_ids or ())
+        not_found = await _list_not_found(connection, numbers, body.inference_ids or ())
     ids = [each.model_id for each in models]
     said = entries.requested(uuid4(), ids, asked)
     noted = {"erasure": said["erasure"], "models": ids}
     note = Note(Action.ERASURE_REQUESTED, ids[0] if len(ids) == 1 else None, noted)
     one = await ledger.write("erasure_requested", said, actor=access.who, note=note)
     async with engine.connect() as connection:
-        told = await shown(connection, one, not_found=not_found)
+        told = await format_erasure(connection, one, not_found=not_found)
     return Answer(told, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
 
 
-async def _filter_of(body: ErasureRequest) -> tuple[AskedFilter, ErasureRequest]:
+async def _read_filter(body: ErasureRequest) -> tuple[RequestedFilter, ErasureRequest]:
     """Return the filter; of a list that continues, with the instant of its first page."""
     cursor, now = (None, None) if body.cursor is None else cursors.unpin(body.cursor)
-    filter = await ask_filter(body.filter, body.filter_lang, now=now)
+    filter = await read_requested_filter(body.filter, body.filter_lang, now=now)
     return filter, body.model_copy(update={"cursor": cursor})
 
 
-async def _asked(
-    connection: AsyncConnection, models: Sequence[int], body: ErasureRequest, filter: AskedFilter
+async def _read_request(
+    connection: AsyncConnection,
+    models: Sequence[int],
+    body: ErasureRequest,
+    filter: RequestedFilter,
 ) -> dict[str, Any]:
     if body.inference_ids is not None:
         return chosen.by_ids(body.inference_ids)
@@ -237,7 +240,7 @@ async def _asked(
     return await chosen.by_filter(connection, models, filter.tree, text if is_text else None)
 
 
-async def _not_found(
+async def _list_not_found(
     connection: AsyncConnection, models: Sequence[int], inference_ids: Sequence[str]
 ) -> list[str]:
     """Return the ids that no model has. Raises NotFound if that is all of them."""

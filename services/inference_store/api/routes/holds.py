@@ -10,13 +10,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import cursors, moments
+from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, named
+from inference_store.api.answer import Answer, to_dict
 from inference_store.api.dependencies import IfMatch, LedgerOf, Querying, Reading, Settings
-from inference_store.api.held import document, names, placed, shown
-from inference_store.api.hold_requests import HoldRequest, asked_of
-from inference_store.api.problems import refusals
+from inference_store.api.hold_format import find_names, format_document, format_hold, format_placed
+from inference_store.api.hold_requests import HoldRequest, read_request
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.holds import (
     HoldBody,
@@ -46,29 +46,29 @@ _ONE = "/holds/{hold_id}"
     "/holds",
     status_code=201,
     response_model=PlacedHold,
-    responses=refusals(400, 404, 409, 413),
+    responses=document_refusals(400, 404, 409, 413),
     openapi_extra=_NEEDED,
     summary="Place a hold",
 )
 async def place_hold(body: HoldBody, ledger: LedgerOf, access: Asking, request: Request) -> Answer:
     """From this answer on nothing deletes what the hold keeps; what erasures had claimed before
     is listed in it."""
-    saying = HoldRequest(access, body, await asked_of(body))
+    saying = HoldRequest(access, body, await read_request(body))
 
     async def said(connection: AsyncConnection) -> Body:
-        return await saying.entry(connection, uuid4(), revision=1)
+        return await saying.build_entry(connection, uuid4(), revision=1)
 
-    note = partial(_note_of, Action.HOLD_PLACED, body.model_id)
+    note = partial(_build_note_of, Action.HOLD_PLACED, body.model_id)
     found = await ledger.write("hold_placed", said, actor=access.who, note=note)
-    answer = await _placed(request, found, saying.warnings)
-    location = {"Location": f"/v1/holds/{found.hold.id}", **_tag(found.hold)}
+    answer = await _format_placed(request, found, saying.warnings)
+    location = {"Location": f"/v1/holds/{found.hold.id}", **_build_tag(found.hold)}
     return Answer(answer, status_code=201, headers=location)
 
 
 @router.get(
     "/holds",
     response_model=HoldPage,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=_NEEDED,
     summary="List holds",
 )
@@ -79,36 +79,36 @@ async def list_holds(
     whoever has the right over everything."""
     model = None
     if page.model_id is not None:
-        model = await _listed_model(connection, access, page.model_id)
+        model = await _find_listed_model(connection, access, page.model_id)
     found = await holds.listed(
         connection,
         state=page.state,
         model=model,
-        before=moments.before(page),
+        before=time_pages.decode_before(page),
         limit=page.limit + 1,
         within=access.reach,
     )
-    items, following = moments.cut(found, page.limit, "placed_at")
-    ids = await names(connection, [each.model for each in items])
-    return Answer({"items": [shown(each, ids) for each in items], "next": following})
+    items, following = time_pages.cut_page(found, page.limit, "placed_at")
+    ids = await find_names(connection, [each.model for each in items])
+    return Answer({"items": [format_hold(each, ids) for each in items], "next": following})
 
 
 @router.get(
     _ONE,
     response_model=ShownHold,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=_NEEDED,
     summary="Read a hold",
 )
 async def get_hold(hold_id: UUID, connection: Reading, access: Asking) -> Answer:
     """One hold."""
-    return await _answer(connection, await _the_one(connection, access, hold_id))
+    return await _build_answer(connection, await _find_hold(connection, access, hold_id))
 
 
 @router.put(
     _ONE,
     response_model=PlacedHold,
-    responses=refusals(400, 404, 409, 412, 413),
+    responses=document_refusals(400, 404, 409, 412, 413),
     openapi_extra=_NEEDED,
     summary="Change a hold",
 )
@@ -121,22 +121,22 @@ async def change_hold(  # noqa: PLR0917  (FastAPI calls it by name)
     request: Request,
 ) -> Answer:
     """Put another hold in its place, under the same id: what only the old one kept is let go."""
-    saying = HoldRequest(access, body, await asked_of(body))
+    saying = HoldRequest(access, body, await read_request(body))
 
     async def said(connection: AsyncConnection) -> Body:
-        before = await _unreleased(connection, access, hold_id, if_match)
-        return await saying.entry(connection, hold_id, revision=before.revision + 1)
+        before = await _lock_unreleased(connection, access, hold_id, if_match)
+        return await saying.build_entry(connection, hold_id, revision=before.revision + 1)
 
-    note = partial(_note_of, Action.HOLD_CHANGED, body.model_id)
+    note = partial(_build_note_of, Action.HOLD_CHANGED, body.model_id)
     found = await ledger.write("hold_changed", said, actor=access.who, note=note)
-    answer = await _placed(request, found, saying.warnings)
-    return Answer(answer, headers=_tag(found.hold))
+    answer = await _format_placed(request, found, saying.warnings)
+    return Answer(answer, headers=_build_tag(found.hold))
 
 
 @router.delete(
     _ONE,
     response_model=ShownHold,
-    responses=refusals(404, 409, 412),
+    responses=document_refusals(404, 409, 412),
     openapi_extra=_NEEDED,
     summary="Release a hold",
 )
@@ -154,23 +154,23 @@ async def release_hold(  # noqa: PLR0917  (FastAPI calls it by name)
 
     async def said(connection: AsyncConnection) -> Body:
         nonlocal model_id
-        before = await _unreleased(connection, access, hold_id, if_match)
-        ids = await names(connection, [before.model])
+        before = await _lock_unreleased(connection, access, hold_id, if_match)
+        ids = await find_names(connection, [before.model])
         model_id = None if before.model is None else ids.get(before.model)
         return {"id": str(hold_id), "reason": why.reason, "revision": before.revision + 1}
 
     def noted(found: Hold) -> Note:
-        return _note(Action.HOLD_RELEASED, model_id, found, reason=why.reason)
+        return _build_note(Action.HOLD_RELEASED, model_id, found, reason=why.reason)
 
     found = await ledger.write("hold_released", said, actor=access.who, note=noted)
     async with request.app.state.engine.connect() as connection:
-        return await _answer(connection, found)
+        return await _build_answer(connection, found)
 
 
 @router.get(
     f"{_ONE}/history",
     response_model=HoldHistory,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=_NEEDED,
     summary="Read a hold's history",
 )
@@ -178,30 +178,30 @@ async def get_hold_history(
     hold_id: UUID, page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Every revision of a hold, the oldest first: what it was, when, and who made it so."""
-    await _the_one(connection, access, hold_id)
-    after = cursors.after(page.cursor, int)
+    await _find_hold(connection, access, hold_id)
+    after = cursors.decode_one(page.cursor, int)
     found = await holds.history(connection, hold_id, after=after or 0, limit=page.limit + 1)
-    items, following = cursors.cut(found, page.limit, lambda each: each.revision)
-    return Answer({"items": [document(each) for each in items], "next": following})
+    items, following = cursors.cut_page(found, page.limit, lambda each: each.revision)
+    return Answer({"items": [format_document(each) for each in items], "next": following})
 
 
 @router.get(
     f"{_ONE}/held",
     response_model=ShownHeld,
-    responses=refusals(404, 409),
+    responses=document_refusals(404, 409),
     openapi_extra=_NEEDED,
     summary="Count what a hold keeps",
 )
 async def get_held(hold_id: UUID, connection: Querying, to: Settings, access: Asking) -> Answer:
     """What the hold matches of what is stored now, the newest looked at first, as far as time
     allows."""
-    one = await _the_one(connection, access, hold_id)
+    one = await _find_hold(connection, access, hold_id)
     if one.is_erased:
         raise Conflict("The hold is over, and an erasure took its filter: it keeps nothing.")
-    return Answer(named(await count(connection, one, seconds=to.query_timeout_seconds)))
+    return Answer(to_dict(await count(connection, one, seconds=to.query_timeout_seconds)))
 
 
-async def _listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
+async def _find_listed_model(connection: AsyncConnection, access: Access, model_id: str) -> int:
     """Return a model's integer.
 
     Callers with the right over everything can also list holds of an unregistered model.
@@ -209,17 +209,17 @@ async def _listed_model(connection: AsyncConnection, access: Access, model_id: s
     expected = await model_numbers.number_of(connection, model_id)
     if expected is not None and access.reach.is_everything:
         return expected
-    return (await access.model(connection, model_id)).model
+    return (await access.find_model(connection, model_id)).model
 
 
-async def _the_one(connection: AsyncConnection, access: Access, hold_id: UUID) -> Hold:
+async def _find_hold(connection: AsyncConnection, access: Access, hold_id: UUID) -> Hold:
     found = await holds.find(connection, hold_id, within=access.reach)
     if found is None:
         raise NotFound(f"There is no hold {hold_id}.")
     return found
 
 
-async def _unreleased(
+async def _lock_unreleased(
     connection: AsyncConnection, access: Access, hold_id: UUID, revision: int | None
 ) -> Hold:
     """Return the hold, locked until it has changed.
@@ -236,24 +236,26 @@ async def _unreleased(
     return found
 
 
-def _note_of(action: Action, model_id: str | None, found: Placed) -> Note:
-    return _note(action, model_id, found.hold)
+def _build_note_of(action: Action, model_id: str | None, found: Placed) -> Note:
+    return _build_note(action, model_id, found.hold)
 
 
-def _note(action: Action, model_id: str | None, found: Hold, **detail: Any) -> Note:
+def _build_note(action: Action, model_id: str | None, found: Hold, **detail: Any) -> Note:
     # not its name, which may name a subject that was erased since
     return Note(action, model_id, {"hold": str(found.id), "revision": found.revision, **detail})
 
 
-async def _placed(request: Request, found: Placed, warnings: Sequence[str]) -> dict[str, Any]:
+async def _format_placed(
+    request: Request, found: Placed, warnings: Sequence[str]
+) -> dict[str, Any]:
     async with request.app.state.engine.connect() as connection:
-        return await placed(connection, found, warnings)
+        return await format_placed(connection, found, warnings)
 
 
-async def _answer(connection: AsyncConnection, found: Hold) -> Answer:
-    ids = await names(connection, [found.model])
-    return Answer(shown(found, ids), headers=_tag(found))
+async def _build_answer(connection: AsyncConnection, found: Hold) -> Answer:
+    ids = await find_names(connection, [found.model])
+    return Answer(format_hold(found, ids), headers=_build_tag(found))
 
 
-def _tag(found: Hold) -> dict[str, str]:
+def _build_tag(found: Hold) -> dict[str, str]:
     return {"ETag": f'"{found.revision}"'}

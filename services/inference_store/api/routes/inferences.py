@@ -13,17 +13,22 @@ from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import BlobStore, LedgerOf, LookingUp, Settings
+from inference_store.api.erasure_format import format_erasure as shown_erasure
+from inference_store.api.inference_format import (
+    build_links,
+    format_inference,
+    get_storage_key,
+    is_erased,
+)
 from inference_store.api.negotiation import ANY, BYTES, JSON
 from inference_store.api.openapi import BINARY
 from inference_store.api.paths import InferenceId, ModelId
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.requests import require_type
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.inferences import OneInference
 from inference_store.api.schemas.questions import Include, IncludeOfLink
-from inference_store.api.shown import is_erased, links, shown, storage_key
-from inference_store.api.shown_erasures import shown as shown_erasure
 from inference_store.api.typed_metadata import MetadataAs
 from inference_store.erasure import erasures
 from inference_store.erasure.erasures import marking
@@ -45,7 +50,7 @@ _INERT = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandb
 @router.get(
     _ONE,
     response_model=OneInference,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ),
     summary="Read an inference",
 )
@@ -69,14 +74,16 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     ] = "list",
 ) -> Answer:
     """The newest inference of that id, how many there are, and links to its blobs."""
-    registration, extent = await access.model_to_ask(connection, model_id)
-    model, wanted = registration.model, _wanted(access, registration, include)
+    registration, extent = await access.find_model_to_query(connection, model_id)
+    model, wanted = registration.model, _choose_include(access, registration, include)
     same = await lookup.by_id(connection, model, inference_id, known=extent.spans)
-    inference = await _read(connection, model, inference_id, same, wanted)
-    found = shown(model_id, inference, metadata_as=metadata_as) | {"count": len(same.uids)}
+    inference = await _read_inference(connection, model, inference_id, same, wanted)
+    found = format_inference(model_id, inference, metadata_as=metadata_as) | {
+        "count": len(same.uids)
+    }
     if "urls" in wanted:
         access.note_read(Action.LINKS_MADE, registration, [inference.uid])
-        [found["urls"]] = await links(to, blobs, model_id, [inference])
+        [found["urls"]] = await build_links(to, blobs, model_id, [inference])
     return Answer(found, headers={"ETag": f'"{inference.row["revision"]}"'})
 
 
@@ -84,7 +91,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     _ONE,
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(404, 409),
+    responses=document_refusals(404, 409),
     openapi_extra=needs(Right.DELETE),
     summary="Erase an inference",
 )
@@ -101,7 +108,7 @@ async def erase_inference(
     one = erasures.Begun(uuid4(), "request", "inference", requested_by=access.who.actor)
 
     async def said(connection: AsyncConnection) -> Body:
-        registration = await access.model(connection, model_id)
+        registration = await access.find_model(connection, model_id)
         model = registration.model
         most = _MOST_ERASED + 1
         same = await lookup.by_id(connection, model, inference_id, most=most, hidden=True)
@@ -122,7 +129,7 @@ async def erase_inference(
     return Answer(body, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
 
 
-def _wanted(
+def _choose_include(
     access: Access, registration: Registration, include: list[Include] | None
 ) -> list[Include]:
     """Return what to show beside an inference. Raises Forbidden for links that the caller may not
@@ -131,14 +138,14 @@ def _wanted(
     Response links would need only `read`; the three are given together.
     """
     if include is None:
-        may = access.may(Right.READ_INPUTS, registration)
+        may = access.has_right(Right.READ_INPUTS, registration)
         return ["metadata", "predictions", "urls"] if may else ["metadata", "predictions"]
     if "urls" in include:
-        access.demand(Right.READ_INPUTS, registration)
+        access.require_right(Right.READ_INPUTS, registration)
     return include
 
 
-def _stream(blob: str, right: Right, action: Action | None) -> None:
+def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     """Add the route of one of an inference's blobs; `action`: how the audit names its reading."""
 
     async def stream_blob(  # noqa: PLR0917  (FastAPI calls it by name)
@@ -149,15 +156,15 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
         blobs: BlobStore,
         access: Asking,
     ) -> StreamingResponse:
-        registration, extent = await access.model_to_ask(connection, model_id)
+        registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
         same = await lookup.by_id(connection, model, inference_id, known=extent.spans)
-        inference = await _read(connection, model, inference_id, same, ())
+        inference = await _read_inference(connection, model, inference_id, same, ())
         read_as = action
         if blob == "response" and _is_input_too(inference):
-            access.demand(Right.READ_INPUTS, registration)
+            access.require_right(Right.READ_INPUTS, registration)
             read_as = Action.DATA_READ
-        answer = await _streamed(blobs, inference, blob)
+        answer = await _stream_blob(blobs, inference, blob)
         require_type(request, (answer.media_type or BYTES, BYTES))
         if read_as is not None:
             access.note_read(read_as, registration, [inference.uid])
@@ -168,7 +175,7 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
     router.get(
         f"{_ONE}/{blob}",
         response_class=StreamingResponse,
-        responses=refusals(404, 410, also={200: stored}),
+        responses=document_refusals(404, 410, also={200: stored}),
         openapi_extra=needs(right),
         summary=f"Read an inference's {blob}",
         operation_id=f"get_{blob}",
@@ -177,19 +184,19 @@ def _stream(blob: str, right: Right, action: Action | None) -> None:
 
 
 # The metadata blob may hold the rest of the request: it is an input, as the datum is.
-_stream("data", Right.READ_INPUTS, Action.DATA_READ)
-_stream("response", Right.READ, None)
-_stream("metadata", Right.READ_INPUTS, Action.METADATA_READ)
+_add_blob_route("data", Right.READ_INPUTS, Action.DATA_READ)
+_add_blob_route("response", Right.READ, None)
+_add_blob_route("metadata", Right.READ_INPUTS, Action.METADATA_READ)
 
 
 def _is_input_too(inference: Inference) -> bool:
     """Whether the event named one object as the response and as a part of the request."""
-    response = storage_key(inference, "response")
-    request = {storage_key(inference, "data"), storage_key(inference, "metadata")}
+    response = get_storage_key(inference, "response")
+    request = {get_storage_key(inference, "data"), get_storage_key(inference, "metadata")}
     return response is not None and response in request
 
 
-async def _read(
+async def _read_inference(
     connection: AsyncConnection,
     model: int,
     inference_id: str,
@@ -202,10 +209,10 @@ async def _read(
     return found[0]
 
 
-async def _streamed(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
+async def _stream_blob(blobs: Blobs, inference: Inference, blob: str) -> StreamingResponse:
     if is_erased(inference, blob):
         raise Gone(f"The {blob} of this inference has been deleted.")
-    key = storage_key(inference, blob)
+    key = get_storage_key(inference, blob)
     if key is None:
         raise NotFound(f"The inference has no {blob}.")
     try:
@@ -215,12 +222,12 @@ async def _streamed(blobs: Blobs, inference: Inference, blob: str) -> StreamingR
     given = inference.row["data_content_type"] if blob == "data" else None
     return StreamingResponse(
         found.pieces,
-        media_type=_media_type(given or found.content_type, blob),
+        media_type=_find_media_type(given or found.content_type, blob),
         headers={**_INERT, "Content-Length": str(found.size)},
     )
 
 
-def _media_type(told: str | None, blob: str) -> str:
+def _find_media_type(told: str | None, blob: str) -> str:
     """Return the content type, if a header can hold it."""
     if told and told.isascii() and told.isprintable():
         return told

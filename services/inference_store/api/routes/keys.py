@@ -8,11 +8,11 @@ from fastapi import Path, Query, Request
 from inference_store.access import Action
 from inference_store.access.keys import Key
 from inference_store.access.rights import Grant, Right
-from inference_store.api import cursors, moments
+from inference_store.api import cursors, time_pages
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, instant, named
+from inference_store.api.answer import Answer, format_instant, to_dict
 from inference_store.api.dependencies import Reading, Writing
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.keys import KeyListPage, NewKey, NewSecret, Rotation, ShownApiKey
 from inference_store.api.schemas.links import PageParameters
@@ -28,7 +28,7 @@ _NEEDED = needs(Right.ADMIN, Over.EVERYTHING)
     "/keys",
     status_code=201,
     response_model=NewSecret,
-    responses=refusals(400, 413),
+    responses=document_refusals(400, 413),
     openapi_extra=_NEEDED,
     summary="Make a key",
 )
@@ -40,42 +40,42 @@ async def create_api_key(body: NewKey, connection: Writing, access: Asking) -> A
     key, secret = await api_keys.create(
         connection, body.name, grants, by=access.caller.name, expires_at=body.expires_at
     )
-    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_grants(key))
+    await access.note(connection, Action.KEY_CREATED, key=key.id, grants=_format_grants(key))
     location = {"Location": f"/v1/keys/{key.id}"}
-    return Answer(_shown(key) | {"key": secret.text}, status_code=201, headers=location)
+    return Answer(_format_key(key) | {"key": secret.text}, status_code=201, headers=location)
 
 
 @router.get(
     "/keys",
     response_model=KeyListPage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=_NEEDED,
     summary="List keys",
 )
 async def list_api_keys(page: Annotated[PageParameters, Query()], connection: Reading) -> Answer:
     """Keys, the newest first; revoked ones too."""
-    after = cursors.after_moment(page.cursor)
+    after = cursors.decode_time_key(page.cursor)
     found = await api_keys.listed(connection, limit=page.limit + 1, after=after)
-    items, following = moments.cut(found, page.limit, "created_at")
-    return Answer({"items": [_shown(each) for each in items], "next": following})
+    items, following = time_pages.cut_page(found, page.limit, "created_at")
+    return Answer({"items": [_format_key(each) for each in items], "next": following})
 
 
 @router.get(
     "/keys/{key_id}",
     response_model=ShownApiKey,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=_NEEDED,
     summary="Read a key",
 )
 async def get_api_key(key_id: KeyId, connection: Reading) -> Answer:
     """One key, without its text."""
-    return Answer(_shown(await api_keys.get(connection, key_id)))
+    return Answer(_format_key(await api_keys.get(connection, key_id)))
 
 
 @router.post(
     "/keys/{key_id}/rotate",
     response_model=NewSecret,
-    responses=refusals(400, 404, 409, 413),
+    responses=document_refusals(400, 404, 409, 413),
     openapi_extra=_NEEDED,
     summary="Rotate a key",
 )
@@ -89,16 +89,16 @@ async def rotate_api_key(
     key, secret = await api_keys.rotate(
         connection, key_id, old_works_until=body.old_works_until, expires_at=body.expires_at
     )
-    until = instant(key.old_works_until)
+    until = format_instant(key.old_works_until)
     await access.note(connection, Action.KEY_ROTATED, key=key_id, old_works_until=until)
     request.app.state.authenticator.keys.forget(key_id)
-    return Answer(_shown(key) | {"key": secret.text})
+    return Answer(_format_key(key) | {"key": secret.text})
 
 
 @router.post(
     "/keys/{key_id}/revoke",
     response_model=ShownApiKey,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=_NEEDED,
     summary="Revoke a key",
 )
@@ -109,7 +109,7 @@ async def revoke_api_key(
     key = await api_keys.revoke(connection, key_id)
     await access.note(connection, Action.KEY_REVOKED, key=key_id)
     request.app.state.authenticator.keys.forget(key_id)
-    return Answer(_shown(key))
+    return Answer(_format_key(key))
 
 
 def _refuse_more(access: Access, grants: tuple[Grant, ...]) -> None:
@@ -124,13 +124,13 @@ def _refuse_longer(access: Access, expires_at: datetime | None) -> None:
     """Refuse a key that outlives the caller's own: by making new keys, an expiring key would never
     expire."""
     if access.caller.outlived_by(expires_at):
-        own = instant(access.caller.expires_at)
+        own = format_instant(access.caller.expires_at)
         raise Forbidden(f"Your own key expires at {own}: give an `expires_at` no later than that.")
 
 
-def _grants(key: Key) -> list[dict[str, Any]]:
+def _format_grants(key: Key) -> list[dict[str, Any]]:
     return [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
 
 
-def _shown(key: Key) -> dict[str, Any]:
-    return named(key, "grants") | {"grants": _grants(key)}
+def _format_key(key: Key) -> dict[str, Any]:
+    return to_dict(key, "grants") | {"grants": _format_grants(key)}

@@ -6,11 +6,11 @@ from fastapi import Request
 
 from inference_store.access.rights import Right
 from inference_store.api.access import Asking, Over, needs
-from inference_store.api.answer import Answer, named
+from inference_store.api.answer import Answer, to_dict
 from inference_store.api.dependencies import Reading
 from inference_store.api.paths import ModelId
-from inference_store.api.problems import refusals
-from inference_store.api.queryables import queryables
+from inference_store.api.problems import document_refusals
+from inference_store.api.queryables import build_queryables
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.language import ShownConformance
 from inference_store.index import key_registry
@@ -32,20 +32,20 @@ class SchemaAnswer(Answer):
 @router.get(
     "/conformance",
     response_model=ShownConformance,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List conformance classes",
 )
 async def get_conformance() -> Answer:
     """The conformance classes of OGC CQL2 (21-065r2): which are kept, and which are not."""
-    classes = [named(each) | {"uri": each.uri} for each in CONFORMANCE.values()]
+    classes = [to_dict(each) | {"uri": each.uri} for each in CONFORMANCE.values()]
     return Answer({"conformsTo": [c["uri"] for c in classes if c["kept"]], "classes": classes})
 
 
 @router.get(
     "/models/{model_id}/queryables",
     response_class=SchemaAnswer,
-    responses=refusals(404, also=_QUERYABLES),
+    responses=document_refusals(404, also=_QUERYABLES),
     openapi_extra=needs(Right.READ),
     summary="Read what filters may name",
 )
@@ -54,7 +54,7 @@ async def get_queryables(
 ) -> SchemaAnswer:
     """Every name that a filter on the model's inferences may use, as JSON Schema: properties,
     metadata keys with the types and examples seen, columns of predictions."""
-    model = (await access.model(connection, model_id)).model
+    model = (await access.find_model(connection, model_id)).model
     keys = await key_registry.keys(connection, model)
     address = str(request.url.replace(query="", fragment=""))
-    return SchemaAnswer(queryables(address, model_id, keys))
+    return SchemaAnswer(build_queryables(address, model_id, keys))

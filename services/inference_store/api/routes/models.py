@@ -13,11 +13,11 @@ from inference_store.access import Action
 from inference_store.access.rights import Right
 from inference_store.api import cursors, moves
 from inference_store.api.access import Access, Asking, Over, needs
-from inference_store.api.answer import Answer, named
+from inference_store.api.answer import Answer, to_dict
 from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
 from inference_store.api.paths import ModelId
-from inference_store.api.policy_changes import shown as shown_lost
-from inference_store.api.problems import refusals
+from inference_store.api.policy_changes import format_would_delete as shown_lost
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.metadata import KeyPage
@@ -41,7 +41,7 @@ _NEW = {"model": PutRegistration, "description": "It is new."}
 
 
 @dataclass(frozen=True, slots=True)
-class _Putting:
+class _RegistrationPut:
     """A registration that is being put: by whom, and the revision that it must have now."""
 
     request: Request
@@ -60,13 +60,13 @@ class _Putting:
         """Put the registration. Raises Conflict if somebody else has put it meanwhile."""
         async with self.engine.connect() as connection:
             there = (await registrations.known(connection, [model_id])).get(model_id)
-        if moves.moves(there, body):
-            return await self._moved(model_id, body)
+        if moves.is_move(there, body):
+            return await self._move(model_id, body)
         async with self.engine.begin() as connection:
-            missing = await self.access.to_register(connection, model_id, body.project_id)
-            return await self._said(connection, model_id, body, missing, self.expected)
+            missing = await self.access.check_registration(connection, model_id, body.project_id)
+            return await self._write(connection, model_id, body, missing, self.expected)
 
-    async def _moved(self, model_id: str, body: RegistrationBody) -> Answer:
+    async def _move(self, model_id: str, body: RegistrationBody) -> Answer:
         """Move the model: the ledger has the move before it takes effect, and the rest is written
         after.
 
@@ -74,11 +74,11 @@ class _Putting:
         """
         seconds, project_id = self.to.policy_preview_seconds, body.project_id
         async with querying(self.request, self.access) as connection:
-            lost = await moves.looked_at(
+            lost = await moves.estimate_move(
                 connection, self.access, model_id, project_id, seconds=seconds
             )
         said = partial(
-            moves.decided,
+            moves.build_entry,
             access=self.access,
             model_id=model_id,
             body=body,
@@ -86,16 +86,16 @@ class _Putting:
             grace_seconds=0.0 if lost.harmless else self.to.policy_grace_seconds,
             unmeasured=lost.unmeasured if lost.tightened else 0,
         )
-        await self.ledger.write("model_moved", said, actor=self.access.who, note=moves.noted)
+        await self.ledger.write("model_moved", said, actor=self.access.who, note=moves.build_note)
         told: dict[str, Any] = {"would_delete": shown_lost(lost)}
         async with self.engine.begin() as connection:
             found = await registrations.get(connection, model_id, lock=True)
             if registrations.details_of(found) == body.details():
-                return _answer(found, **told)
+                return _build_answer(found, **told)
             expected = None if self.expected is None else self.expected + 1
-            return await self._said(connection, model_id, body, False, expected, **told)
+            return await self._write(connection, model_id, body, False, expected, **told)
 
-    async def _said(
+    async def _write(
         self,
         connection: AsyncConnection,
         model_id: str,
@@ -118,19 +118,19 @@ class _Putting:
         )
         action = Action.MODEL_REGISTERED if new else Action.MODEL_CHANGED
         await self.access.note(connection, action, found, revision=found.revision)
-        return _answer(found, status=201 if new else 200, **told)
+        return _build_answer(found, status=201 if new else 200, **told)
 
 
-async def _putting(
+async def _prepare_put(
     request: Request, to: Settings, access: Asking, ledger: LedgerOf, if_match: IfMatch
-) -> _Putting:
-    return _Putting(request, to, access, ledger, if_match)
+) -> _RegistrationPut:
+    return _RegistrationPut(request, to, access, ledger, if_match)
 
 
 @router.get(
     "/models",
     response_model=RegistrationPage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List models",
 )
@@ -138,35 +138,37 @@ async def list_models(
     page: Annotated[PageParameters, Query()], connection: Reading, access: Asking
 ) -> Answer:
     """Registrations, in order of model id."""
-    after = cursors.after(page.cursor, str)
+    after = cursors.decode_one(page.cursor, str)
     found = await registrations.page(
         connection, limit=page.limit + 1, after=after, within=access.reach
     )
-    items, following = cursors.cut(found, page.limit, lambda each: each.model_id)
-    return Answer({"items": [_shown(each) for each in items], "next": following})
+    items, following = cursors.cut_page(found, page.limit, lambda each: each.model_id)
+    return Answer({"items": [_format_registration(each) for each in items], "next": following})
 
 
 @router.get(
     "/models/{model_id}",
     response_model=ShownRegistration,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ),
     summary="Read a model",
 )
 async def get_model(model_id: ModelId, connection: Reading, access: Asking) -> Answer:
     """A model's registration."""
-    return _answer(await access.model(connection, model_id))
+    return _build_answer(await access.find_model(connection, model_id))
 
 
 @router.put(
     "/models/{model_id}",
     response_model=PutRegistration,
-    responses=refusals(400, 404, 409, 412, 413, also={201: _NEW}),
+    responses=document_refusals(400, 404, 409, 412, 413, also={201: _NEW}),
     openapi_extra=needs(Right.ADMIN),
     summary="Register a model",
 )
 async def put_model(
-    model_id: ModelId, body: RegistrationBody, putting: Annotated[_Putting, Depends(_putting)]
+    model_id: ModelId,
+    body: RegistrationBody,
+    putting: Annotated[_RegistrationPut, Depends(_prepare_put)],
 ) -> Answer:
     """Register a model, or replace what is said of it. Where another `project_id` puts it under
     policies that would delete something, those of the project that it leaves decide for a grace."""
@@ -181,7 +183,7 @@ async def put_model(
 @router.post(
     "/models/{model_id}/preview",
     response_model=MovePreview,
-    responses=refusals(400, 404, 413),
+    responses=document_refusals(400, 404, 413),
     openapi_extra=needs(Right.ADMIN),
     summary="What a move to another project would delete",
 )
@@ -191,10 +193,10 @@ async def preview_move(
     """The same as a PUT, without moving; its token lets the move count at once."""
     seconds, project_id = to.policy_preview_seconds, body.project_id
     async with querying(request, access) as connection:
-        lost = await moves.looked_at(connection, access, model_id, project_id, seconds=seconds)
+        lost = await moves.estimate_move(connection, access, model_id, project_id, seconds=seconds)
     engine: AsyncEngine = request.app.state.engine
     async with engine.begin() as connection:
-        token = await moves.token(connection, access, model_id, project_id)
+        token = await moves.make_token(connection, access, model_id, project_id)
     grace = 0.0 if lost.harmless else to.policy_grace_seconds
     return Answer({"would_delete": shown_lost(lost), "grace_seconds": grace, "token": token})
 
@@ -203,7 +205,7 @@ async def preview_move(
     "/models/{model_id}",
     status_code=204,
     response_class=Response,
-    responses=refusals(404, 409),
+    responses=document_refusals(404, 409),
     openapi_extra=needs(Right.ADMIN),
     summary="Remove a model",
 )
@@ -211,7 +213,7 @@ async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> R
     """Remove a registration that has no inferences, with its retention policy."""
 
     async def said(connection: AsyncConnection) -> Body:
-        await access.model(connection, model_id)
+        await access.find_model(connection, model_id)
         return dict(await removed_models.removable(connection, model_id))
 
     note = Note(Action.MODEL_REMOVED, model_id, {})
@@ -222,7 +224,7 @@ async def delete_model(model_id: ModelId, ledger: LedgerOf, access: Asking) -> R
 @router.get(
     "/models/{model_id}/metadata-keys",
     response_model=KeyPage,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ),
     summary="List metadata keys",
 )
@@ -234,39 +236,39 @@ async def list_keys(
     access: Asking,
 ) -> Answer:
     """Which metadata keys the model's inferences have: types, counts, examples, conflicts."""
-    model = (await access.model(connection, model_id)).model
-    after = cursors.after(page.cursor, str)
+    model = (await access.find_model(connection, model_id)).model
+    after = cursors.decode_one(page.cursor, str)
     found = await key_registry.keys(connection, model, limit=page.limit + 1, after=after)
-    items, following = cursors.cut(found, page.limit, lambda each: each.name)
+    items, following = cursors.cut_page(found, page.limit, lambda each: each.name)
     number = await key_registry.count(connection, model)
     return Answer(
         {
-            "items": [_key(each) for each in items],
+            "items": [_format_key(each) for each in items],
             "next": following,
             "capped": number >= to.max_keys_per_model,
         }
     )
 
 
-def _key(seen: KeySeen) -> dict[str, Any]:
+def _format_key(seen: KeySeen) -> dict[str, Any]:
     return {
         "name": seen.name,
         "compared_as": sorted(seen.families),
         "conflict": seen.conflict,
         "count": sum(each.count for each in seen.types),
-        "types": [named(each) for each in seen.types],
+        "types": [to_dict(each) for each in seen.types],
     }
 
 
-def _answer(found: Registration, *, status: int = 200, **more: Any) -> Answer:
+def _build_answer(found: Registration, *, status: int = 200, **more: Any) -> Answer:
     headers = {"ETag": f'"{found.revision}"'}
-    return Answer(_shown(found) | more, status_code=status, headers=headers)
+    return Answer(_format_registration(found) | more, status_code=status, headers=headers)
 
 
-def _shown(found: Registration) -> dict[str, Any]:
+def _format_registration(found: Registration) -> dict[str, Any]:
     mapping, at = found.output_mapping, found.moves_at
     waits = at is not None and at > datetime.now(UTC)
     move = {"from_project_id": found.left_project_id, "effective_at": at} if waits else None
-    shown = named(found, "model", "output_mapping", "left_project_id", "moves_at")
+    shown = to_dict(found, "model", "output_mapping", "left_project_id", "moves_at")
     told = {"output_mapping": mapping and mapping.model_dump(mode="json"), "pending_move": move}
     return shown | told

@@ -15,11 +15,16 @@ from inference_store.api import cursors
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
 from inference_store.api.dependencies import IfMatch, LedgerOf, Reading, Settings, querying
-from inference_store.api.policies import allowed, answer, shown, version
-from inference_store.api.policy_changes import asked_of, decided, looked_at, trees_of
-from inference_store.api.policy_changes import shown as shown_lost
+from inference_store.api.policies import build_answer, check_allowed, format_policy, format_version
+from inference_store.api.policy_changes import (
+    build_entry,
+    describe_request,
+    estimate_policy,
+    read_trees,
+)
+from inference_store.api.policy_changes import format_would_delete as shown_lost
 from inference_store.api.policy_levels import POLICY_LEVELS, PolicyLevel
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.policies import (
@@ -57,7 +62,7 @@ def _route(
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Preview:
     """A preview of what a policy would delete: whose policy, and who asks."""
 
     request: Request
@@ -65,15 +70,17 @@ class _Look:
     access: Access
     of: Of
 
-    async def looked_at(self, body: PolicyBody | None) -> tuple[WouldDelete, Resolved | None]:
+    async def compute(self, body: PolicyBody | None) -> tuple[WouldDelete, Resolved | None]:
         """Return what it would delete today, and the policy as it is stored.
 
         `body` None: if there were none.
         """
-        trees = [] if body is None else await trees_of(body)
+        trees = [] if body is None else await read_trees(body)
         seconds = self.to.policy_preview_seconds
         async with querying(self.request, self.access) as connection:
-            return await looked_at(connection, self.access, self.of, body, trees, seconds=seconds)
+            return await estimate_policy(
+                connection, self.access, self.of, body, trees, seconds=seconds
+            )
 
     def grace(self, lost: WouldDelete) -> float:
         """Return how many seconds it waits before it begins."""
@@ -81,7 +88,7 @@ class _Look:
 
 
 @dataclass(frozen=True, slots=True)
-class _Change(_Look):
+class _Change(_Preview):
     """A change of a policy. `expected`: the revision that it must have now."""
 
     ledger: Ledger
@@ -97,7 +104,7 @@ class _Change(_Look):
     ) -> None:
         """Write it to the ledger before it takes effect. Raises what refuses it."""
         said = partial(
-            decided,
+            build_entry,
             access=self.access,
             of=self.of,
             resolved=resolved,
@@ -107,19 +114,19 @@ class _Change(_Look):
             reason=reason,
             unmeasured=lost.unmeasured if lost.tightened else 0,
         )
-        await self.ledger.write(kind, said, actor=self.access.who, note=_noted)
+        await self.ledger.write(kind, said, actor=self.access.who, note=_build_note)
 
 
-def _add(place: PolicyLevel) -> None:
+def _add_routes(place: PolicyLevel) -> None:
     """Add the routes of one level."""
 
     async def looking(
         request: Request, to: Settings, access: Asking, of: Annotated[Of, Depends(place.of)]
-    ) -> _Look:
-        return _Look(request, to, access, of)
+    ) -> _Preview:
+        return _Preview(request, to, access, of)
 
     async def changing(
-        look: Annotated[_Look, Depends(looking)], ledger: LedgerOf, if_match: IfMatch
+        look: Annotated[_Preview, Depends(looking)], ledger: LedgerOf, if_match: IfMatch
     ) -> _Change:
         return _Change(look.request, look.to, look.access, look.of, ledger, if_match)
 
@@ -129,14 +136,14 @@ def _add(place: PolicyLevel) -> None:
         "get",
         right=Right.READ,
         response_model=ShownPolicy,
-        responses=refusals(404),
+        responses=document_refusals(404),
         summary=f"Read {place.words}",
     )
     async def get_policy(
         connection: Reading, access: Asking, of: Annotated[Of, Depends(place.of)]
     ) -> Answer:
         """The policy in force, and what waits to begin; 404 where there is neither."""
-        await allowed(connection, access, of)
+        await check_allowed(connection, access, of)
         return await _answer(connection, of)
 
     @_route(
@@ -146,7 +153,7 @@ def _add(place: PolicyLevel) -> None:
         "/history",
         right=Right.READ,
         response_model=PolicyHistory,
-        responses=refusals(404),
+        responses=document_refusals(404),
         summary=f"Versions of {place.words}",
     )
     async def get_history(
@@ -156,12 +163,14 @@ def _add(place: PolicyLevel) -> None:
         of: Annotated[Of, Depends(place.of)],
     ) -> Answer:
         """Who set it, when, and what it was before: the newest first."""
-        await allowed(connection, access, of)
-        before = cursors.after(page.cursor, int)
+        await check_allowed(connection, access, of)
+        before = cursors.decode_one(page.cursor, int)
         found = await policies.history(connection, of, before=before, limit=page.limit + 1)
-        items, following = cursors.cut(found, page.limit, lambda each: each.revision)
+        items, following = cursors.cut_page(found, page.limit, lambda each: each.revision)
         standing = await policies.standing(connection, of)
-        return Answer({"items": [version(each, standing) for each in items], "next": following})
+        return Answer(
+            {"items": [format_version(each, standing) for each in items], "next": following}
+        )
 
     @_route(
         place,
@@ -169,16 +178,16 @@ def _add(place: PolicyLevel) -> None:
         "set",
         right=Right.ADMIN,
         response_model=ShownPolicy,
-        responses=refusals(400, 404, 412, 413, 501),
+        responses=document_refusals(400, 404, 412, 413, 501),
         summary=f"Set {place.words}",
     )
     async def put_policy(body: PolicyBody, change: Annotated[_Change, Depends(changing)]) -> Answer:
         """Set how long inputs, responses and inferences are kept; it applies to those stored
         already, too. One that would delete any of them begins after a grace."""
-        lost, resolved = await change.looked_at(body)
+        lost, resolved = await change.compute(body)
         await change.write("policy_set", lost, resolved, body, body.reason)
         warnings = () if resolved is None else resolved.warnings
-        return await _set(change.request, change.of, warnings, shown_lost(lost))
+        return await _answer_set(change.request, change.of, warnings, shown_lost(lost))
 
     @_route(
         place,
@@ -187,18 +196,18 @@ def _add(place: PolicyLevel) -> None:
         "/preview",
         right=Right.ADMIN,
         response_model=PolicyPreview,
-        responses=refusals(400, 404, 413, 501),
+        responses=document_refusals(400, 404, 413, 501),
         summary=f"What {place.words} would delete",
     )
     async def preview_policy(
-        body: PolicyBody, asking: Annotated[_Look, Depends(looking)]
+        body: PolicyBody, asking: Annotated[_Preview, Depends(looking)]
     ) -> Answer:
         """The same as setting it, without setting it; its token lets it begin at once."""
-        lost, resolved = await asking.looked_at(body)
+        lost, resolved = await asking.compute(body)
         engine: AsyncEngine = asking.request.app.state.engine
         async with engine.begin() as connection:
             revision = (await policies.standing(connection, asking.of)).revision
-            token = await previews.remember(connection, asking.of, revision, asked_of(body))
+            token = await previews.remember(connection, asking.of, revision, describe_request(body))
         warnings = [] if resolved is None else list(resolved.warnings)
         told = {"grace_seconds": asking.grace(lost), "token": token, "warnings": warnings}
         return Answer({"would_delete": shown_lost(lost), **told})
@@ -210,7 +219,7 @@ def _add(place: PolicyLevel) -> None:
         right=Right.ADMIN,
         status_code=204,
         response_class=Response,
-        responses=refusals(404, 412),
+        responses=document_refusals(404, 412),
         summary=f"Remove {place.words}",
     )
     async def delete_policy(
@@ -218,7 +227,7 @@ def _add(place: PolicyLevel) -> None:
     ) -> Response:
         """The next wider policy applies, or everything is kept; after a grace where that would
         delete something."""
-        lost, _ = await change.looked_at(None)
+        lost, _ = await change.compute(None)
         await change.write("policy_removed", lost, None, None, why.reason)
         return Response(status_code=204)
 
@@ -230,7 +239,7 @@ def _add(place: PolicyLevel) -> None:
         right=Right.ADMIN,
         status_code=204,
         response_class=Response,
-        responses=refusals(404, 412),
+        responses=document_refusals(404, 412),
         summary=f"Take back {place.words} before it begins",
     )
     async def revoke_policy(
@@ -242,7 +251,7 @@ def _add(place: PolicyLevel) -> None:
         """What waits to begin never does; what is in force stays so."""
 
         async def said(connection: AsyncConnection) -> Body:
-            await allowed(connection, access, of, lock=True)
+            await check_allowed(connection, access, of, lock=True)
             return await policies.revoking(connection, of, expected=if_match)
 
         whose = {"project_id": of.subject} if of.level == "project" else {}
@@ -253,27 +262,29 @@ def _add(place: PolicyLevel) -> None:
 
 
 for _each in POLICY_LEVELS:
-    _add(_each)
+    _add_routes(_each)
 
 
-async def _set(request: Request, of: Of, warnings: tuple[str, ...], lost: dict[str, Any]) -> Answer:
+async def _answer_set(
+    request: Request, of: Of, warnings: tuple[str, ...], lost: dict[str, Any]
+) -> Answer:
     """Return the policy that was just set, as it is now."""
     engine: AsyncEngine = request.app.state.engine
     async with engine.connect() as connection:
         standing = await policies.standing(connection, of)
-        whose = await shown(connection, of, warnings=warnings)
+        whose = await format_policy(connection, of, warnings=warnings)
         newest, *_ = await policies.history(connection, of, limit=1)
-        body = whose | version(newest, standing) | {"would_delete": lost}
-        return answer(body, standing.revision)
+        body = whose | format_version(newest, standing) | {"would_delete": lost}
+        return build_answer(body, standing.revision)
 
 
 async def _answer(connection: AsyncConnection, of: Of, *, warnings: tuple[str, ...] = ()) -> Answer:
-    body = await shown(connection, of, warnings=warnings)
+    body = await format_policy(connection, of, warnings=warnings)
     standing = await policies.standing(connection, of)
-    return answer(body, standing.revision)
+    return build_answer(body, standing.revision)
 
 
-def _noted(found: Version) -> Note:
+def _build_note(found: Version) -> Note:
     """Build the audit's entry."""
     of, policy = found.of, found.policy
     action = Action.POLICY_REMOVED if policy is None else Action.POLICY_SET

@@ -9,27 +9,27 @@ from starlette.responses import Response
 from inference_store.access.rights import Right
 from inference_store.api.access import Access, Asking, needs
 from inference_store.api.answer import Answer
-from inference_store.api.asking import in_time
 from inference_store.api.dependencies import BlobStore, Querying, Settings
-from inference_store.api.explaining import explaining
-from inference_store.api.filters import ask_filter
+from inference_store.api.explaining import record_query
+from inference_store.api.filters import read_requested_filter
 from inference_store.api.inference_pages import (
-    Asked,
-    ShownPage,
-    deadline,
-    filter_of,
-    fingerprint,
-    page_of,
-    sort_of,
-    unpinned,
+    FormattedPage,
+    PageRequest,
+    build_page,
+    compute_fingerprint,
+    read_page_filter,
+    remove_instant,
+    resolve_sort,
+    set_deadline,
 )
 from inference_store.api.paths import ModelId
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
+from inference_store.api.query_timing import limit_query_time
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.links import InferenceLink
 from inference_store.api.schemas.questions import Conditions, InferenceQuery
-from inference_store.api.streams import STREAMING, Ask, answered
+from inference_store.api.streams import STREAMING, Ask, answer_page_or_stream
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 from inference_store.query.ask import prepare
@@ -42,7 +42,7 @@ _NARROW = "The query took too long: narrow received_at, or add a condition that 
 @router.post(
     "/models/{model_id}/inferences/query",
     response_model=InferencePage,
-    responses=refusals(400, 404, 413, 501, also=STREAMING),
+    responses=document_refusals(400, 404, 413, 501, also=STREAMING),
     openapi_extra=needs(Right.READ),
     summary="Query inferences",
 )
@@ -57,14 +57,14 @@ async def query_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
 ) -> Response:
     """A page of the inferences that satisfy every condition; or all of them, as a stream, where
     Accept is application/x-ndjson."""
-    ask = await _ask(model_id, body, blobs, to)
-    return await answered(request, connection, access, to, body, ask)
+    ask = await _make_ask(model_id, body, blobs, to)
+    return await answer_page_or_stream(request, connection, access, to, body, ask)
 
 
 @router.get(
     "/models/{model_id}/inferences",
     response_model=InferencePage,
-    responses=refusals(404, 501, also=STREAMING),
+    responses=document_refusals(404, 501, also=STREAMING),
     openapi_extra=needs(Right.READ),
     summary="List inferences",
 )
@@ -79,14 +79,14 @@ async def list_inferences(  # noqa: PLR0917  (FastAPI calls it by name)
 ) -> Response:
     """The query as a link, as far as it fits into one."""
     body = link.query()
-    ask = await _ask(model_id, body, blobs, to)
-    return await answered(request, connection, access, to, body, ask)
+    ask = await _make_ask(model_id, body, blobs, to)
+    return await answer_page_or_stream(request, connection, access, to, body, ask)
 
 
 @router.post(
     "/models/{model_id}/inferences/count",
     response_model=InferenceCount,
-    responses=refusals(400, 404, 413, 501),
+    responses=document_refusals(400, 404, 413, 501),
     openapi_extra=needs(Right.READ),
     summary="Count inferences",
 )
@@ -94,33 +94,37 @@ async def count_inferences(
     model_id: ModelId, body: Conditions, connection: Querying, to: Settings, access: Asking
 ) -> Answer:
     """How many inferences satisfy every condition, exactly."""
-    registration, extent = await access.model_to_ask(connection, model_id)
-    filter = await ask_filter(body.filter, body.filter_lang)
+    registration, extent = await access.find_model_to_query(connection, model_id)
+    filter = await read_requested_filter(body.filter, body.filter_lang)
     asked = await prepare(
         connection, registration.model, body.to_query_request(filter.tree), extent
     )
-    with explaining(body.explain) as explained:
-        with in_time("count", _NARROW, asked.query):
-            number = await count_matches(connection, asked.query, deadline=deadline(body, to))
+    with record_query(body.explain) as explained:
+        with limit_query_time("count", _NARROW, asked.query):
+            number = await count_matches(connection, asked.query, deadline=set_deadline(body, to))
         told = await explained.shown(connection, access, asked.query)
     return Answer({"count": number, "warnings": asked.warnings, **filter.told, **told})
 
 
-async def _ask(model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiSettings) -> Ask:
+async def _make_ask(
+    model_id: str, body: InferenceQuery, blobs: Blobs, settings: ApiSettings
+) -> Ask:
     """Return a function that answers a page of the model's inferences."""
-    filter = await filter_of(body)
+    filter = await read_page_filter(body)
 
-    async def ask(connection: AsyncConnection, access: Access, body: InferenceQuery) -> ShownPage:
-        body = unpinned(body)
-        registration, extent = await access.model_to_ask(connection, model_id)
+    async def ask(
+        connection: AsyncConnection, access: Access, body: InferenceQuery
+    ) -> FormattedPage:
+        body = remove_instant(body)
+        registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
-        sort = await sort_of(connection, model, body)
+        sort = await resolve_sort(connection, model, body)
         question = body.to_query_request(filter.tree, newest_first=sort.descending)
         found = await prepare(connection, model, question, extent)
-        asked_of = fingerprint(model_id, body, filter.tree)
-        asked = Asked(
+        asked_of = compute_fingerprint(model_id, body, filter.tree)
+        asked = PageRequest(
             [registration], found.query, [found.query], sort, asked_of, found.warnings, filter
         )
-        return await page_of(connection, access, blobs, settings, body, asked)
+        return await build_page(connection, access, blobs, settings, body, asked)
 
     return ask

@@ -9,11 +9,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import cursors, moments
+from inference_store.api import cursors, time_pages
 from inference_store.api.access import Asking, Over, needs
-from inference_store.api.answer import Answer, named, text
+from inference_store.api.answer import Answer, escape_text, to_dict
 from inference_store.api.dependencies import LedgerOf, Reading, Writing
-from inference_store.api.problems import refusals
+from inference_store.api.erasure_format import format_erasure
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.erasures import ShownErasure
 from inference_store.api.schemas.links import PageParameters
@@ -26,7 +27,6 @@ from inference_store.api.schemas.reconciliations import (
     ReconciliationPage,
     ShownReconciliation,
 )
-from inference_store.api.shown_erasures import shown
 from inference_store.inference.errors import NotFound
 from inference_store.operations.reconcile import orphans, reconciliations
 from inference_store.operations.reconcile.reconciliations import Finding, Reconciliation
@@ -41,7 +41,7 @@ _ESTIMATE: dict[int | str, dict[str, Any]] = {
 @router.get(
     _PATH,
     response_model=ReconciliationPage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.ADMIN, Over.EVERYTHING),
     summary="List reconciliations",
 )
@@ -50,17 +50,17 @@ async def list_reconciliations(
 ) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
     found = await reconciliations.listed(
-        connection, before=moments.before(page), limit=page.limit + 1
+        connection, before=time_pages.decode_before(page), limit=page.limit + 1
     )
-    items, following = moments.cut(found, page.limit)
-    return Answer({"items": [_shown(each) for each in items], "next": following})
+    items, following = time_pages.cut_page(found, page.limit)
+    return Answer({"items": [_format_report(each) for each in items], "next": following})
 
 
 @router.post(
     _PATH,
     status_code=202,
     response_model=ShownReconciliation,
-    responses=refusals(400, 413),
+    responses=document_refusals(400, 413),
     openapi_extra=needs(Right.ADMIN, Over.EVERYTHING),
     summary="Compare the bucket with the index",
 )
@@ -76,13 +76,13 @@ async def request_reconciliation(
         asked_model_id=body.model_id,
     )
     headers = {"Location": f"/v1{_PATH}/{found.id}"}
-    return Answer(_shown(found), status_code=202, headers=headers)
+    return Answer(_format_report(found), status_code=202, headers=headers)
 
 
 @router.get(
     f"{_PATH}/{{reconciliation_id}}",
     response_model=ShownReconciliation,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.ADMIN, Over.EVERYTHING),
     summary="Read a reconciliation",
 )
@@ -90,14 +90,14 @@ async def get_reconciliation(reconciliation_id: UUID, connection: Reading) -> An
     """How far it is, and what it found."""
     found = await reconciliations.find(connection, reconciliation_id)
     if found is None:
-        raise _nothing(reconciliation_id)
-    return Answer(_shown(found))
+        raise _make_not_found(reconciliation_id)
+    return Answer(_format_report(found))
 
 
 @router.get(
     f"{_PATH}/{{reconciliation_id}}/findings",
     response_model=FindingPage,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.ADMIN, Over.EVERYTHING),
     summary="List what a reconciliation found",
 )
@@ -106,7 +106,7 @@ async def list_findings(
 ) -> Answer:
     """Objects without rows and rows without objects, by kind and storage key."""
     if await reconciliations.find(connection, reconciliation_id) is None:
-        raise _nothing(reconciliation_id)
+        raise _make_not_found(reconciliation_id)
     key = cursors.decode(page.cursor, str, str)
     found = await reconciliations.findings(
         connection,
@@ -115,15 +115,17 @@ async def list_findings(
         after=None if key is None else (key[0], key[1]),
         limit=page.limit + 1,
     )
-    items, following = cursors.cut(found, page.limit, lambda each: (each.kind, each.storage_key))
-    return Answer({"items": [_finding(each) for each in items], "next": following})
+    items, following = cursors.cut_page(
+        found, page.limit, lambda each: (each.kind, each.storage_key)
+    )
+    return Answer({"items": [_format_finding(each) for each in items], "next": following})
 
 
 @router.post(
     f"{_PATH}/{{reconciliation_id}}/erasures",
     status_code=202,
     response_model=ShownErasure,
-    responses=refusals(400, 404, 409, 413, also=_ESTIMATE),
+    responses=document_refusals(400, 404, 409, 413, also=_ESTIMATE),
     openapi_extra=needs(Right.DELETE, Over.EVERYTHING),
     summary="Erase the orphans of a reconciliation",
 )
@@ -144,18 +146,21 @@ async def erase_orphans(
         return Answer(asdict(told))
     one = await orphans.request(ledger, reconciliation_id, access.who)
     async with engine.connect() as connection:
-        shown_one = await shown(connection, one)
+        shown_one = await format_erasure(connection, one)
     return Answer(shown_one, status_code=202, headers={"Location": f"/v1/erasures/{one.id}"})
 
 
-def _shown(one: Reconciliation) -> dict[str, Any]:
-    shown = {name: value for name, value in named(one).items() if name != "noted"}
-    return shown | {"model_id": text(one.model_id)}
+def _format_report(one: Reconciliation) -> dict[str, Any]:
+    shown = {name: value for name, value in to_dict(one).items() if name != "noted"}
+    return shown | {"model_id": escape_text(one.model_id)}
 
 
-def _finding(one: Finding) -> dict[str, Any]:
-    return named(one) | {"storage_key": text(one.storage_key), "detail": text(one.detail)}
+def _format_finding(one: Finding) -> dict[str, Any]:
+    return to_dict(one) | {
+        "storage_key": escape_text(one.storage_key),
+        "detail": escape_text(one.detail),
+    }
 
 
-def _nothing(id: UUID) -> NotFound:
+def _make_not_found(id: UUID) -> NotFound:
     return NotFound(f"There is no reconciliation {id}.")

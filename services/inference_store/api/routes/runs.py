@@ -7,13 +7,13 @@ from fastapi import Depends, Query
 
 from inference_store.access import Action
 from inference_store.access.rights import Right
-from inference_store.api import moments
+from inference_store.api import time_pages
 from inference_store.api.access import Asking, Over, needs
-from inference_store.api.answer import Answer, named
+from inference_store.api.answer import Answer, to_dict
 from inference_store.api.dependencies import Reading, Writing
-from inference_store.api.policies import allowed
+from inference_store.api.policies import check_allowed
 from inference_store.api.policy_levels import POLICY_LEVELS, PolicyLevel
-from inference_store.api.problems import refusals
+from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.links import PageParameters
 from inference_store.api.schemas.runs import RunPage, ShownRun
@@ -27,7 +27,7 @@ router = make_router("retention")
 @router.get(
     "/retention/runs",
     response_model=RunPage,
-    responses=refusals(),
+    responses=document_refusals(),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="List runs",
 )
@@ -36,15 +36,15 @@ async def list_runs(
 ) -> Answer:
     """Runs of retention, the newest first; those of every model only where everything is read."""
     found = await runs.listed(
-        connection, before=moments.before(page), limit=page.limit + 1, within=access.reach
+        connection, before=time_pages.decode_before(page), limit=page.limit + 1, within=access.reach
     )
-    return Answer(await moments.page(connection, found, page.limit))
+    return Answer(await time_pages.format_runs(connection, found, page.limit))
 
 
 @router.get(
     "/retention/runs/{run_id}",
     response_model=ShownRun,
-    responses=refusals(404),
+    responses=document_refusals(404),
     openapi_extra=needs(Right.READ, Over.SOME),
     summary="Read a run",
 )
@@ -53,17 +53,17 @@ async def get_run(run_id: UUID, connection: Reading, access: Asking) -> Answer:
     run = await runs.find(connection, run_id, within=access.reach)
     if run is None:
         raise NotFound(f"There is no run {run_id}.")
-    return Answer((await moments.page(connection, [run], 1))["items"][0])
+    return Answer((await time_pages.format_runs(connection, [run], 1))["items"][0])
 
 
-def _add(place: PolicyLevel) -> None:
+def _add_route(place: PolicyLevel) -> None:
     """Add the routes of one level."""
 
     @router.post(
         f"{place.path}/retention-policy/run",
         status_code=202,
         response_model=ShownRun,
-        responses=refusals(404),
+        responses=document_refusals(404),
         openapi_extra=needs(Right.ADMIN, place.write),
         name=f"run_{place.level}_policy",
         summary=f"Run retention now, by {place.words}",
@@ -73,16 +73,16 @@ def _add(place: PolicyLevel) -> None:
     ) -> Answer:
         """Ask the retention service to apply now what is in force for the model, for each model of
         the project, or for all."""
-        found = await allowed(connection, access, of)
+        found = await check_allowed(connection, access, of)
         project_id = of.subject if of.level == "project" else None
         model = None if found is None else found.model
         run = await runs.request(connection, model, project_id=project_id)
         whose: dict[str, Any] = {} if project_id is None else {"project_id": project_id}
         await access.note(connection, Action.RETENTION_REQUESTED, found, run=str(run.id), **whose)
         model_id = None if found is None else found.model_id
-        body = named(run, "model") | {"model_id": model_id}
+        body = to_dict(run, "model") | {"model_id": model_id}
         return Answer(body, status_code=202, headers={"Location": f"/v1/retention/runs/{run.id}"})
 
 
 for _each in POLICY_LEVELS:
-    _add(_each)
+    _add_route(_each)

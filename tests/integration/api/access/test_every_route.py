@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.access.rights import Right
 from inference_store.api.access import GuardedRoute, Over
-from inference_store.api.access.needs import Needs, needs_of
+from inference_store.api.access.needs import Needs, read_needs
 from inference_store.erasure import runs
 from inference_store.index import dead_letters
 from inference_store.index.books import begin
@@ -33,7 +33,7 @@ def test_the_table_has_every_route(make_app: MakeApp) -> None:
     for place, context in guarded.items():
         assert isinstance(context.original_route, GuardedRoute), place
         row = TABLE[place]
-        assert needs_of(context.original_route.openapi_extra) == Needs(row.right, row.over), place
+        assert read_needs(context.original_route.openapi_extra) == Needs(row.right, row.over), place
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.api.metadata_edits import Editor, Item, change_of, edit, reserve
+from inference_store.api.metadata_edits import Editor, Item, check_change, edit, reserve
 from inference_store.index import registrations
 from inference_store.index.database import create_engine
 from inference_store.index.dictionary import Dictionary
@@ -89,7 +89,7 @@ async def uids(engine: AsyncEngine, key: str) -> Any:
 async def edited(engine: AsyncEngine, blobs: Blobs, key: str) -> None:
     model, uid = await uids(engine, key)
     caps = MetadataCaps()
-    change = change_of([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
+    change = check_change([Item("frame_number", "int", "4711"), Item("new", "str", "x")], caps=caps)
     editor = Editor(blobs, Dictionary(engine), caps)
     await editor.dictionary.resolve({model: {"frame_number", "new"}}, {})
     async with engine.connect() as connection:

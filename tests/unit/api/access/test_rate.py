@@ -66,22 +66,22 @@ def test_the_oldest_of_many_is_forgotten() -> None:
 def test_only_tokens_that_fail_are_counted() -> None:
     failed = FailedTokenLimiter(2)
     for _ in range(5):
-        with failed.rationed("192.0.2.7"):
+        with failed.limit("192.0.2.7"):
             pass
-        with pytest.raises(OSError, match="away"), failed.rationed("192.0.2.7"):
+        with pytest.raises(OSError, match="away"), failed.limit("192.0.2.7"):
             raise OSError("Postgres is away")
     for _ in range(2):
-        with pytest.raises(Unauthorized), failed.rationed("192.0.2.7"):
+        with pytest.raises(Unauthorized), failed.limit("192.0.2.7"):
             raise Unauthorized("unknown")
-    with pytest.raises(TooManyRequests), failed.rationed("192.0.2.7"):
+    with pytest.raises(TooManyRequests), failed.limit("192.0.2.7"):
         pass
-    with failed.rationed("192.0.2.8"):
+    with failed.limit("192.0.2.8"):
         pass
 
 
 def test_tokens_that_are_checked_at_once_are_counted() -> None:
     failed = FailedTokenLimiter(1)
-    with failed.rationed("a"), pytest.raises(TooManyRequests), failed.rationed("a"):
+    with failed.limit("a"), pytest.raises(TooManyRequests), failed.limit("a"):
         pass
 
 

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from inference_store.api import cursors
-from inference_store.api.answer import named
+from inference_store.api.answer import to_dict
 from inference_store.api.dependencies import Reading
 from inference_store.api.schemas.links import PageParameters
 from inference_store.index import registrations
@@ -15,30 +15,32 @@ from inference_store.inference.errors import InvalidCursor
 Item = TypeVar("Item", bound=Any)
 
 
-def before(page: PageParameters) -> tuple[datetime, UUID] | None:
+def decode_before(page: PageParameters) -> tuple[datetime, UUID] | None:
     """Return the time and id to continue before; None without a cursor. Raises InvalidCursor."""
-    key = cursors.after_moment(page.cursor)
+    key = cursors.decode_time_key(page.cursor)
     try:
         return None if key is None else (key[0], UUID(key[1]))
     except ValueError:
         raise InvalidCursor("The cursor cannot be used: ask without one.") from None
 
 
-def cut(
+def cut_page(
     found: Sequence[Item], limit: int, at: str = "requested_at"
 ) -> tuple[Sequence[Item], str | None]:
     """Return a page of items, one more of which were read, and the cursor of the next page.
 
     `at`: the attribute with the time.
     """
-    return cursors.cut(found, limit, lambda each: cursors.moment(getattr(each, at), each.id))
+    return cursors.cut_page(
+        found, limit, lambda each: cursors.make_time_key(getattr(each, at), each.id)
+    )
 
 
-async def page(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
+async def format_runs(connection: Reading, found: Sequence[Any], limit: int) -> dict[str, Any]:
     """Return a page of runs, with their models by id."""
-    items, following = cut(found, limit)
+    items, following = cut_page(found, limit)
     names = await registrations.names(connection, {each.model for each in items})
     return {
-        "items": [named(each, "model") | {"model_id": names.get(each.model)} for each in items],
+        "items": [to_dict(each, "model") | {"model_id": names.get(each.model)} for each in items],
         "next": following,
     }

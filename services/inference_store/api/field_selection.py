@@ -21,7 +21,7 @@ _METADATA, _PREDICTIONS, _URLS = "metadata", "predictions", "urls"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FieldSelection:
     """The chosen fields. `fields` None: all; else the chosen parts of each field, all if empty."""
 
     include: frozenset[str]
@@ -34,7 +34,7 @@ class Chosen:
         fields: Sequence[str] | None,
         include: Collection[str],
         metadata_as: MetadataAs = "list",
-    ) -> "Chosen":
+    ) -> "FieldSelection":
         """Read `fields` and `include` of a body. Raises Invalid for an unknown name."""
         if fields is None:
             return cls(frozenset(include), None, metadata_as)
@@ -54,7 +54,7 @@ class Chosen:
         if self.fields is None:
             return item
         return {
-            name: _parts(name, value, self.fields[name])
+            name: _select_parts(name, value, self.fields[name])
             for name, value in item.items()
             if name in self.fields
         }
@@ -71,33 +71,33 @@ class Chosen:
         if not wanted:
             return []
         names = await key_registry.all_names(connection, models)
-        missing = [key for key in sorted(wanted) if not _found(key, names)]
+        missing = [key for key in sorted(wanted) if not _has_within(key, names)]
         return each_told(missing, lambda key: _unknown_key(key, names))
 
 
-def _parts(field: str, value: Any, parts: Collection[str]) -> Any:
+def _select_parts(field: str, value: Any, parts: Collection[str]) -> Any:
     """Return a field's value reduced to the chosen parts."""
     if not parts or value is None:
         return value
     if isinstance(value, dict) and field == _METADATA:
-        return {key: value[key] for key in value if any(_within(p, key) for p in parts)}
+        return {key: value[key] for key in value if any(_is_within(p, key) for p in parts)}
     if field == _METADATA:
-        return [entry for entry in value if any(_within(p, str(entry["key"])) for p in parts)]
+        return [entry for entry in value if any(_is_within(p, str(entry["key"])) for p in parts)]
     if field == _URLS:
         return {name: value[name] for name in value if name in parts}
     return [{name: each[name] for name in each if name in parts} for each in value]
 
 
-def _within(name: str, key: str) -> bool:
+def _is_within(name: str, key: str) -> bool:
     """Whether a name is a key, or a path into its value: `a.b` and `a[]` are within `a`."""
     return name == key or name.startswith((f"{key}.", f"{key}["))
 
 
-def _found(key: str, names: Sequence[str]) -> bool:
+def _has_within(key: str, names: Sequence[str]) -> bool:
     """Whether one of the names, which are sorted, is within the key."""
     for begin in (key, f"{key}.", f"{key}["):
         place = bisect_left(names, begin)
-        if place < len(names) and _within(names[place], key):
+        if place < len(names) and _is_within(names[place], key):
             return True
     return False
 

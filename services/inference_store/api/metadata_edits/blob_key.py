@@ -20,7 +20,7 @@ from inference_store.inference.errors import Conflict, NotFound, PreconditionFai
 from inference_store.inference.events import StorageKey, parse_stored, received_at_of
 
 
-async def locked(connection: AsyncConnection, model: int, uid: UUID, revision: int | None) -> Any:
+async def lock_row(connection: AsyncConnection, model: int, uid: UUID, revision: int | None) -> Any:
     """Lock the inference's row: nothing of it can be marked for erasure until the commit.
 
     Raises NotFound; Conflict while something of it is being erased; PreconditionFailed.
@@ -51,12 +51,12 @@ async def reserve(
     """Make the inference point to the key where its metadata blob will be written.
 
     It has a transaction of its own, which the caller commits before the edit's begins. Raises what
-    `locked` does.
+    `lock_row` does.
     """
-    row = await locked(connection, registration.model, uid, revision)
+    row = await lock_row(connection, registration.model, uid, revision)
     # The row first, here as in the edit; otherwise two edits and an eraser would deadlock.
     await marks.gate_shared(connection)
-    key = await place(connection, bucket, registration, row)
+    key = await choose_key(connection, bucket, registration, row)
     if str(key) == row.metadata_storage_key:
         return
     if await marks.claimed(connection, [str(key)]):
@@ -65,7 +65,7 @@ async def reserve(
     await connection.execute(upsert(blob_reference).values(values).on_conflict_do_nothing())
 
 
-async def place(
+async def choose_key(
     connection: AsyncConnection, bucket: str, registration: Registration, row: Any
 ) -> StorageKey:
     """Return where to write the metadata blob: its present key, or a new one if that is shared or
@@ -83,18 +83,18 @@ async def place(
     if await is_reserved(connection, row, new):
         return new
     twice = row.metadata_storage_key in (row.data_storage_key, row.response_storage_key)
-    return new if twice or await _others(connection, row, str(key)) else key
+    return new if twice or await _has_others(connection, row, str(key)) else key
 
 
 async def is_reserved(connection: AsyncConnection, row: Any, key: StorageKey) -> bool:
     """Whether the inference points to a key already, as its metadata blob or by `reserve`."""
     if str(key) == row.metadata_storage_key:
         return True
-    query = select(blob_reference.c.uid).where(_ours(row, str(key)))
+    query = select(blob_reference.c.uid).where(_match_ours(row, str(key)))
     return await connection.scalar(query) is not None
 
 
-async def leave(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
+async def leave_old(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
     """Stop pointing to the old blob, now that `key` is the metadata blob.
 
     If nobody else points to it, or only inferences that are being erased, whose eraser may have
@@ -104,11 +104,11 @@ async def leave(connection: AsyncConnection, row: Any, key: StorageKey) -> None:
     if old is None or old == str(key) or old in (row.data_storage_key, row.response_storage_key):
         return
     await marks.gate_shared(connection)
-    if await _others(connection, row, old):
-        await connection.execute(delete(blob_reference).where(_ours(row, old)))
+    if await _has_others(connection, row, old):
+        await connection.execute(delete(blob_reference).where(_match_ours(row, old)))
 
 
-async def _others(connection: AsyncConnection, row: Any, key: str) -> bool:
+async def _has_others(connection: AsyncConnection, row: Any, key: str) -> bool:
     """Whether an inference that stays points to a key too."""
     refers = blob_reference.c
     going = select(erasing.c.uid).where(
@@ -122,6 +122,6 @@ async def _others(connection: AsyncConnection, row: Any, key: str) -> bool:
     return await connection.scalar(query.limit(1)) is not None
 
 
-def _ours(row: Any, key: str) -> ColumnElement[bool]:
+def _match_ours(row: Any, key: str) -> ColumnElement[bool]:
     refers = blob_reference.c
     return and_(refers.storage_key == key, refers.model == row.model, refers.uid == row.uid)

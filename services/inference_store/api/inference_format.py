@@ -14,8 +14,8 @@ from inference_store.platform.settings import ApiSettings
 from inference_store.query.read import Inference
 
 from .answer import fit_times
-from .paths import escaped
-from .typed_metadata import MetadataAs, typed_metadata
+from .paths import escape_segment
+from .typed_metadata import MetadataAs, convert_metadata
 
 BLOBS = ("data", "response", "metadata")
 _FEW = 4
@@ -61,7 +61,7 @@ _LATENCIES = (
 )
 
 
-def shown(
+def format_inference(
     model_id: str, inference: Inference, *, metadata_as: MetadataAs = "list"
 ) -> dict[str, Any]:
     """Format an inference for JSON; its times have been through `fit_times`."""
@@ -75,19 +75,19 @@ def shown(
     found.update(zip(_AS_THEY_ARE, _as_they_are(row), strict=True))
     fit_times(found, _TIMES)
     for name, start, end in _LATENCIES:
-        found[name] = _milliseconds(row[start], row[end])
+        found[name] = _compute_milliseconds(row[start], row[end])
     found["data_size_bytes"] = row["data_size"]
     found["top_label"] = inference.top_label
     for blob, name in _KEYS.items():
-        found[name] = storage_key(inference, blob)
+        found[name] = get_storage_key(inference, blob)
     if inference.metadata is not None:
-        found["metadata"] = _metadata(inference.metadata, metadata_as)
+        found["metadata"] = _format_metadata(inference.metadata, metadata_as)
     if inference.predictions is not None:
         found["predictions"] = inference.predictions
     return found
 
 
-def storage_key(inference: Inference, blob: str) -> str | None:
+def get_storage_key(inference: Inference, blob: str) -> str | None:
     """Return the key of a blob; None if there is none, or none any more."""
     if is_erased(inference, blob):
         return None
@@ -102,35 +102,35 @@ def is_erased(inference: Inference, blob: str) -> bool:
     return blob == "response" and inference.response_erased
 
 
-def path_of(model_id: str, inference: Inference) -> str:
+def build_path(model_id: str, inference: Inference) -> str:
     """Return the inference's own path."""
-    return f"/v1/models/{escaped(model_id)}/inferences/uid:{inference.uid}"
+    return f"/v1/models/{escape_segment(model_id)}/inferences/uid:{inference.uid}"
 
 
-async def links(
+async def build_links(
     settings: ApiSettings, blobs: Blobs, model_id: str, found: Collection[Inference]
 ) -> list[dict[str, str | None]]:
     """Return where each inference's blobs are read: presigned links, or the api's own routes."""
     if settings.presigned_urls == "off":
-        return [_routes(model_id, each) for each in found]
+        return [_build_routes(model_id, each) for each in found]
     seconds = settings.presigned_url_seconds
     if len(found) <= _FEW and settings.s3_access_key.get_secret_value():
-        return [_links(blobs, each, seconds) for each in found]
+        return [_presign(blobs, each, seconds) for each in found]
     # without keys in the settings it may have to exchange a token for credentials
-    return await asyncio.to_thread(lambda: [_links(blobs, each, seconds) for each in found])
+    return await asyncio.to_thread(lambda: [_presign(blobs, each, seconds) for each in found])
 
 
-def _routes(model_id: str, inference: Inference) -> dict[str, str | None]:
-    path = path_of(model_id, inference)
-    there = {blob: storage_key(inference, blob) is not None for blob in BLOBS}
+def _build_routes(model_id: str, inference: Inference) -> dict[str, str | None]:
+    path = build_path(model_id, inference)
+    there = {blob: get_storage_key(inference, blob) is not None for blob in BLOBS}
     return {blob: f"{path}/{blob}" if there[blob] else None for blob in BLOBS}
 
 
-def _links(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
-    return {blob: _link(blobs, storage_key(inference, blob), seconds) for blob in BLOBS}
+def _presign(blobs: Blobs, inference: Inference, seconds: int) -> dict[str, str | None]:
+    return {blob: _presign_one(blobs, get_storage_key(inference, blob), seconds) for blob in BLOBS}
 
 
-def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
+def _presign_one(blobs: Blobs, key: str | None, seconds: int) -> str | None:
     if key is None:
         return None
     try:
@@ -139,13 +139,13 @@ def _link(blobs: Blobs, key: str | None, seconds: int) -> str | None:
         return None
 
 
-def _milliseconds(start: datetime | None, end: datetime | None) -> float | None:
+def _compute_milliseconds(start: datetime | None, end: datetime | None) -> float | None:
     if start is None or end is None:
         return None
     return (end - start) / _MICROSECOND / 1000
 
 
-def _metadata(stored: bytes, metadata_as: MetadataAs) -> Any:
+def _format_metadata(stored: bytes, metadata_as: MetadataAs) -> Any:
     if metadata_as == "object":
-        return typed_metadata(decode_entries(stored))
+        return convert_metadata(decode_entries(stored))
     return list_entries(stored)

@@ -13,7 +13,7 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-async def read_aside(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+async def read_in_thread(read: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Return or raise what `read` does, when its turn comes.
 
     If the caller leaves before, it never begins.

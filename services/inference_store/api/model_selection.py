@@ -17,11 +17,11 @@ MOST_MODELS: Final = 1_000
 _MOST_NAMED: Final = 5
 
 
-async def chosen_models(
+async def choose_models(
     connection: AsyncConnection, access: Access, body: Models
 ) -> Sequence[Registration]:
     """Return the models to query. Raises NotFound as a path does; Invalid if they are too many."""
-    found = await access.models(
+    found = await access.find_models(
         connection, model_ids=body.model_ids, project_id=body.project_id, limit=MOST_MODELS + 1
     )
     if len(found) > MOST_MODELS:
@@ -33,7 +33,9 @@ async def chosen_models(
     return found
 
 
-async def left_out(connection: AsyncConnection, access: Access, body: Models) -> Sequence[str]:
+async def warn_of_left_out(
+    connection: AsyncConnection, access: Access, body: Models
+) -> Sequence[str]:
     """Return a warning about models that the caller may read, but that are left out of a stream.
 
     A stream needs `export` over each of its models; one that was named and lacks the right is
@@ -45,7 +47,7 @@ async def left_out(connection: AsyncConnection, access: Access, body: Models) ->
         connection, limit=None, within=access.sees, project_id=body.project_id
     )
     right = access.needed.right
-    missing = [each.model_id for each in seen if not access.may(right, each)]
+    missing = [each.model_id for each in seen if not access.has_right(right, each)]
     if not missing:
         return ()
     more = ", …" if len(missing) > _MOST_NAMED else ""

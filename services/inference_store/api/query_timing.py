@@ -12,14 +12,14 @@ from inference_store.query.matching import Query
 
 
 @contextmanager
-def in_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
-    """Surround a query as `asking` does.
+def limit_query_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
+    """Surround a query as `measure_query` does.
 
     Raises QueryTimeout, which says how to `narrow`, if the query took too long; Overloaded, which
     narrowing does not help, if it had little of its time.
     """
     try:
-        with asking(kind, *queries):
+        with measure_query(kind, *queries):
             yield
     except Overloaded:
         raise
@@ -29,7 +29,7 @@ def in_time(kind: str, narrow: str, *queries: Query) -> Iterator[None]:
 
 
 @contextmanager
-def asking(kind: str, *queries: Query) -> Iterator[None]:
+def measure_query(kind: str, *queries: Query) -> Iterator[None]:
     """Surround the statements that find inferences; `kind` is `page`, `count` or `aggregate`.
 
     Across models it counts once for each.
