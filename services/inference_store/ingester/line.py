@@ -26,10 +26,10 @@ from inference_store.platform.metrics import (
 )
 from inference_store.platform.settings import IngesterSettings
 
+from .backoff import Backoff, Stopped
 from .batch import Batch, MissingBlob, Read, Share
 from .consumer import Topic
 from .limit import DeadLetterLimit, Halted
-from .patience import Patience, Stopped
 from .reading import Reader
 from .shares import MOST_SIDECARS, SMALLEST_SLICE, Gathering, Pace, slice_after
 from .write import RegistrationGone, Settled, Writer
@@ -48,7 +48,7 @@ class Line:
         writer: Writer,
         *,
         limit: DeadLetterLimit,
-        patience: Patience,
+        backoff: Backoff,
         heartbeat: Heartbeat,
         stop: asyncio.Event,
     ) -> None:
@@ -57,7 +57,7 @@ class Line:
         self._reader = reader
         self._writer = writer
         self._limit = limit
-        self._patience = patience
+        self._backoff = backoff
         self._heartbeat = heartbeat
         self._stop = stop
         # One batch ahead: the reader waits here while the writer is behind.
@@ -77,7 +77,7 @@ class Line:
     async def _read(self) -> None:
         while not self._stop.is_set():
             self._heartbeat.beat()
-            shares = await self._patience.until_done(self._topic.poll)
+            shares = await self._backoff.retry(self._topic.poll)
             if not shares:
                 continue
             failpoint("ingester.poll.after")
@@ -99,7 +99,7 @@ class Line:
                 some, remaining = remaining[:size], remaining[size:]
                 started = time.perf_counter()
                 with traces.within(batch.span):
-                    reads = await self._patience.until_done(partial(self._reader.read, some))
+                    reads = await self._backoff.retry(partial(self._reader.read, some))
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
                 batch.add(some, reads)
                 self._slice = slice_after(self._slice, reads)
@@ -131,7 +131,7 @@ class Line:
             if not batch.shares:
                 return
             try:
-                settled = await self._patience.until_done(lambda: self._attempt(batch))
+                settled = await self._backoff.retry(lambda: self._attempt(batch))
                 break
             except Fenced as fenced:
                 _log.warning("fenced", action="fenced", reason=str(fenced))
@@ -158,7 +158,7 @@ class Line:
             self._heartbeat.beat("write")
             return await self._reader.read(records)
 
-        batch.reads = await self._patience.until_done(read)
+        batch.reads = await self._backoff.retry(read)
 
     async def _attempt(self, batch: Batch) -> Settled:
         self._heartbeat.beat("write")

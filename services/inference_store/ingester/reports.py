@@ -21,9 +21,9 @@ from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
+from .backoff import Backoff, Stopped
 from .decompression import bound_decompression
 from .leaving import leave
-from .patience import Patience, Stopped
 from .record_batches import fault_of, read_whatever_comes
 
 OUTCOMES = ("kept", "old", "broken")
@@ -58,13 +58,13 @@ class Reports:
         self._silent_after = silent_after
         self._look_seconds = look_seconds
         # Its own: that reports wait must not make the ingester unready.
-        self._patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
+        self._backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
 
     async def run(self) -> None:
         """While the topic is missing: look again now and then."""
         try:
             while not self._stop.is_set():
-                await self._patience.until_done(self._read)
+                await self._backoff.retry(self._read)
                 await self._pause(self._look_seconds)
         except Stopped:
             return
@@ -140,7 +140,7 @@ class Reports:
                 return await books.keep(connection, found)
 
         # Here, with what is in hand: the consumer has moved past it.
-        written = await self._patience.until_done(write)
+        written = await self._backoff.retry(write)
         REPORTS.labels("kept").inc(written)
         REPORTS.labels("old").inc(len(found) - written)
 

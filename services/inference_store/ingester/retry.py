@@ -27,8 +27,8 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import PARKED_TRIES
 from inference_store.platform.settings import IngesterSettings
 
+from .backoff import Backoff, Stopped
 from .batch import MissingBlob, Read
-from .patience import Patience, Stopped
 from .reading import Reader
 from .write import RegistrationGone, Writer
 
@@ -51,7 +51,7 @@ class Retries:
         writer: Writer,
         *,
         schedule: parked.Schedule,
-        patience: Patience,
+        backoff: Backoff,
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
@@ -59,14 +59,14 @@ class Retries:
         self._reader = reader
         self._writer = writer
         self._schedule = schedule
-        self._patience = patience
+        self._backoff = backoff
         self._stop = stop
 
     async def run(self) -> None:
         """Look every second, and at once again while there is more."""
         while not self._stop.is_set():
             try:
-                more = await self._patience.until_done(self.once)
+                more = await self._backoff.retry(self.once)
                 if not more:
                     await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
             except (TimeoutError, RegistrationGone):

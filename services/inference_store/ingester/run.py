@@ -20,10 +20,10 @@ from inference_store.platform import metrics
 from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
+from .backoff import SERVERS, Backoff, Stopped
 from .consumer import Topic
 from .limit import DeadLetterLimit
 from .line import Line
-from .patience import SERVERS, Patience, Stopped
 from .reading import Reader
 from .reports import OUTCOMES, Reports
 from .retry import Retries
@@ -84,11 +84,11 @@ class _Ingester:
         self._blobs = blobs
         self._stop = stop
         self._heartbeat = heartbeat
-        self._patience = Patience(
+        self._backoff = Backoff(
             stop, first_seconds=settings.ingester_retry_seconds, heartbeat=self._heartbeat
         )
-        # Its own patience: a retry that waits must not hide that the line runs.
-        self._retry_patience = Patience(stop, first_seconds=settings.ingester_retry_seconds)
+        # Its own backoff: a retry that waits must not hide that the line runs.
+        self._retry_backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
         self._limit = DeadLetterLimit(settings)
         self._topic = Topic(settings, engine)
         self._ledger_watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
@@ -114,7 +114,7 @@ class _Ingester:
             settings.ingester_admin_host, settings.ingester_admin_port, settings
         )
         try:
-            await self._patience.until_done(self._reach)
+            await self._backoff.retry(self._reach)
             self._joined = True
             await self._work()
         except Stopped:
@@ -134,8 +134,8 @@ class _Ingester:
 
     async def _work(self) -> None:
         settings, schedule = self._settings, schedule_of(self._settings)
-        for patience in (self._patience, self._retry_patience):
-            patience.only_while(self._ledger_watch.require)
+        for backoff in (self._backoff, self._retry_backoff):
+            backoff.set_precondition(self._ledger_watch.require)
         reader = Reader(settings, self._engine, self._blobs)
         writer = self._writer(schedule, lambda: self._heartbeat.beat("write"))
         # The retries have caches of their own: both may resolve names at the same time. Their
@@ -147,7 +147,7 @@ class _Ingester:
             reader,
             writer,
             limit=self._limit,
-            patience=self._patience,
+            backoff=self._backoff,
             heartbeat=self._heartbeat,
             stop=self._stop,
         )
@@ -157,7 +157,7 @@ class _Ingester:
             reader,
             retry_writer,
             schedule=schedule,
-            patience=self._retry_patience,
+            backoff=self._retry_backoff,
             stop=self._stop,
         )
         async with asyncio.TaskGroup() as tasks:
@@ -177,15 +177,15 @@ class _Ingester:
                 target = self._settings.partition_inferences
                 ahead = partial(partitions.make_ahead, self._engine, target=target)
                 try:
-                    await self._retry_patience.until_done(ahead)
-                    await self._retry_patience.until_done(partial(partitions.analyse, self._engine))
+                    await self._retry_backoff.retry(ahead)
+                    await self._retry_backoff.retry(partial(partitions.analyse, self._engine))
                 except Stopped:
                     return
 
     async def _away(self, server: str) -> str | None:
         """Why the line or the retries wait for a server."""
-        of_line = await self._patience.reason(server)
-        return of_line or await self._retry_patience.reason(server)
+        of_line = await self._backoff.find_reason(server)
+        return of_line or await self._retry_backoff.find_reason(server)
 
     def _writer(self, schedule: parked.Schedule, beat: Callable[[], None]) -> Writer:
         settings = self._settings
@@ -204,7 +204,7 @@ class _Ingester:
         )
 
     async def _kafka(self) -> str | None:
-        away = await self._patience.reason("kafka")
+        away = await self._backoff.find_reason("kafka")
         return away or (None if self._joined else "not connected yet")
 
     async def _within_limit(self) -> str | None:

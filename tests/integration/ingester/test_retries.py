@@ -25,8 +25,8 @@ from inference_store.inference.events import InferenceEvent, StorageKey
 from inference_store.inference.events.uid import uid_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
+from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import MissingBlob, Read
-from inference_store.ingester.patience import Patience
 from inference_store.ingester.reading import Reader
 from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
@@ -87,7 +87,7 @@ class Trial:
                 partition_target=1000,
             ),
             schedule=SCHEDULE,
-            patience=Patience(stop, first_seconds=0.1),
+            backoff=Backoff(stop, first_seconds=0.1),
             stop=stop,
         )
         return self

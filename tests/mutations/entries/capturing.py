@@ -77,11 +77,11 @@ CAPTURING = (
         promise="an exchange leaves the spool when Kafka has it",
         file="proxy/capture/deliveries.py",
         old="""\
-            await self.kafka.until_done(partial(self._publish, prepared))
+            await self.kafka.retry(partial(self._publish, prepared))
         except""",
         new="""\
             await self._settle(item, len(prepared.messages))
-            await self.kafka.until_done(partial(self._publish, prepared))
+            await self.kafka.retry(partial(self._publish, prepared))
             return
         except""",
         command="faults",

@@ -15,9 +15,9 @@ from inference_store.index.writing import Indexable
 from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
+from inference_store.ingester.backoff import Backoff
 from inference_store.ingester.batch import Assigned, Read
 from inference_store.ingester.line import Line
-from inference_store.ingester.patience import Patience
 from inference_store.ingester.shares import MOST_SIDECARS, share_of
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import IngesterSettings
@@ -57,7 +57,7 @@ async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list
         reader,
         NOTHING,
         limit=NOTHING,
-        patience=Patience(stop, first_seconds=1),
+        backoff=Backoff(stop, first_seconds=1),
         heartbeat=Heartbeat(),
         stop=stop,
     )

@@ -28,13 +28,13 @@ from inference_store.platform.metrics import (
 from inference_store.platform.metrics_of_two import MetricsOfTwo
 from inference_store.platform.settings import ProxySettings
 
+from .backoff import SERVERS, Server
 from .budget import Budget
 from .counts import Counts
 from .folder_locks import made_folder
 from .frames import Buffers, Writer
 from .hello import Hello
 from .page import Cell, Page
-from .patience import SERVERS, Server
 from .process import CaptureProcess, Start, Started, starting
 from .ticket import Ticket, reservation
 from .uuid7 import uuid7
@@ -174,7 +174,7 @@ class Captures:
         return process.why_away
 
     async def _why_server_away(self, server: Server) -> str | None:
-        why: str | None = self._told().get("away", {}).get(server)
+        why: str | None = self._told().get("unavailable", {}).get(server)
         return why
 
     def _begin_metrics(self) -> None:

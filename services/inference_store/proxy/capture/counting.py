@@ -10,7 +10,7 @@ from inference_store.platform.metrics import (
     from_zero,
 )
 
-from .patience import SERVERS
+from .backoff import SERVERS
 
 
 def begin_metrics() -> None:

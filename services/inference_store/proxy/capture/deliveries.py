@@ -22,10 +22,10 @@ from inference_store.inference.events.encode import rfc3339
 from inference_store.platform.metrics import CAPTURE_SECONDS
 from inference_store.platform.stages import stage
 
+from .backoff import Backoff
 from .budget import Budget
 from .counts import Counts
 from .documents import stamped
-from .patience import Patience
 from .prepared import Blob, Message, Prepared
 from .publisher import AWAY, Refused
 from .spool import Folder
@@ -81,18 +81,18 @@ class Deliveries:
     ) -> None:
         self._store, self._topic, self._bucket = store, topic, bucket
         self._threads = threads
-        self.object_store = Patience(
+        self.object_store = Backoff(
             "object store", (BlobsAway, OSError), first_seconds=first_seconds
         )
-        self.kafka = Patience("kafka", AWAY, first_seconds=first_seconds)
+        self.kafka = Backoff("kafka", AWAY, first_seconds=first_seconds)
 
     async def deliver(self, item: Held | Spooled) -> None:
         """Bring an exchange out, however long that takes, and count it."""
         try:
-            prepared = await self.object_store.until_done(partial(self._upload, item))
+            prepared = await self.object_store.retry(partial(self._upload, item))
             if prepared is None:
                 return
-            await self.kafka.until_done(partial(self._publish, prepared))
+            await self.kafka.retry(partial(self._publish, prepared))
         except Refused as error:
             self._drop(item, "refused", error)
         except Exception as error:  # no waiting would mend it: one is lost, the others go on
@@ -125,7 +125,7 @@ class Deliveries:
         with stage(CAPTURE_SECONDS, "publish"):
             try:
                 while not (await asyncio.wait({work}, timeout=_SLOW_SECONDS))[0]:
-                    self.kafka.miss("no acknowledgement yet", _SLOW_SECONDS)
+                    self.kafka.note_failure("no acknowledgement yet", _SLOW_SECONDS)
                 await work
             except asyncio.CancelledError:
                 task = asyncio.current_task()

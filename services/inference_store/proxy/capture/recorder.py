@@ -21,6 +21,7 @@ from inference_store.platform.stages import stage
 from inference_store.proxy.protocols import PROTOCOLS, Protocol
 
 from .arrivals import Arrivals
+from .backoff import SERVERS
 from .budget import Budget
 from .counting import begin_metrics
 from .counts import Counts
@@ -29,7 +30,6 @@ from .frames import Reader, Sent
 from .grace import Grace
 from .hello import Hello
 from .page import Page
-from .patience import SERVERS
 from .prepare import Preparation
 from .prepared import Prepared
 from .publisher import Publisher
@@ -226,9 +226,11 @@ class Recorder:
         self._gone += isinstance(item, Held)
 
     def _better_on_disk(self) -> bool:
-        """Whether waiting is of no use: a server is away, and the spool takes what is decoded."""
-        away = self._deliveries.object_store.away or self._deliveries.kafka.away
-        return away is not None and self._spools.is_on
+        """Whether waiting is of no use: a server is unavailable, and the spool takes captures."""
+        unavailable = (
+            self._deliveries.object_store.unavailable or self._deliveries.kafka.unavailable
+        )
+        return unavailable is not None and self._spools.is_on
 
     def _spool_rest(self) -> None:
         """Put what is left in memory into the spool; else it is lost, and counted."""
@@ -262,9 +264,12 @@ class Recorder:
 
     def _tell_once(self) -> None:
         """For the admin port of the serving process."""
-        found = (self._deliveries.object_store, self._deliveries.kafka)
-        away = {name: each.away for name, each in zip(SERVERS, found, strict=True)}
-        self._page.tell(orjson.dumps({"away": away, "metrics": samples_of("proxy")}))
+        backoffs = (self._deliveries.object_store, self._deliveries.kafka)
+        unavailable = {
+            server: backoff.unavailable for server, backoff in zip(SERVERS, backoffs, strict=True)
+        }
+        state = {"unavailable": unavailable, "metrics": samples_of("proxy")}
+        self._page.tell(orjson.dumps(state))
 
     async def _last_words(self, grace: Grace) -> None:
         """The last reports; how many exchanges are left."""

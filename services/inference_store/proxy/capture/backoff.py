@@ -1,4 +1,4 @@
-"""Waiting for a server that is away: longer each time, and at once when it is back."""
+"""Retries with growing pauses while a server is unavailable, and at once when it is back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,8 +15,8 @@ _log = structlog.get_logger()
 T = TypeVar("T")
 
 
-class Patience:
-    """One server's: everyone who waits for it goes on when one has got through."""
+class Backoff:
+    """The retries against one server: as soon as one call succeeds, all that wait try again."""
 
     def __init__(
         self, server: Server, expected: tuple[type[BaseException], ...], *, first_seconds: float
@@ -25,47 +25,47 @@ class Patience:
         self._expected = expected
         self._first = first_seconds
         self._back = asyncio.Event()
-        self.away: str | None = None
-        """Why the server keeps us waiting; None: it does not."""
+        self.unavailable: str | None = None
+        """Why work waits for the server; None if none does."""
 
-    async def until_done(self, work: Callable[[], Awaitable[T]]) -> T:
-        """The work's result, however long it takes; raises what is no absence of the server."""
+    async def retry(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return the work's result, however long it takes. Raises only unexpected errors."""
         wait = self._first
         while True:
             try:
-                done = await work()
+                result = await work()
             except self._expected as error:
-                self.miss(f"{type(error).__name__}: {error}", wait)
+                self.note_failure(f"{type(error).__name__}: {error}", wait)
             else:
-                self.return_()
-                return done
+                self.note_success()
+                return result
             await self._pause(wait)
             wait = min(wait * 2, _LONGEST_SECONDS)
 
-    def miss(self, why: str, seconds: float) -> None:
-        """The server does not answer."""
+    def note_failure(self, why: str, seconds: float) -> None:
+        """Note that the server does not answer."""
         CAPTURE_TROUBLE.labels(self._server).inc()
-        if self.away is None:
+        if self.unavailable is None:
             _log.warning(
-                "a server is away",
+                "a server is unavailable",
                 action="waiting",
                 server=self._server,
                 error=why[:500],
                 seconds=seconds,
             )
-        self.away = why[:500]
+        self.unavailable = why[:500]
 
-    def return_(self) -> None:
-        """The server answers."""
-        if self.away is not None:
-            _log.info("a server is back", action="going_on", server=self._server)
-            self.away = None
+    def note_success(self) -> None:
+        """Note that the server answers."""
+        if self.unavailable is not None:
+            _log.info("a server is available again", action="going_on", server=self._server)
+            self.unavailable = None
             self._back.set()
             self._back.clear()
 
-    async def reason(self) -> str | None:
-        """For the admin port: why captures wait; None where they do not."""
-        return self.away
+    async def find_reason(self) -> str | None:
+        """Return why captures wait, for the admin port; None if they do not."""
+        return self.unavailable
 
     async def _pause(self, seconds: float) -> None:
         try:
