@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 from tests.service_process import Service
 
-from inference_store.index import books
-from inference_store.index.books import Outcome
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
 from inference_store.index.database import create_engine
 
 
@@ -97,7 +97,7 @@ async def stored(dsn: str) -> int:
     """How many events the books say are stored."""
     engine = create_engine(dsn, pool_size=1)
     async with engine.connect() as connection:
-        accounts = await books.accounts(connection)
+        accounts = await accounting.list_accounts(connection)
     await engine.dispose()
     return sum(account.counts[Outcome.STORED] for account in accounts)
 

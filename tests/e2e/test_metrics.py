@@ -109,7 +109,7 @@ MOVES: dict[str, Callable[[Samples], bool]] = {
     "ingester_retried_total": has("stored"),
     "ingester_reports_total": has("kept", "broken"),
     "books_producers": has("running"),
-    # It must be zero: tests/integration/index/books/test_producer_books.py has one that is open.
+    # It must be zero: .../index/accounting/test_producer_accounts.py has one that is open.
     "books_open_producers": lambda found: found != {},
     "books_events": has("stored", "duplicate", "dead"),
     # It must be zero: tests/integration/operations/test_figures.py breaks the books by hand.

@@ -19,7 +19,7 @@ _WHOLE = "tests/integration"
 # one file or two of each kind; the rest of the integration tests run there by hand: docs/tests.md.
 SELECTED: Mapping[str, str] = {
     f"{_WHOLE}/citus": "what `distribute` does, and that a route of a model asks one shard",
-    f"{_WHOLE}/ingester/test_line.py": "Kafka to rows, books and offsets in one transaction",
+    f"{_WHOLE}/ingester/test_pipeline.py": "Kafka to rows, books and offsets in one transaction",
     f"{_WHOLE}/ingester/test_parts_again.py": "redelivery writes nothing twice",
     f"{_WHOLE}/ingester/test_erased_again.py": "tombstones keep out what was erased",
     f"{_WHOLE}/ingester/test_held_arrivals.py": "holds meet what arrives",

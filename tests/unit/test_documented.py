@@ -10,7 +10,7 @@ from inference_store.access.rights import RIGHTS, ROLES, Right
 from inference_store.erasure.failures import FAILURES
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.ledger import KINDS
-from inference_store.index.books import STATES, Outcome
+from inference_store.index.accounting import STATES, Outcome
 from inference_store.inference import errors
 from inference_store.inference.documented import field_docs
 from inference_store.inference.errors import StoreError

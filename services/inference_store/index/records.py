@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from .books import Place
+from .accounting import PartitionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Trouble:
 class Record:
     """A record of the topic, with all that is needed to read it again."""
 
-    place: Place
+    partition_id: PartitionId
     offset: int
     time: datetime
     key: bytes | None
@@ -45,7 +45,7 @@ class Record:
     def values(self) -> dict[str, Any]:
         """Its columns, in dead_letter and parked_event alike."""
         return {
-            **self.place.values,
+            **self.partition_id.values,
             "offset": self.offset,
             "record_time": self.time,
             "record_key": self.key,
@@ -57,7 +57,7 @@ class Record:
 def record_of(row: Any) -> Record:
     """A Record from a row of dead_letter or parked_event."""
     return Record(
-        place=Place(row.cluster, row.topic, row.epoch, row.partition),
+        partition_id=PartitionId(row.cluster, row.topic, row.epoch, row.partition),
         offset=row.offset,
         time=row.record_time,
         key=row.record_key,

@@ -60,7 +60,7 @@ def place_of(bucket: str, event: InferenceEvent) -> StorageKey:
 
 def contents_of(record: Record, metadata: bytes | None) -> Contents:
     """A sidecar's contents. `metadata`: the blob, where it did not travel in the event."""
-    place = record.place.values
+    place = record.partition_id.values
     found: dict[str, Any] = {**place, "offset": record.offset, "time": record.time.isoformat()}
     found |= _member("key", record.key) | {"headers": [list(pair) for pair in record.headers]}
     return Contents(record.payload, metadata, found)

@@ -16,36 +16,36 @@ from inference_store.erasure.mark import marks, tombstones
 from inference_store.erasure.policies import Chain, Scope
 from inference_store.erasure.select import spans
 from inference_store.index import inferences
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.records import Trouble
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import StoreError
 from inference_store.query.facts import facts_of
 
-from .batch import MissingBlob, Read
+from .batch import MissingBlob, ReadRecord
 
 
 @dataclass(slots=True)
 class Arrivals:
     """A batch, sorted out."""
 
-    fresh: list[Read] = field(default_factory=list)
-    dead: list[tuple[Read, Trouble]] = field(default_factory=list)
-    missing: list[tuple[Read, MissingBlob]] = field(default_factory=list)
-    settled: list[tuple[Read, Outcome]] = field(default_factory=list)
+    fresh: list[ReadRecord] = field(default_factory=list)
+    dead: list[tuple[ReadRecord, Trouble]] = field(default_factory=list)
+    missing: list[tuple[ReadRecord, MissingBlob]] = field(default_factory=list)
+    settled: list[tuple[ReadRecord, Outcome]] = field(default_factory=list)
     # fresh ones of which a part has outlived its policy already
     part_expired: list[tuple[Indexable, Scope]] = field(default_factory=list)
     # a span of time has been dropped, or is about to be: the catalogue is to be read again
     spans_gone: bool = False
 
 
-async def sort_out(connection: AsyncConnection, reads: Sequence[Read]) -> Arrivals:
+async def sort_out(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> Arrivals:
     """Sort a batch by what may become of each; queues for erasure what must not stay."""
     # A statement of its own, before all that is looked up: see erasure/mark/marks.py. Of dead
     # letters alone too: from its commit on whoever erases objects sees what they name.
     await marks.gate_shared(connection)
     found = Arrivals()
-    candidates: list[tuple[Read, Indexable]] = []
+    candidates: list[tuple[ReadRecord, Indexable]] = []
     for read in reads:
         if isinstance(read.result, Trouble):
             found.dead.append((read, read.result))
@@ -63,7 +63,7 @@ async def sort_out(connection: AsyncConnection, reads: Sequence[Read]) -> Arriva
 
 
 async def _sort_candidates(
-    connection: AsyncConnection, candidates: Sequence[tuple[Read, Indexable]], found: Arrivals
+    connection: AsyncConnection, candidates: Sequence[tuple[ReadRecord, Indexable]], found: Arrivals
 ) -> None:
     shared = {key for _, item in candidates for key in item.shared_keys}
     claimed = await marks.claimed(connection, shared, objects=False) if shared else set()
@@ -82,7 +82,7 @@ async def _sort_candidates(
     waiting = [item.identity for read, item in candidates if isinstance(read.result, MissingBlob)]
     stored = await inferences.stored(connection, waiting) if waiting else set()
     erased_at = await tombstones.times(connection, erased.intersection(waiting))
-    expired: list[tuple[Read, Indexable]] = []
+    expired: list[tuple[ReadRecord, Indexable]] = []
     again: list[Indexable] = []
     seen = set()
     for read, item in candidates:
@@ -121,7 +121,9 @@ def _keys(item: Indexable) -> set[str]:
     return {key for key in item.storage_keys if key is not None} | {*item.shared_keys}
 
 
-def _expired(chain: Chain | None, read: Read, item: Indexable, now: datetime) -> tuple[Scope, ...]:
+def _expired(
+    chain: Chain | None, read: ReadRecord, item: Indexable, now: datetime
+) -> tuple[Scope, ...]:
     """What of it has expired. While a blob is missing its facts are not known: only what goes
     whatever they are is decided about."""
     if chain is None:
@@ -142,7 +144,7 @@ def _in_doubt(in_force: Sequence[Hold], erased_at: datetime | None) -> Sequence[
     return [one for one in in_force if one.in_force_at > erased_at]
 
 
-def _held(in_force: Sequence[Hold], read: Read, item: Indexable, now: datetime) -> bool:
+def _held(in_force: Sequence[Hold], read: ReadRecord, item: Indexable, now: datetime) -> bool:
     """Whether a hold keeps it. NULL protects: also while a blob is missing, and where a filter
     cannot be evaluated."""
     for one in in_force:
@@ -164,7 +166,7 @@ def _has(item: Indexable, part: Scope) -> bool:
 
 
 async def _expire(
-    connection: AsyncConnection, expired: Sequence[tuple[Read, Indexable]], found: Arrivals
+    connection: AsyncConnection, expired: Sequence[tuple[ReadRecord, Indexable]], found: Arrivals
 ) -> None:
     """An expired event that is stored already is a duplicate, for the sweep to delete."""
     stored = await inferences.stored(connection, [item.identity for _, item in expired])

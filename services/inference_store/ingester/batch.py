@@ -1,4 +1,4 @@
-"""What travels down the line: records read, and the share of each partition in a batch."""
+"""What the pipeline passes on: records as read, and a batch's offset range of each partition."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -7,14 +7,14 @@ from datetime import datetime
 
 from opentelemetry.trace import INVALID_SPAN, Span
 
-from inference_store.index.books import Place
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record, Trouble
 from inference_store.index.writing import Indexable
 
 
 @dataclass(frozen=True, slots=True)
 class MissingBlob:
-    """The event waits for this object; or, as `detail` says, for something else.
+    """The object for which an event waits; `detail` says if it waits for something else.
 
     `reason` is one of DEAD_LETTER_REASONS.
     """
@@ -23,59 +23,59 @@ class MissingBlob:
     model_id: str
     inference_id: str
     detail: str = ""
-    # what is known without the blob: it may be missing because the inference was erased
+    # The inference without the blob, which may be missing because the inference was erased.
     item: Indexable | None = None
     reason: str = "blob_missing"
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """A record, and what reading it gave."""
+class ReadRecord:
+    """A record, and the inference that was read from it, or why there is none."""
 
     record: Record
     result: Indexable | Trouble | MissingBlob
 
 
 @dataclass(slots=True, eq=False)
-class Assigned:
-    """A partition while it is assigned to us. Running state: `gone` once it is not."""
+class AssignedPartition:
+    """A partition that is assigned to this consumer, until `is_revoked`."""
 
     partition: int
-    place: Place | None = None
+    partition_id: PartitionId | None = None
     next: int = 0
-    # the last record that was read: the topic is still the same if it is still there
+    # The last record that was read: the topic is still the same if this record is still there.
     verify: tuple[int, bytes] | None = None
-    gone: bool = False
-    # placing failed: not tried again before (the loop's time)
-    place_at: float = 0.0
-    # when offsets that hold no event were last moved past (the loop's time)
+    is_revoked: bool = False
+    # Seeking failed: it is not tried again before this (the loop's time).
+    seek_at: float = 0.0
+    # When offsets that hold no event were last passed (the loop's time).
     passed_at: float = 0.0
-    # what the books have: their next offset, and the time of the record before it
+    # The next offset in Postgres, and the time of the record before it.
     written: int = 0
     written_at: datetime | None = None
-    # what is in hand, read and not written: (hi, time of the first record) of each share
-    in_hand: deque[tuple[int, datetime]] = field(default_factory=deque)
+    # What is read and not written: (hi, time of the first record) of each range.
+    in_flight: deque[tuple[int, datetime]] = field(default_factory=deque)
 
-    def wrote(self, hi: int, at: datetime | None) -> None:
-        """The books have all below `hi`; `at`: the time of the last record, if there was one."""
+    def note_written(self, hi: int, at: datetime | None) -> None:
+        """Note that all below `hi` is written; `at` is the time of the last record, if any."""
         self.written, self.written_at = hi, at or self.written_at
-        while self.in_hand and self.in_hand[0][0] <= hi:
-            self.in_hand.popleft()
+        while self.in_flight and self.in_flight[0][0] <= hi:
+            self.in_flight.popleft()
 
 
 @dataclass(slots=True)
-class Share:
-    """One partition's share of a batch: the offsets [lo, hi) and what is in them.
+class OffsetRange:
+    """The offsets [lo, hi) of one partition that a batch covers, and what is in them.
 
-    Without records: offsets at the log's end that hold markers and aborted records only.
+    It has no records if the offsets, at the log's end, hold only markers and aborted records.
     """
 
-    assigned: Assigned
-    place: Place
+    assigned: AssignedPartition
+    partition_id: PartitionId
     lo: int
     hi: int
     records: Sequence[Record]
-    # None where the share holds no record
+    # None if the range holds no record
     last: tuple[int, bytes] | None
     lost: int = 0
     not_delivered: int = 0
@@ -85,14 +85,16 @@ class Share:
 
 @dataclass(slots=True)
 class Batch:
-    """Shares of several partitions, and their records as read."""
+    """The offset ranges of several partitions, and their records as read."""
 
-    shares: list[Share]
-    reads: list[Read] = field(default_factory=list)
+    ranges: list[OffsetRange]
+    reads: list[ReadRecord] = field(default_factory=list)
     span: Span = INVALID_SPAN
 
-    def drop_gone(self) -> None:
-        """Leave out partitions that are no longer ours."""
-        self.shares = [share for share in self.shares if not share.assigned.gone]
-        places = {share.place for share in self.shares}
-        self.reads = [read for read in self.reads if read.record.place in places]
+    def drop_revoked(self) -> None:
+        """Remove the ranges of partitions that are no longer assigned to this consumer."""
+        self.ranges = [
+            offset_range for offset_range in self.ranges if not offset_range.assigned.is_revoked
+        ]
+        partition_ids = {offset_range.partition_id for offset_range in self.ranges}
+        self.reads = [read for read in self.reads if read.record.partition_id in partition_ids]

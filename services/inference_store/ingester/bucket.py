@@ -10,7 +10,7 @@ from uuid import UUID
 import orjson
 
 from inference_store.index import sidecars
-from inference_store.index.books import Place as Partition
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
 from inference_store.index.sidecars import REQUEST
 from inference_store.inference.events import StorageKey
@@ -20,7 +20,7 @@ from inference_store.objects import OVER_BUDGET, Blobs, Fetched, Found
 from inference_store.operations.reconcile.bucket_prefixes import BucketPrefix
 
 # Nothing of Kafka: such records are never set aside.
-_NOWHERE = Partition("", "bucket", 0, 0)
+_NOWHERE = PartitionId("", "bucket", 0, 0)
 _LIMIT_BYTES = 64 * 1024 * 1024
 _BUDGET_BYTES = 128 * 1024 * 1024
 _LARGE_BYTES = 512 * 1024

@@ -1,11 +1,9 @@
-"""Reading the topic: joining the group, what is assigned and taken away, polling.
+"""Reads the topic: joins the group, follows the assignment of partitions, and polls.
 
-After every assignment a partition is first placed by the books; until then nothing of it is read.
+After every assignment the consumer seeks the position that Postgres has; it reads nothing before.
 """
 
 import asyncio
-import re
-import socket
 from collections.abc import Iterable, Sequence
 from math import inf
 from uuid import UUID
@@ -20,55 +18,46 @@ from inference_store.platform.metrics import ASSIGNED, TROUBLE
 from inference_store.platform.repeats import say_less
 from inference_store.platform.settings import IngesterSettings
 
-from .batch import Assigned, Share
+from .batch import AssignedPartition, OffsetRange
+from .closing import close_consumer
 from .decompression import bound_decompression
-from .leaving import leave
+from .instances import name_instance
 from .positions import OffsetsWentBack, Positions
-from .record_batches import read_whatever_comes
-from .topic_ids import topic_ids
+from .record_batches import accept_unreadable_records
+from .topic_ids import find_topic_ids
 
 _FETCH_BYTES = 4 * 1024 * 1024
-# While nothing comes, how often a broker is asked for a sign of life.
+# How often a broker is asked for a sign of life while no records arrive.
 _ASK_SECONDS = 5.0
-# How often partitions are counted: a topic that is made anew, or grows, is seen within it.
+# How often partitions are counted: a new or larger topic is noticed within this time.
 _METADATA_SECONDS = 5
-# How long a partition is left alone whose broker is away: each try holds the others up.
-_PLACE_SECONDS = 30.0
-# aiokafka tries a commit again for as long as no broker answers: it must not hold the line up.
+# How long a partition waits after its broker did not answer: each try delays the others.
+_SEEK_SECONDS = 30.0
+# aiokafka repeats a commit as long as no broker answers: it must not delay the pipeline.
 _COMMIT_SECONDS = 5.0
 _log = structlog.get_logger()
 
 
-def instance_of(settings: IngesterSettings) -> str | None:
-    """By which Kafka knows an ingester that was killed again: it has its partitions at once, and
-    not after the session of the one before. Two of one name would take them from each other; a
-    port has one process a host, so its number tells them apart."""
-    if settings.ingester_instance or not settings.ingester_admin_port:
-        return settings.ingester_instance or None
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:200]
-    return f"{host}-{settings.ingester_admin_port}"
-
-
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
-    """Notes what Kafka gives and takes. What was taken is dropped: its rows were not written."""
+    """Passes Kafka's assignments and revocations on to the consumer."""
 
-    def __init__(self, topic: "Topic") -> None:
-        self._topic = topic
+    def __init__(self, consumer: "Consumer") -> None:
+        self._consumer = consumer
 
     async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
-        self._topic.revoke(revoked)
+        self._consumer.revoke(revoked)
 
     async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
-        self._topic.assign(assigned)
+        self._consumer.assign(assigned)
 
 
-class Topic:
-    """The topic as this ingester sees it."""
+class Consumer:
+    """The ingester's view of the Kafka topic: its assigned partitions, and the records polled."""
 
     def __init__(self, settings: IngesterSettings, engine: AsyncEngine) -> None:
         self._settings = settings
         self._engine = engine
-        self._assigned: dict[TopicPartition, Assigned] = {}
+        self._assigned: dict[TopicPartition, AssignedPartition] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._joined: Positions | None = None
         self._committed_at = 0.0
@@ -76,8 +65,8 @@ class Topic:
         self._ids: frozenset[UUID] = frozenset()
 
     @property
-    def assigned(self) -> Sequence[Assigned]:
-        """The partitions that are ours now."""
+    def assigned(self) -> Sequence[AssignedPartition]:
+        """The partitions that are assigned now."""
         return tuple(self._assigned.values())
 
     @property
@@ -93,15 +82,15 @@ class Topic:
         return self._joined
 
     async def start(self) -> None:
-        """Connect and join the group. Raises KafkaError where no broker answers."""
+        """Connect and join the group. Raises KafkaError if no broker answers."""
         say_less("aiokafka")
-        read_whatever_comes()
+        accept_unreadable_records()
         bound_decompression()
         arguments = client_arguments(self._settings)
         consumer = AIOKafkaConsumer(
             **arguments,
             group_id=self._settings.kafka_group,
-            group_instance_id=instance_of(self._settings),
+            group_instance_id=name_instance(self._settings),
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             isolation_level="read_committed",
@@ -116,120 +105,125 @@ class Topic:
         try:
             await consumer.start()
         except KafkaConnectionError as error:
-            await leave(consumer)
+            await close_consumer(consumer)
             raise KafkaConnectionError(await why_away(arguments) or str(error)) from error
         except BaseException:
-            await leave(consumer)
+            await close_consumer(consumer)
             raise
         self._consumer = consumer
         self._joined = Positions(self._settings, self._engine, consumer)
 
     async def stop(self) -> None:
-        """Leave the group. aiokafka does not call on_partitions_revoked here: we do."""
+        """Leave the group, and revoke all partitions: aiokafka calls no listener here."""
         if self._consumer is not None:
             consumer, self._consumer = self._consumer, None
             try:
-                await leave(consumer)
+                await close_consumer(consumer)
             finally:
                 self.revoke(list(self._assigned))
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Kafka gave us these: nothing of them is read before they are placed."""
+        """Add partitions that Kafka assigned; they are read once their positions are found."""
         for tp in partitions:
-            self._assigned[tp] = Assigned(tp.partition)
+            self._assigned[tp] = AssignedPartition(tp.partition)
         ASSIGNED.set(len(self._assigned))
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Kafka took these: what is in hand of them is dropped."""
+        """Remove partitions that Kafka revoked; what is in flight of them is dropped."""
         for tp in partitions:
             assigned = self._assigned.pop(tp, None)
             if assigned is not None:
-                assigned.gone = True
+                assigned.is_revoked = True
         ASSIGNED.set(len(self._assigned))
 
-    def look_again(self, assigned: Assigned) -> None:
-        """Drop what is in hand of a partition, and place it anew from the books."""
-        assigned.gone = True
+    def reset(self, assigned: AssignedPartition) -> None:
+        """Drop what is in flight of a partition, and find its position again."""
+        assigned.is_revoked = True
         tp = TopicPartition(self._settings.kafka_topic, assigned.partition)
         if self._assigned.get(tp) is assigned:
-            self._assigned[tp] = Assigned(tp.partition)
+            self._assigned[tp] = AssignedPartition(tp.partition)
 
-    async def poll(self) -> list[Share]:
-        """The next records of every partition that is ours; empty where there are none.
+    async def poll(self) -> list[OffsetRange]:
+        """Return the next records of every assigned partition; empty if there are none.
 
-        A partition whose broker is away keeps none of the others. Raises KafkaError where all
-        are away.
+        A partition whose broker is unavailable does not delay the others. Raises KafkaError if all
+        brokers are unavailable.
         """
-        await self._place()
+        await self._seek_due()
         try:
-            return await self._shares()
+            return await self._poll_ranges()
         except BaseException:
-            # What was fetched may be in nobody's hands now, and would look like a gap.
-            self._look_at_all_again()
+            # Records that were fetched may be lost to us now, and would look like a gap.
+            self._reset_all()
             raise
 
-    async def _place(self) -> None:
-        """Place what is not; raises KafkaError where nothing is placed afterwards."""
-        due = self._due()
+    async def _seek_due(self) -> None:
+        """Seek the partitions that are due; raises KafkaError if none is readable afterwards."""
+        due = self._find_due()
         if not due:
             return
         try:
-            anew = await self._made_anew(due)
-            # meanwhile some may have been taken from us, and given to us
-            due = [tp for tp in self._due() if anew or tp in due]
-            places = [self._positions.place(tp, self._assigned[tp]) for tp in due]
-            ends = await asyncio.gather(*places, return_exceptions=True)
+            is_new = await self._is_new_topic(due)
+            # Some may have been revoked or assigned meanwhile.
+            due = [tp for tp in self._find_due() if is_new or tp in due]
+            seeks = [self._positions.seek(tp, self._assigned[tp]) for tp in due]
+            results = await asyncio.gather(*seeks, return_exceptions=True)
         except KafkaError as error:
-            ends = [error] * len(due)
-        troubles = {tp: end for tp, end in zip(due, ends, strict=True) if end is not None}
-        for trouble in troubles.values():
-            if not isinstance(trouble, KafkaError) or not self._any_placed():
-                raise trouble
-        for tp, trouble in troubles.items():
-            self._wait_to_place(tp, trouble)
+            results = [error] * len(due)
+        failures = {
+            tp: result for tp, result in zip(due, results, strict=True) if result is not None
+        }
+        for failure in failures.values():
+            if not isinstance(failure, KafkaError) or not self._has_readable():
+                raise failure
+        for tp, failure in failures.items():
+            self._postpone_seek(tp, failure)
 
-    def _due(self) -> list[TopicPartition]:
-        """What is to be placed: what just failed waits, as long as others can be read."""
-        now = asyncio.get_running_loop().time() if self._any_placed() else inf
-        unplaced = (tp for tp, one in self._assigned.items() if one.place is None)
-        return [tp for tp in unplaced if self._assigned[tp].place_at <= now]
+    def _find_due(self) -> list[TopicPartition]:
+        """Return the partitions to seek; one that failed waits while others can be read."""
+        now = asyncio.get_running_loop().time() if self._has_readable() else inf
+        return [
+            tp
+            for tp, assigned in self._assigned.items()
+            if assigned.partition_id is None and assigned.seek_at <= now
+        ]
 
-    def _any_placed(self) -> bool:
-        return any(assigned.place is not None for assigned in self.assigned)
+    def _has_readable(self) -> bool:
+        return any(assigned.partition_id is not None for assigned in self.assigned)
 
-    def _wait_to_place(self, tp: TopicPartition, trouble: BaseException) -> None:
+    def _postpone_seek(self, tp: TopicPartition, error: BaseException) -> None:
         if tp in self._assigned:
-            self._assigned[tp].place_at = asyncio.get_running_loop().time() + _PLACE_SECONDS
+            self._assigned[tp].seek_at = asyncio.get_running_loop().time() + _SEEK_SECONDS
         TROUBLE.labels("kafka").inc()
         _log.warning(
             "a partition waits for its broker",
             action="waiting",
             server="kafka",
             partition=tp.partition,
-            error=str(trouble),
-            seconds=_PLACE_SECONDS,
+            error=str(error),
+            seconds=_SEEK_SECONDS,
         )
 
-    def _look_at_all_again(self) -> None:
+    def _reset_all(self) -> None:
         for assigned in self.assigned:
-            self.look_again(assigned)
+            self.reset(assigned)
 
-    async def _made_anew(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Whether the topic has another id than before: then every partition is placed anew.
+    async def _is_new_topic(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Whether the topic has another id than before; if so, reset every partition.
 
-        Only the leaders of `partitions` are asked: another that is away must not matter to them.
+        Ask only the leaders of `partitions`: another that is unavailable must not matter to them.
 
-        Asked before partitions are placed and after records came, or markers were passed: what
-        came in between is of the topic that they were placed in.
+        Call it before a seek, and after records arrived or markers were passed: what arrived in
+        between belongs to the topic in which the positions were found.
         """
-        ids = await topic_ids(self._kafka, self._settings.kafka_topic, partitions)
+        ids = await find_topic_ids(self._kafka, self._settings.kafka_topic, partitions)
         if not ids or ids == self._ids:
             return False
         self._ids = ids
-        self._look_at_all_again()
+        self._reset_all()
         return True
 
-    async def _shares(self) -> list[Share]:
+    async def _poll_ranges(self) -> list[OffsetRange]:
         timeout = int(self._settings.ingester_poll_seconds * 1000)
         try:
             polled = await self._kafka.getmany(
@@ -237,53 +231,59 @@ class Topic:
             )
         except IllegalStateError as error:  # a rebalance in between
             raise KafkaError(f"{type(error).__name__}: {error}") from error
-        await self._listen(bool(polled))
-        shares = [await self._share(tp, records) for tp, records in polled.items()]
-        idle = [(tp, one) for tp, one in self._assigned.items() if tp not in polled]
-        shares += [await self._positions.passed(tp, assigned) for tp, assigned in idle]
-        found = [share for share in shares if share is not None]
+        await self._check_broker(has_records=bool(polled))
+        ranges = [await self._build_range(tp, records) for tp, records in polled.items()]
+        idle = [(tp, assigned) for tp, assigned in self._assigned.items() if tp not in polled]
+        ranges += [await self._positions.build_passed_range(tp, assigned) for tp, assigned in idle]
+        present = [offset_range for offset_range in ranges if offset_range is not None]
         topic = self._settings.kafka_topic
-        read = [TopicPartition(topic, share.assigned.partition) for share in found]
-        return [] if read and await self._made_anew(read) else found
+        read = [TopicPartition(topic, offset_range.assigned.partition) for offset_range in present]
+        return [] if read and await self._is_new_topic(read) else present
 
-    async def _share(self, tp: TopicPartition, records: Sequence[ConsumerRecord]) -> Share | None:
+    async def _build_range(
+        self, tp: TopicPartition, records: Sequence[ConsumerRecord]
+    ) -> OffsetRange | None:
         assigned = self._assigned.get(tp)
         if assigned is None:
             return None
         try:
-            return await self._positions.share(tp, assigned, records)
+            return await self._positions.build_range(tp, assigned, records)
         except OffsetsWentBack:
-            self.look_again(assigned)
+            self.reset(assigned)
             return None
 
-    async def _listen(self, heard: bool) -> None:
-        """Raise KafkaError where no broker answers: aiokafka itself would stay silent for ever."""
+    async def _check_broker(self, *, has_records: bool) -> None:
+        """Raise KafkaError if no broker answers: aiokafka itself would stay silent."""
         now = asyncio.get_running_loop().time()
-        if not heard:
+        if not has_records:
             if now - self._heard_at < _ASK_SECONDS:
                 return
             await self._kafka.topics()
         self._heard_at = now
 
-    async def ends(self) -> dict[Assigned, int]:
-        """Where the log of each partition ends that is placed. Raises KafkaError."""
-        placed = {tp: one for tp, one in self._assigned.items() if one.place is not None}
-        if not placed:
+    async def find_ends(self) -> dict[AssignedPartition, int]:
+        """Return where the log of each readable partition ends. Raises KafkaError."""
+        readable = {
+            tp: assigned
+            for tp, assigned in self._assigned.items()
+            if assigned.partition_id is not None
+        }
+        if not readable:
             return {}
-        found = await self._kafka.end_offsets(list(placed))
-        return {placed[tp]: end for tp, end in found.items()}
+        ends = await self._kafka.end_offsets(list(readable))
+        return {readable[tp]: end for tp, end in ends.items()}
 
-    async def commit(self, shares: Iterable[Share]) -> None:
-        """Tell Kafka how far we are, at most once a second: lag tools look there."""
+    async def commit(self, ranges: Iterable[OffsetRange]) -> None:
+        """Commit the offsets to Kafka, at most once a second: lag tools read them there."""
         now = asyncio.get_running_loop().time()
         if now - self._committed_at < 1.0:
             return
         topic = self._settings.kafka_topic
-        offsets = {TopicPartition(topic, s.assigned.partition): s.hi for s in shares}
+        offsets = {TopicPartition(topic, s.assigned.partition): s.hi for s in ranges}
         self._committed_at = now
         try:
             async with asyncio.timeout(_COMMIT_SECONDS):
                 await self._kafka.commit(offsets)
         except (KafkaError, IllegalStateError, TimeoutError) as error:
-            # what counts is in Postgres
+            # The offsets in Postgres are those that count.
             _log.debug("kafka commit refused", action="kafka_commit", error=str(error))

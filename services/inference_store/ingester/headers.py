@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .record_batches import printable
+from .record_batches import escape_surrogates
 
 _MOST = 32
 _LONGEST = 1024
@@ -10,12 +10,12 @@ _LONGEST_PRODUCER = 256
 Headers = Sequence[tuple[str, str]]
 
 
-def headers_of(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
+def read_headers(raw: Sequence[tuple[str, bytes | None]]) -> Headers:
     """Headers as text that Postgres can keep; what is beyond the caps is left out."""
-    return tuple((_text(printable(name)), _value(value)) for name, value in raw[:_MOST])
+    return tuple((_text(escape_surrogates(name)), _value(value)) for name, value in raw[:_MOST])
 
 
-def sequence_of(headers: Headers) -> tuple[str, int] | None:
+def read_sequence(headers: Headers) -> tuple[str, int] | None:
     """The producer and its sequence number, where both are there and sound."""
     found = dict(headers)
     producer, number = found.get("producer"), found.get("sequence", "")

@@ -1,4 +1,4 @@
-"""Many bad messages stop the line: a bad deploy must not empty the topic into the dead letters.
+"""Many bad messages stop the pipeline: a bad deploy must not empty the topic into the dead letters.
 
 Only if they are general. While most of what is stored otherwise still comes in, what fails is
 confined to its sources: it is set aside, and nobody else waits for it.
@@ -12,12 +12,12 @@ import structlog
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index import set_aside
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.set_aside import SetAside
 from inference_store.platform.metrics import HALTED
 from inference_store.platform.settings import IngesterSettings
 
-from .batch import Read
+from .batch import ReadRecord
 from .sources import Source, Sources
 
 GENERAL_SHARE: Final = 0.5
@@ -42,7 +42,7 @@ class DeadLetterLimit:
         self._told: Source | None = None
 
     async def check(
-        self, connection: AsyncConnection, outcomes: Sequence[tuple[Read, Outcome]]
+        self, connection: AsyncConnection, outcomes: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
         """Let a batch pass, or raise Halted, which rolls back.
 
@@ -57,7 +57,7 @@ class DeadLetterLimit:
         self.reason = None
         HALTED.set(0)
 
-    def note(self, outcomes: Iterable[tuple[Read, Outcome]]) -> None:
+    def note(self, outcomes: Iterable[tuple[ReadRecord, Outcome]]) -> None:
         """A batch was written: remember what became of each source's events."""
         self._sources.note(outcomes)
 
@@ -66,7 +66,9 @@ class DeadLetterLimit:
         over = counts.aside > settings.ingester_dead_letter_limit
         return over and counts.aside > settings.ingester_dead_letter_share * counts.events
 
-    def _refuse_general(self, counts: SetAside, outcomes: Sequence[tuple[Read, Outcome]]) -> None:
+    def _refuse_general(
+        self, counts: SetAside, outcomes: Sequence[tuple[ReadRecord, Outcome]]
+    ) -> None:
         """Raise Halted unless what fails is confined to few sources."""
         tried = self._sources.copied()
         tried.note(outcomes)

@@ -1,7 +1,7 @@
-"""Where reading goes on, and what lies between there and the records that come.
+"""Finds where reading continues, and accounts for every offset between there and new records.
 
-Kafka's own commits only serve lag tools: the books are asked after every assignment. The last
-record read tells whether the topic is still the same.
+Kafka's own commits only serve lag tools: the position is read from Postgres after every
+assignment. The last record that was read shows whether the topic is still the same.
 """
 
 import asyncio
@@ -13,20 +13,20 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import IllegalStateError, KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Place
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
 from inference_store.platform.metrics import EVENT_BYTES
 from inference_store.platform.settings import IngesterSettings
 
-from .batch import Assigned, Share
-from .headers import headers_of
-from .record_batches import fault_of
-from .shares import hash_of, passed_share, share_of
+from .batch import AssignedPartition, OffsetRange
+from .headers import read_headers
+from .offset_ranges import build_passed_range, build_range, hash_record
+from .record_batches import find_fault
 
-# No clock is so far ahead: a time beyond it is the producer's mistake.
+# No clock is this far ahead: a later time is the producer's mistake.
 _AHEAD = timedelta(hours=24)
-# How often offsets without an event are moved past, at most: each time is a transaction.
+# How often offsets without an event are passed, at most: each time is a transaction.
 _PASS_SECONDS = 5.0
 _ASK_SECONDS = 1.0
 # aiokafka itself would wait for 40: meanwhile nothing else is read.
@@ -35,7 +35,7 @@ _log = structlog.get_logger()
 
 
 class OffsetsWentBack(Exception):
-    """A partition gave offsets that were read long ago: its topic was made anew."""
+    """A partition has offsets that were read long ago: its topic was created again."""
 
 
 class Positions:
@@ -48,30 +48,32 @@ class Positions:
         self._engine = engine
         self._kafka = kafka
 
-    async def place(self, tp: TopicPartition, assigned: Assigned) -> None:
-        """Find where reading goes on, and go there."""
-        begins, ends = await self._bounds(tp)
+    async def seek(self, tp: TopicPartition, assigned: AssignedPartition) -> None:
+        """Find where reading of a partition continues, and seek there."""
+        begins, ends = await self._find_bounds(tp)
         async with self._engine.connect() as connection:
-            found = await books.position(
+            position = await accounting.find_position(
                 connection,
                 cluster=self._settings.kafka_cluster,
                 topic=tp.topic,
                 partition=tp.partition,
             )
-        if found is None:
+        if position is None:
             await self._open(tp, assigned, epoch=0, first=begins, began="first")
-        elif found.next > ends:
-            await self._open(tp, assigned, epoch=found.place.epoch + 1, first=begins, began="anew")
-        elif found.last_offset is not None and found.last_hash and found.last_offset >= begins:
-            assigned.verify = (found.last_offset, found.last_hash)
-            self._go(tp, assigned, found.place, found.next, seek=found.last_offset)
+            return
+        partition_id, last = position.partition_id, position.last_offset
+        if position.next > ends:
+            await self._open(tp, assigned, epoch=partition_id.epoch + 1, first=begins, began="anew")
+        elif last is not None and position.last_hash and last >= begins:
+            assigned.verify = (last, position.last_hash)
+            self._go(tp, assigned, partition_id, position.next, seek=last)
         else:
-            if found.last_offset is not None:
+            if last is not None:
                 _log.warning("topic unverified", action="unverified", partition=tp.partition)
-            self._go(tp, assigned, found.place, found.next, seek=found.next)
+            self._go(tp, assigned, partition_id, position.next, seek=position.next)
 
-    async def _bounds(self, tp: TopicPartition) -> tuple[int, int]:
-        """Where the log begins and ends. Raises KafkaError, also where its leader is too slow."""
+    async def _find_bounds(self, tp: TopicPartition) -> tuple[int, int]:
+        """Return where the log begins and ends. Raises KafkaError, also if the leader is slow."""
         try:
             async with asyncio.timeout(_BOUNDS_SECONDS):
                 begins = await self._kafka.beginning_offsets([tp])
@@ -84,116 +86,130 @@ class Positions:
         return begins[tp], ends[tp]
 
     async def _open(
-        self, tp: TopicPartition, assigned: Assigned, *, epoch: int, first: int, began: str
+        self, tp: TopicPartition, assigned: AssignedPartition, *, epoch: int, first: int, began: str
     ) -> None:
-        place = Place(self._settings.kafka_cluster, tp.topic, epoch, tp.partition)
+        partition_id = PartitionId(self._settings.kafka_cluster, tp.topic, epoch, tp.partition)
         if began == "anew":
-            _log.warning("topic made anew", action="new_epoch", partition=tp.partition, epoch=epoch)
+            _log.warning(
+                "topic created again", action="new_epoch", partition=tp.partition, epoch=epoch
+            )
         async with self._engine.begin() as connection:
-            await books.begin(connection, place, first=first, began=began)
+            await accounting.open_partition(connection, partition_id, first=first, began=began)
         assigned.verify = None
-        self._go(tp, assigned, place, first, seek=first)
+        self._go(tp, assigned, partition_id, first, seek=first)
 
     def _go(
-        self, tp: TopicPartition, assigned: Assigned, place: Place, next: int, *, seek: int
+        self,
+        tp: TopicPartition,
+        assigned: AssignedPartition,
+        partition_id: PartitionId,
+        next: int,
+        *,
+        seek: int,
     ) -> None:
-        if assigned.gone:
+        if assigned.is_revoked:
             return
         try:
             self._kafka.seek(tp, seek)
-        except IllegalStateError:  # taken from us a moment ago
+        except IllegalStateError:  # revoked a moment ago
             return
         assigned.next = assigned.written = next
-        assigned.place = place
+        assigned.partition_id = partition_id
 
-    async def share(
-        self, tp: TopicPartition, assigned: Assigned, records: Sequence[ConsumerRecord]
-    ) -> Share | None:
-        """The share that newly fetched records are; None where there is nothing new in them.
+    async def build_range(
+        self, tp: TopicPartition, assigned: AssignedPartition, records: Sequence[ConsumerRecord]
+    ) -> OffsetRange | None:
+        """Return the range of newly fetched records; None if there is nothing new in them.
 
-        Raises OffsetsWentBack where the topic must be a new one.
+        Raises OffsetsWentBack if the topic must be a new one.
         """
-        if assigned.place is None or not records:
+        if assigned.partition_id is None or not records:
             return None
         known = None if assigned.verify is None else assigned.verify[0]
-        if known is not None and not await self._verified(tp, assigned, records[0]):
+        if known is not None and not await self._verify(tp, assigned, records[0]):
             return None
-        fresh = [record for record in records if record.offset >= assigned.next]
-        if not fresh:
+        new = [record for record in records if record.offset >= assigned.next]
+        if not new:
             # Only the record that was verified, or offsets went back: the topic is new.
             if records[0].offset != known and records[0].offset < assigned.next - 1:
                 raise OffsetsWentBack
             return None
-        return await self._accounted(tp, assigned, assigned.place, fresh)
+        return await self._account_for(tp, assigned, assigned.partition_id, new)
 
-    async def passed(self, tp: TopicPartition, assigned: Assigned) -> Share | None:
-        """The share of offsets that the consumer has passed without an event; None: there are none.
+    async def build_passed_range(
+        self, tp: TopicPartition, assigned: AssignedPartition
+    ) -> OffsetRange | None:
+        """Return the range of offsets that were passed without an event; None if there are none.
 
-        Markers and aborted records at the log's end. No later record would account for them
-        before they age out, and then they would look lost.
+        They are markers and aborted records at the log's end. If no later record accounts for them
+        before they age out, they would look lost.
         """
         now = asyncio.get_running_loop().time()
-        place = assigned.place
-        if place is None or assigned.verify is not None or now - assigned.passed_at < _PASS_SECONDS:
+        partition_id = assigned.partition_id
+        if (
+            partition_id is None
+            or assigned.verify is not None
+            or now - assigned.passed_at < _PASS_SECONDS
+        ):
             return None
         try:
             async with asyncio.timeout(_ASK_SECONDS):
                 hi = int(await self._kafka.position(tp))
-        except (IllegalStateError, TimeoutError):  # taken from us, or being placed
+        except (IllegalStateError, TimeoutError):  # revoked, or the consumer is seeking
             return None
         lo = assigned.next
-        if hi <= lo or assigned.gone:
+        if hi <= lo or assigned.is_revoked:
             return None
-        # Where the log was cut in between, the consumer was sent to its new start.
-        begins, _ = await self._bounds(tp)
+        # If the log was cut in between, the consumer was sent to its new start.
+        begins, _ = await self._find_bounds(tp)
         assigned.next, assigned.passed_at = hi, now
-        return passed_share(assigned, place, lo=lo, hi=hi, lost=max(0, min(begins, hi) - lo))
+        lost = max(0, min(begins, hi) - lo)
+        return build_passed_range(assigned, partition_id, lo=lo, hi=hi, lost=lost)
 
-    async def _verified(
-        self, tp: TopicPartition, assigned: Assigned, record: ConsumerRecord
+    async def _verify(
+        self, tp: TopicPartition, assigned: AssignedPartition, record: ConsumerRecord
     ) -> bool:
-        """Whether the topic is the one that was read before; else a new epoch begins."""
+        """Return whether the topic is the one that was read before; if not, begin a new epoch."""
         offset, hash = assigned.verify or (0, b"")
         assigned.verify = None
-        place = assigned.place
-        if place is None or record.offset != offset:
+        partition_id = assigned.partition_id
+        if partition_id is None or record.offset != offset:
             return True
-        if hash_of(_record(place, record)) != hash:
-            begins, _ = await self._bounds(tp)
-            await self._open(tp, assigned, epoch=place.epoch + 1, first=begins, began="anew")
+        if hash_record(_build_record(partition_id, record)) != hash:
+            begins, _ = await self._find_bounds(tp)
+            await self._open(tp, assigned, epoch=partition_id.epoch + 1, first=begins, began="anew")
             return False
         return True
 
-    async def _accounted(
+    async def _account_for(
         self,
         tp: TopicPartition,
-        assigned: Assigned,
-        place: Place,
+        assigned: AssignedPartition,
+        partition_id: PartitionId,
         records: Sequence[ConsumerRecord],
-    ) -> Share:
-        """The share, with every offset from the last one read accounted for."""
+    ) -> OffsetRange:
+        """Return the range of records; it accounts for every offset since the last one read."""
         lo, first, hi = assigned.next, records[0].offset, records[-1].offset + 1
         lost = 0
         if first > lo:
-            begins, _ = await self._bounds(tp)
+            begins, _ = await self._find_bounds(tp)
             lost = max(0, min(begins, first) - lo)
-        found = [_record(place, record) for record in records]
-        share = share_of(assigned, place, lo=lo, lost=lost, records=found)
+        built = [_build_record(partition_id, record) for record in records]
         assigned.next = hi
-        EVENT_BYTES.inc(sum(len(record.payload) for record in share.records))
-        assigned.in_hand.append((hi, found[0].time))
-        return share
+        EVENT_BYTES.inc(sum(len(record.payload) for record in built))
+        assigned.in_flight.append((hi, built[0].time))
+        return build_range(assigned, partition_id, lo=lo, lost=lost, records=built)
 
 
-def _record(place: Place, record: ConsumerRecord) -> Record:
-    headers = headers_of(record.headers)
-    at = _time_of(record.timestamp)
+def _build_record(partition_id: PartitionId, record: ConsumerRecord) -> Record:
+    headers = read_headers(record.headers)
+    at = _read_time(record.timestamp)
     payload = bytes(record.value or b"")
-    return Record(place, record.offset, at, record.key, payload, headers, fault_of(record))
+    return Record(partition_id, record.offset, at, record.key, payload, headers, find_fault(record))
 
 
-def _time_of(milliseconds: int | None) -> datetime:
-    """The record's time; now where the producer gave none, or one that cannot be."""
+def _read_time(milliseconds: int | None) -> datetime:
+    """Return the record's time; now if the producer gave none, or an impossible one."""
     now = datetime.now(UTC)
     if milliseconds is None or milliseconds <= 0:
         return now

@@ -31,8 +31,8 @@ from inference_store.platform.metrics import STAGE_SECONDS
 from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.stages import stage
 
-from .batch import MissingBlob, Read
-from .kept import Kept, Underway, from_bucket, has_no_response, without_missing
+from .batch import MissingBlob, ReadRecord
+from .in_flight import BucketCopy, InFlightEvent, from_bucket, has_no_response, without_missing
 
 _T = TypeVar("_T")
 _SLICE = 50
@@ -59,7 +59,9 @@ class Reader:
         )
         self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)
 
-    async def read(self, records: Sequence[Record], kept: Kept | None = None) -> list[Read]:
+    async def read(
+        self, records: Sequence[Record], kept: BucketCopy | None = None
+    ) -> list[ReadRecord]:
         """What each record is, in order. Raises BlobsAway, and errors of Postgres.
 
         `kept`: the records come from the bucket, not from Kafka.
@@ -70,10 +72,10 @@ class Reader:
             from_bucket(item, kept)
         with stage(STAGE_SECONDS, "look_up"):
             await self._look_up(events)
-        known: list[Underway] = []
+        known: list[InFlightEvent] = []
         for item in events:
             if item.registration is None:
-                troubles.append(Read(item.record, _unknown(item.event)))
+                troubles.append(ReadRecord(item.record, _unknown(item.event)))
             else:
                 known.append(item)
         reads = troubles
@@ -82,24 +84,26 @@ class Reader:
                 fetched, known = await self._fetch(known)
             with stage(STAGE_SECONDS, "parse"):
                 reads += await self._parse(fetched)
-        return sorted(reads, key=lambda read: (read.record.place, read.record.offset))
+        return sorted(reads, key=lambda read: (read.record.partition_id, read.record.offset))
 
-    async def _decode(self, records: Sequence[Record]) -> tuple[list[Read], list[Underway]]:
-        troubles: list[Read] = []
-        events: list[Underway] = []
+    async def _decode(
+        self, records: Sequence[Record]
+    ) -> tuple[list[ReadRecord], list[InFlightEvent]]:
+        troubles: list[ReadRecord] = []
+        events: list[InFlightEvent] = []
         for some in _slices(records):
             for record in some:
                 if record.fault is not None:
-                    troubles.append(Read(record, self._faulty(record, record.fault)))
+                    troubles.append(ReadRecord(record, self._faulty(record, record.fault)))
                     continue
                 try:
                     event = decode(
                         record.payload, record_time=record.time, buckets=self._blobs.buckets
                     )
                 except InvalidEvent as wrong:
-                    troubles.append(Read(record, _trouble(wrong)))
+                    troubles.append(ReadRecord(record, _trouble(wrong)))
                 else:
-                    events.append(Underway(record, event))
+                    events.append(InFlightEvent(record, event))
             await asyncio.sleep(0)
         return troubles, events
 
@@ -112,7 +116,7 @@ class Reader:
             found = wrong
         return replace(fault, model_id=found.model_id, inference_id=found.inference_id)
 
-    async def _look_up(self, events: Sequence[Underway]) -> None:
+    async def _look_up(self, events: Sequence[InFlightEvent]) -> None:
         """Each event's registration; an unknown model is registered, if it may be."""
         wanted = {item.event.model_id: item.event for item in events}
         if not wanted:
@@ -126,9 +130,11 @@ class Reader:
         for item in events:
             item.registration = found.get(item.event.model_id)
 
-    async def _fetch(self, events: list[Underway]) -> tuple[list[Underway], list[Underway]]:
+    async def _fetch(
+        self, events: list[InFlightEvent]
+    ) -> tuple[list[InFlightEvent], list[InFlightEvent]]:
         """Those whose blobs are here now, and those that did not fit into memory with them."""
-        wanted = [place for item in events for place in _wanted(item)]
+        wanted = [partition_id for item in events for partition_id in _wanted(item)]
         if not any(wanted):
             return events, []
         failpoint("ingester.get.before")
@@ -137,8 +143,8 @@ class Reader:
             self._blobs.get_many, wanted, limit=limit, budget=_FETCH_BUDGET
         )
         failpoint("ingester.get.after")
-        here: list[Underway] = []
-        later: list[Underway] = []
+        here: list[InFlightEvent] = []
+        later: list[InFlightEvent] = []
         for item, metadata, response in zip(events, got[::2], got[1::2], strict=True):
             if metadata is OVER_BUDGET or response is OVER_BUDGET:
                 later.append(item)
@@ -150,30 +156,35 @@ class Reader:
             here.append(item)
         return here, later
 
-    async def _parse(self, events: Sequence[Underway]) -> list[Read]:
-        reads: list[Read] = []
+    async def _parse(self, events: Sequence[InFlightEvent]) -> list[ReadRecord]:
+        reads: list[ReadRecord] = []
         for some in _slices(events):
-            reads += [Read(item.record, self._result(item)) for item in some]
+            reads += [ReadRecord(item.record, self._result(item)) for item in some]
             await asyncio.sleep(0)
         return reads
 
-    def _result(self, item: Underway) -> Indexable | MissingBlob:
+    def _result(self, item: InFlightEvent) -> Indexable | MissingBlob:
         event, registration = item.event, item.registration
         if registration is None:
             raise AssertionError("only events of known models are parsed")
-        for blob, place in ((item.metadata, event.metadata), (item.response, event.response)):
+        for blob, partition_id in (
+            (item.metadata, event.metadata),
+            (item.response, event.response),
+        ):
             if isinstance(blob, BlobMissing | BlobForbidden):
                 nothing = Predictions(items=None)
                 bare = Indexable(
                     event, registration, _NO_METADATA, nothing, sidecar=self._sidecar(item)
                 )
-                waits = MissingBlob(str(place), event.model_id, event.inference_id, item=bare)
+                waits = MissingBlob(
+                    str(partition_id), event.model_id, event.inference_id, item=bare
+                )
                 if isinstance(blob, BlobForbidden):
                     return replace(waits, reason="blob_forbidden", detail=str(blob))
                 return waits
         return self._indexable(item, registration)
 
-    def _indexable(self, item: Underway, registration: Registration) -> Indexable:
+    def _indexable(self, item: InFlightEvent, registration: Registration) -> Indexable:
         flags = [_NO_RESPONSE] if item.kept and has_no_response(item) else []
         metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
         response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
@@ -186,7 +197,7 @@ class Reader:
             sidecar=self._sidecar(item),
         )
 
-    def _sidecar(self, item: Underway) -> Sidecar | None:
+    def _sidecar(self, item: InFlightEvent) -> Sidecar | None:
         """What keeps the event in the bucket, where that is asked for and its producer does not."""
         if self._settings.ingester_sidecars == "off" or not sidecars.is_wanted(item.event):
             return None
@@ -226,7 +237,7 @@ def _bytes(blob: Fetched, name: str, flags: list[str]) -> bytes | None:
     return blob if isinstance(blob, bytes) else None
 
 
-def _wanted(item: Underway) -> tuple[StorageKey | None, StorageKey | None]:
+def _wanted(item: InFlightEvent) -> tuple[StorageKey | None, StorageKey | None]:
     """The objects that the index needs: never the datum, and nothing that is here already."""
     event = item.event
     return (

@@ -1,4 +1,4 @@
-"""The index made anew from the bucket alone: a page of its listing at a time, by the line's own
+"""The index made anew from the bucket alone: a page of its listing at a time, by the pipeline's own
 reading and writing.
 
 How far it is, is written in the transaction of the rows: a crash repeats one page, which is not
@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.erasure.delete.rows import forget_inputs
 from inference_store.index import parked
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.records import Trouble
 from inference_store.index.sidecars import Sidecar
@@ -36,9 +36,9 @@ from inference_store.platform.failpoints import failpoint
 from inference_store.platform.settings import IngesterSettings
 
 from .arrivals import Arrivals
-from .batch import MissingBlob, Read
+from .batch import MissingBlob, ReadRecord
 from .bucket import Carried, Listed, known_of, listed, uid_in
-from .kept import Kept
+from .in_flight import BucketCopy
 from .reading import Reader
 from .write import RegistrationGone, Writer
 
@@ -52,7 +52,7 @@ class Page:
 
     listed: Listed
     carried: dict[int, Carried] = field(default_factory=dict)
-    reads: list[Read] = field(default_factory=list)
+    reads: list[ReadRecord] = field(default_factory=list)
 
 
 class Rebuild:
@@ -109,7 +109,7 @@ class Rebuild:
         carried = list(page.carried.values())
         if not carried:
             return
-        kept = Kept(
+        kept = BucketCopy(
             dict(known_of(carried)),
             await asyncio.to_thread(self._edited, carried),
             {each.record.offset: each.copy for each in carried if each.copy is not None},
@@ -117,7 +117,7 @@ class Rebuild:
         reads = await self._reader.read([each.record for each in carried], kept)
         page.reads = [self._checked(read, page.carried[read.record.offset]) for read in reads]
 
-    def _checked(self, read: Read, carried: Carried) -> Read:
+    def _checked(self, read: ReadRecord, carried: Carried) -> ReadRecord:
         """The event that an object carries is its own, or it lies where it does not belong."""
         item = read.result
         if not isinstance(item, Indexable):
@@ -183,7 +183,7 @@ class Rebuild:
         return written
 
     async def _forget_inputs(
-        self, connection: AsyncConnection, page: Page, stored: Sequence[tuple[Read, Outcome]]
+        self, connection: AsyncConnection, page: Page, stored: Sequence[tuple[ReadRecord, Outcome]]
     ) -> None:
         """Of what is new and whose input was erased the row says so, and has no prompt."""
         gone: dict[int, dict[UUID, datetime]] = {}
@@ -204,13 +204,13 @@ class Rebuild:
             await connection.execute(at_their_time, rows)
 
 
-def _counted(arrivals: Arrivals, stored: Sequence[tuple[Read, Outcome]]) -> Counter[str]:
+def _counted(arrivals: Arrivals, stored: Sequence[tuple[ReadRecord, Outcome]]) -> Counter[str]:
     names = {Outcome.STORED: "rebuilt", Outcome.DUPLICATE: "present"}
     found = (outcome for _, outcome in (*stored, *arrivals.settled))
     return Counter(names.get(outcome, outcome.value) for outcome in found)
 
 
-def _left(arrivals: Arrivals) -> list[tuple[Read, str]]:
+def _left(arrivals: Arrivals) -> list[tuple[ReadRecord, str]]:
     """What was not indexed, with the reasons."""
     dead = [(read, trouble.detail) for read, trouble in arrivals.dead]
     waiting = [(read, missing.detail or "it waits") for read, missing in arrivals.missing]
@@ -224,7 +224,7 @@ def _unreadable(page: Page) -> list[Finding]:
     ]
 
 
-def _not_indexed(page: Page, read: Read, why: str) -> Finding:
+def _not_indexed(page: Page, read: ReadRecord, why: str) -> Finding:
     carried = page.carried[read.record.offset]
     model_id = None
     if isinstance(read.result, MissingBlob | Trouble):

@@ -1,4 +1,4 @@
-"""Record batches that aiokafka cannot read: Kafka takes them, and they must not stop the line.
+"""Record batches that aiokafka cannot read: Kafka takes them, and they must not stop the pipeline.
 
 aiokafka (0.14) decodes the name of a header strictly, while Kafka takes any bytes; and it refuses
 compressed data with something behind its end, which Kafka does not look at. Either raises out of
@@ -30,12 +30,12 @@ _LENGTH = struct.Struct(">8xi")
 _NO_MEMORY = "no memory to read a record batch"
 
 
-def read_whatever_comes() -> None:
+def accept_unreadable_records() -> None:
     """From now on consumers raise for no record's content; see `fault_of`. Repeatable."""
     fetcher.MemoryRecords = _Batches
 
 
-def fault_of(record: ConsumerRecord) -> Trouble | None:
+def find_fault(record: ConsumerRecord) -> Trouble | None:
     """What is wrong with a record, whatever its payload is; None where nothing is."""
     if isinstance(record.value, Unreadable):
         return Trouble("unreadable_record", record.value.why)
@@ -43,12 +43,12 @@ def fault_of(record: ConsumerRecord) -> Trouble | None:
         try:
             name.encode()
         except UnicodeEncodeError:
-            detail = f"the header name {printable(name)[:100]!r} is not UTF-8"
+            detail = f"the header name {escape_surrogates(name)[:100]!r} is not UTF-8"
             return Trouble("invalid_header", detail)
     return None
 
 
-def printable(name: str) -> str:
+def escape_surrogates(name: str) -> str:
     """A header's name without lone surrogates: bytes that are no UTF-8 as `\\xff`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 

@@ -1,4 +1,4 @@
-"""Reading what producers report of themselves: a small topic, apart from the line.
+"""Reading what producers report of themselves: a small topic, apart from the pipeline.
 
 No consumer group: every ingester reads all of it and writes what is newer. Reports are totals, so
 reading one twice, or twice at once, changes nothing, and a group would need one more right and a
@@ -14,17 +14,17 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aiokafka.errors import KafkaTimeoutError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Place, ReadReport
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import decode
 from inference_store.platform.kafka import client_arguments
 from inference_store.platform.metrics import REPORTS
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import Backoff, Stopped
+from .closing import close_consumer
 from .decompression import bound_decompression
-from .leaving import leave
-from .record_batches import fault_of, read_whatever_comes
+from .record_batches import accept_unreadable_records, find_fault
 
 OUTCOMES = ("kept", "old", "broken")
 _MOST = 500
@@ -41,7 +41,7 @@ _log = structlog.get_logger()
 
 
 class Reports:
-    """Kafka's topic of reports → Postgres, until asked to stop. Nothing here stops the line."""
+    """Kafka's topic of reports → Postgres, until asked to stop. Nothing here stops the pipeline."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Reports:
 
     async def _read(self) -> None:
         """Read until stopped, or until there is no such topic. Raises KafkaError, DBAPIError."""
-        read_whatever_comes()
+        accept_unreadable_records()
         bound_decompression()
         consumer = AIOKafkaConsumer(
             **client_arguments(self._settings),
@@ -86,7 +86,7 @@ class Reports:
             await _start(consumer)
             await self._follow(consumer)
         finally:
-            await leave(consumer)
+            await close_consumer(consumer)
 
     async def _follow(self, consumer: AIOKafkaConsumer) -> None:
         loop, looked_at = asyncio.get_running_loop(), -self._look_seconds
@@ -125,7 +125,7 @@ class Reports:
         """Go on behind the newest report kept; a partition without one from its beginning."""
         topic, cluster = self._settings.kafka_reports_topic, self._settings.kafka_cluster
         async with self._engine.connect() as connection:
-            known = await books.read_until(connection, cluster=cluster, topic=topic)
+            known = await accounting.find_report_positions(connection, cluster=cluster, topic=topic)
         for tp in consumer.assignment():
             if tp.partition in known:
                 consumer.seek(tp, known[tp.partition])
@@ -137,14 +137,14 @@ class Reports:
 
         async def write() -> int:
             async with self._engine.begin() as connection:
-                return await books.keep(connection, found)
+                return await accounting.store_reports(connection, found)
 
         # Here, with what is in hand: the consumer has moved past it.
         written = await self._backoff.retry(write)
         REPORTS.labels("kept").inc(written)
         REPORTS.labels("old").inc(len(found) - written)
 
-    def _reports(self, record: ConsumerRecord) -> Iterator[ReadReport]:
+    def _reports(self, record: ConsumerRecord) -> Iterator[ReceivedReport]:
         """The report of a record; none where it is broken, or of a producer long forgotten."""
         try:
             read = _read(record, self._settings.kafka_cluster)
@@ -158,7 +158,7 @@ class Reports:
                 error=str(error)[:300],
             )
             return
-        if _time_of(record) >= datetime.now(UTC) - books.KEPT:
+        if _time_of(record) >= datetime.now(UTC) - accounting.FORMER_AFTER:
             yield read
         else:
             REPORTS.labels("old").inc()
@@ -168,7 +168,7 @@ class Reports:
         if not await _is_at_end(consumer):
             return
         async with self._engine.begin() as connection:
-            await books.mark_silent(connection, after=self._silent_after)
+            await accounting.mark_silent(connection, after=self._silent_after)
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -196,15 +196,15 @@ async def _is_at_end(consumer: AIOKafkaConsumer) -> bool:
         return False
 
 
-def _read(record: ConsumerRecord, cluster: str) -> ReadReport:
+def _read(record: ConsumerRecord, cluster: str) -> ReceivedReport:
     """Raises ValueError where it is no report."""
-    if (fault := fault_of(record)) is not None:
+    if (fault := find_fault(record)) is not None:
         raise ValueError(fault.detail)
     payload = bytes(record.value or b"")
     if len(payload) > _MOST_BYTES:
         raise ValueError(f"it has {len(payload)} bytes, and a report at most {_MOST_BYTES}")
-    place = Place(cluster, record.topic, 0, record.partition)
-    return ReadReport(decode(payload), place, record.offset)
+    partition_id = PartitionId(cluster, record.topic, 0, record.partition)
+    return ReceivedReport(decode(payload), partition_id, record.offset)
 
 
 def _time_of(record: ConsumerRecord) -> datetime:

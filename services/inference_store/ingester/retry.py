@@ -15,8 +15,8 @@ import structlog
 from opentelemetry.trace import SpanKind
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import books, dead_letters, parked
-from inference_store.index.books import Outcome, Place
+from inference_store.index import accounting, dead_letters, parked
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dead_letters import DeadLetter
 from inference_store.index.parked import Parked
 from inference_store.index.records import Record, Trouble
@@ -28,7 +28,7 @@ from inference_store.platform.metrics import PARKED_TRIES
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import Backoff, Stopped
-from .batch import MissingBlob, Read
+from .batch import MissingBlob, ReadRecord
 from .reading import Reader
 from .write import RegistrationGone, Writer
 
@@ -36,7 +36,7 @@ _EVERY_SECONDS = 1.0
 # In one transaction.
 _MOST_EVENTS = 20
 _log = structlog.get_logger()
-_Changes = dict[Place, Counter[Outcome]]
+_Changes = dict[PartitionId, Counter[Outcome]]
 _Event = Parked | DeadLetter
 
 
@@ -82,7 +82,9 @@ class Retries:
             letters = await dead_letters.to_redrive(connection, limit=limit)
         if not waiting and not letters:
             return 0
-        events: list[_Event] = sorted([*waiting, *letters], key=lambda event: event.record.place)
+        events: list[_Event] = sorted(
+            [*waiting, *letters], key=lambda event: event.record.partition_id
+        )
         attributes: traces.Attributes = {
             "messaging.system": "kafka",
             "messaging.operation.name": "retry",
@@ -94,7 +96,7 @@ class Retries:
 
     async def _try(self, events: Sequence[_Event]) -> None:
         reads = await self._reader.read([event.record for event in events])
-        results = {(read.record.place, read.record.offset): read for read in reads}
+        results = {(read.record.partition_id, read.record.offset): read for read in reads}
         await self._writer.prepare(reads)
         failpoint("ingester.retry.before")
         for start in range(0, len(events), _MOST_EVENTS):
@@ -105,33 +107,35 @@ class Retries:
     async def _settle(
         self,
         events: Sequence[_Event],
-        results: Mapping[tuple[Place, int], Read],
+        results: Mapping[tuple[PartitionId, int], ReadRecord],
         one_by_one: bool,
     ) -> None:
         changes: _Changes = {}
         waiting = [event for event in events if isinstance(event, Parked)]
         letters = [event for event in events if isinstance(event, DeadLetter)]
         async with self._engine.begin() as connection:
-            # The books first, as the line does: neither then holds what the other waits for.
-            await books.lock(connection, {event.record.place for event in events})
+            # The books first, as the pipeline does: neither then holds what the other waits for.
+            await accounting.lock_partitions(
+                connection, {event.record.partition_id for event in events}
+            )
             ours = await parked.lock(connection, [event.id for event in waiting])
             for event in waiting:
                 if event.id in ours:
-                    read = results[event.record.place, event.record.offset]
+                    read = results[event.record.partition_id, event.record.offset]
                     await self._settle_parked(connection, event, read, changes, one_by_one)
             asked = await dead_letters.lock(connection, [letter.id for letter in letters])
             for letter in letters:
                 if letter.id in asked:
-                    read = results[letter.record.place, letter.record.offset]
+                    read = results[letter.record.partition_id, letter.record.offset]
                     await self._settle_letter(connection, letter, read, changes, one_by_one)
-            await books.change(connection, changes)
+            await accounting.change_outcomes(connection, changes)
             failpoint("ingester.retry.commit.before")
 
     async def _settle_parked(
         self,
         connection: AsyncConnection,
         event: Parked,
-        read: Read,
+        read: ReadRecord,
         changes: _Changes,
         one_by_one: bool,
     ) -> None:
@@ -141,7 +145,7 @@ class Retries:
             if datetime.now(UTC) - event.created_at < self._schedule.give_up:
                 await parked.postpone(connection, event, self._schedule)
                 return
-            gave_up = Read(read.record, _gave_up(read.result, event))
+            gave_up = ReadRecord(read.record, _gave_up(read.result, event))
             outcome = await self._index(connection, gave_up, one_by_one)
         await parked.remove(connection, event.id)
         if outcome is not Outcome.DEAD:
@@ -152,7 +156,7 @@ class Retries:
         self,
         connection: AsyncConnection,
         letter: DeadLetter,
-        read: Read,
+        read: ReadRecord,
         changes: _Changes,
         one_by_one: bool,
     ) -> None:
@@ -168,7 +172,9 @@ class Retries:
         await dead_letters.settle(connection, letter.id, outcome.value)
         _move(changes, letter.record, Outcome.DEAD, outcome)
 
-    async def _index(self, connection: AsyncConnection, read: Read, one_by_one: bool) -> Outcome:
+    async def _index(
+        self, connection: AsyncConnection, read: ReadRecord, one_by_one: bool
+    ) -> Outcome:
         sidecars: list[Sidecar] = []
         settled = await self._writer.index(
             connection, [read], sidecars=sidecars, one_by_one=one_by_one
@@ -198,6 +204,6 @@ def _gave_up(result: Indexable | Trouble | MissingBlob, event: Parked) -> Troubl
 
 def _move(changes: _Changes, record: Record, old: Outcome, new: Outcome) -> None:
     if new is not old:
-        counts = changes.setdefault(record.place, Counter())
+        counts = changes.setdefault(record.partition_id, Counter())
         counts[old] -= 1
         counts[new] += 1

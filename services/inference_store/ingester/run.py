@@ -21,9 +21,9 @@ from inference_store.platform.admin import AdminApp, Heartbeat
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import SERVERS, Backoff, Stopped
-from .consumer import Topic
+from .consumer import Consumer
 from .limit import DeadLetterLimit
-from .line import Line
+from .pipeline import Pipeline
 from .reading import Reader
 from .reports import OUTCOMES, Reports
 from .retry import Retries
@@ -87,10 +87,10 @@ class _Ingester:
         self._backoff = Backoff(
             stop, first_seconds=settings.ingester_retry_seconds, heartbeat=self._heartbeat
         )
-        # Its own backoff: a retry that waits must not hide that the line runs.
+        # Its own backoff: a retry that waits must not hide that the pipeline runs.
         self._retry_backoff = Backoff(stop, first_seconds=settings.ingester_retry_seconds)
         self._limit = DeadLetterLimit(settings)
-        self._topic = Topic(settings, engine)
+        self._consumer = Consumer(settings, engine)
         self._ledger_watch = LedgerWatch(Ledger(engine, blobs, prefix=settings.ledger_prefix))
         self._joined = False
         self._admin = AdminApp(
@@ -120,7 +120,7 @@ class _Ingester:
         except Stopped:
             pass
         finally:
-            await self._topic.stop()
+            await self._consumer.stop()
             await self._admin.stop()
             _log.info("ingester stopped", action="stopped")
 
@@ -130,7 +130,7 @@ class _Ingester:
             await require_schema(connection)
         await asyncio.to_thread(self._blobs.check)
         await self._ledger_watch.look()
-        await self._topic.start()
+        await self._consumer.start()
 
     async def _work(self) -> None:
         settings, schedule = self._settings, schedule_of(self._settings)
@@ -139,11 +139,11 @@ class _Ingester:
         reader = Reader(settings, self._engine, self._blobs)
         writer = self._writer(schedule, lambda: self._heartbeat.beat("write"))
         # The retries have caches of their own: both may resolve names at the same time. Their
-        # beat would hide a line that stands.
+        # beat would hide a pipeline that stands.
         retry_writer = self._writer(schedule, lambda: None)
-        line = Line(
+        pipeline = Pipeline(
             settings,
-            self._topic,
+            self._consumer,
             reader,
             writer,
             limit=self._limit,
@@ -161,12 +161,12 @@ class _Ingester:
             stop=self._stop,
         )
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(line.run())
+            tasks.create_task(pipeline.run())
             tasks.create_task(retries.run())
             tasks.create_task(Reports(settings, self._engine, self._stop).run())
             tasks.create_task(self._ledger_watch.run(self._stop))
             tasks.create_task(self._keep_partitions())
-            tasks.create_task(Watch(self._topic, self._engine, self._stop).run())
+            tasks.create_task(Watch(self._consumer, self._engine, self._stop).run())
 
     async def _keep_partitions(self) -> None:
         """The next span before it is needed, and statistics long before autovacuum's."""
@@ -183,7 +183,7 @@ class _Ingester:
                     return
 
     async def _away(self, server: str) -> str | None:
-        """Why the line or the retries wait for a server."""
+        """Why the pipeline or the retries wait for a server."""
         of_line = await self._backoff.find_reason(server)
         return of_line or await self._retry_backoff.find_reason(server)
 

@@ -10,10 +10,10 @@ from copy import copy
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.writing import Indexable
 
-from .batch import Read
+from .batch import ReadRecord
 
 Source: TypeAlias = tuple[str, str]
 """A producer and a model's id; empty where an event names none."""
@@ -49,7 +49,7 @@ class Sources:
         twin._histories = OrderedDict((name, copy(each)) for name, each in self._histories.items())
         return twin
 
-    def note(self, outcomes: Iterable[tuple[Read, Outcome]]) -> None:
+    def note(self, outcomes: Iterable[tuple[ReadRecord, Outcome]]) -> None:
         """What became of events, in their order."""
         self._move_window()
         for read, outcome in outcomes:
@@ -88,7 +88,7 @@ class Sources:
             history.stored = 0
 
 
-def source_of(read: Read) -> Source:
+def source_of(read: ReadRecord) -> Source:
     """As far as the event names it."""
     result = read.result
     model_id = result.event.model_id if isinstance(result, Indexable) else result.model_id

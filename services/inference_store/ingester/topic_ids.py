@@ -1,8 +1,8 @@
-"""The id that Kafka gave to a topic: another one after it was deleted and made anew.
+"""The id that Kafka gave to a topic; it is another one after the topic was deleted and created.
 
-By its name alone a topic made anew cannot be told from the old one once it has grown past the
-offset where reading goes on. aiokafka (0.14) asks for metadata in a version without ids, so that
-a newer one is written down here. A Kafka before 3.1 does not have it, and is not asked.
+By its name alone a new topic cannot be told from the old one once it has grown past the offset
+where reading continues. aiokafka (0.14) requests metadata in a version without ids, so a newer
+version is defined here. A Kafka before 3.1 does not have it, and is not asked.
 """
 
 import asyncio
@@ -112,34 +112,34 @@ class _MetadataRequest(Request[_MetadataRequestV12]):  # type: ignore[misc]
         return request_struct_class([(_NO_ID, self._topic, {})], False, False, {})
 
 
-async def topic_ids(
+async def find_topic_ids(
     kafka: AIOKafkaConsumer, topic: str, partitions: Iterable[TopicPartition]
 ) -> frozenset[UUID]:
-    """The ids of a topic by the leaders of some partitions; none where it is not there.
+    """Return the ids of a topic according to the leaders of partitions; none if it does not exist.
 
-    Two while it is being made anew. None either where the brokers are too old to say. A leader
-    that does not answer is left out; raises KafkaError where none answers.
+    There are two while it is being created again, and none if the brokers are too old. A leader
+    that does not answer is left out; raises KafkaError if none answers.
     """
-    client = kafka._client  # the consumer offers no other road to a request of one's own
+    client = kafka._client  # the consumer offers no other way to send a request of one's own
     leaders = {client.cluster.leader_for_partition(tp) for tp in partitions} - {None, -1}
-    found: set[UUID] = set()
-    trouble: KafkaError | None = None
+    ids: set[UUID] = set()
+    failure: KafkaError | None = None
     for node in leaders:
         try:
             answer = await _ask(client, node, topic)
         except (IncompatibleBrokerVersion, NotImplementedError):
             continue
         except KafkaError as error:
-            trouble = error
+            failure = error
             continue
-        found.update(one[2] for one in answer.topics if one[0] == 0)
-    if trouble is not None and not found:
-        raise trouble
-    return frozenset(found - {_NO_ID})
+        ids.update(entry[2] for entry in answer.topics if entry[0] == 0)
+    if failure is not None and not ids:
+        raise failure
+    return frozenset(ids - {_NO_ID})
 
 
 async def _ask(client: AIOKafkaClient, node: int, topic: str) -> _Metadata:
-    """A broker's answer. Raises KafkaError, also where it is too slow."""
+    """Return a broker's answer. Raises KafkaError, also if it is too slow."""
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             # Not on the connection of the fetches: there it would wait for a fetch to end.

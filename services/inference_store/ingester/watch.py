@@ -1,7 +1,7 @@
-"""Gauges that must move also while nothing comes through: lag, books, partitions ahead; and the
-end of sessions in which a frozen ingester holds locks.
+"""Sets the gauges that must move also while no events arrive: lag, accounting, partitions ahead;
+and ends sessions in which a frozen ingester holds locks.
 
-Lag is asked for on a clock, not when a batch is written: where the line is stuck it must rise.
+Lag is measured on a clock, not when a batch is written: it must rise while the pipeline is stuck.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ from inference_store.operations import figures
 from inference_store.operations.figures import age
 from inference_store.platform import metrics
 
-from .batch import Assigned
-from .consumer import Topic
+from .batch import AssignedPartition
+from .consumer import Consumer
 
 _EVERY_SECONDS = 5.0
-# Another has our partitions by then, and waits for the locks of what we had begun.
+# By then another ingester has the partitions, and waits for the locks of the frozen one.
 STALLED_SECONDS = 60.0
 _POSTGRES = (DBAPIError, PoolTimeout)
 _log = structlog.get_logger()
@@ -32,49 +32,49 @@ _log = structlog.get_logger()
 class Watch:
     """Sets the gauges every five seconds, until stopped."""
 
-    def __init__(self, topic: Topic, engine: AsyncEngine, stop: asyncio.Event) -> None:
-        self._topic = topic
+    def __init__(self, consumer: Consumer, engine: AsyncEngine, stop: asyncio.Event) -> None:
+        self._consumer = consumer
         self._engine = engine
         self._stop = stop
-        self._ends: dict[Assigned, int] = {}
+        self._ends: dict[AssignedPartition, int] = {}
         self._parked: datetime | None = None
         self._shown: set[str] = set()
 
     async def run(self) -> None:
-        """A server that is away is the line's to tell: here what was seen last grows older."""
+        """Run until stopped. The pipeline reports unavailable servers: here values only age."""
         while not self._stop.is_set():
-            # Apart: Kafka's figures must move on while Postgres stands, and the reverse.
-            await self._try(self._look_at_kafka)
-            await self._try(self._look_at_postgres)
+            # One by one: Kafka's figures must move while Postgres hangs, and the reverse.
+            await self._try(self._read_kafka)
+            await self._try(self._read_postgres)
             await self._try(self._end_stalled)
-            self._show_lag(self._topic.assigned)
+            self._show_lag(self._consumer.assigned)
             try:
                 await asyncio.wait_for(self._stop.wait(), _EVERY_SECONDS)
             except TimeoutError:
                 continue
 
-    async def _try(self, look: Callable[[], Awaitable[None]]) -> None:
+    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(_EVERY_SECONDS):
-                await look()
+                await work()
         except (TimeoutError, KafkaError, IllegalStateError, *_POSTGRES, OSError) as error:
             _log.debug("gauges are not fresh", action="watch", error=type(error).__name__)
 
-    async def _look_at_kafka(self) -> None:
-        self._ends = await self._topic.ends()
+    async def _read_kafka(self) -> None:
+        self._ends = await self._consumer.find_ends()
 
-    async def _look_at_postgres(self) -> None:
+    async def _read_postgres(self) -> None:
         async with self._engine.connect() as connection:
-            of_books = await figures.of_books(connection)
-            of_producers = await figures.of_producers(connection)
-            of_spans = await figures.of_spans(connection)
-        self._parked = of_books.parked_record_time
-        _show_books(of_books)
-        for state, count in of_producers.states.items():
+            totals = await figures.of_books(connection)
+            producers = await figures.of_producers(connection)
+            partitions = await figures.of_spans(connection)
+        self._parked = totals.parked_record_time
+        _show_accounting(totals)
+        for state, count in producers.states.items():
             metrics.PRODUCERS.labels(state).set(count)
-        metrics.PRODUCERS_OPEN.set(of_producers.open)
-        metrics.PARTITIONS.set(of_spans.spans)
-        metrics.PARTITIONS_AHEAD.set(of_spans.ahead_seconds)
+        metrics.PRODUCERS_OPEN.set(producers.open)
+        metrics.PARTITIONS.set(partitions.spans)
+        metrics.PARTITIONS_AHEAD.set(partitions.ahead_seconds)
 
     async def _end_stalled(self) -> None:
         async with self._engine.connect() as connection:
@@ -83,35 +83,37 @@ class Watch:
             metrics.STALLED.inc(ended)
             _log.warning("sessions of a frozen ingester ended", action="stalled", sessions=ended)
 
-    def _show_lag(self, assigned: Iterable[Assigned]) -> None:
-        waits = {str(one.partition): _oldest(one, self._ends) for one in assigned}
-        ages = {partition: age(at) for partition, (_, at) in waits.items()}
-        for partition, (events, _) in waits.items():
+    def _show_lag(self, assigned: Iterable[AssignedPartition]) -> None:
+        lags = {str(one.partition): _measure_lag(one, self._ends) for one in assigned}
+        ages = {partition: age(at) for partition, (_, at) in lags.items()}
+        for partition, (events, _) in lags.items():
             metrics.LAG.labels(partition).set(events)
             metrics.LAG_SECONDS.labels(partition).set(ages[partition])
-        for partition in self._shown - waits.keys():  # another ingester's from now on
+        for partition in self._shown - lags.keys():  # another ingester has it now
             metrics.LAG.remove(partition)
             metrics.LAG_SECONDS.remove(partition)
-        self._shown = set(waits)
+        self._shown = set(lags)
         metrics.OLDEST.set(max([*ages.values(), age(self._parked)]))
 
 
-def _oldest(one: Assigned, ends: Mapping[Assigned, int]) -> tuple[int, datetime | None]:
-    """How many offsets are not in the books, and the time of the oldest of them.
+def _measure_lag(
+    assigned: AssignedPartition, ends: Mapping[AssignedPartition, int]
+) -> tuple[int, datetime | None]:
+    """Return the number of offsets that are not written, and the time of the oldest of them.
 
-    Where it has not been read, that of the last one written: the oldest is no older.
+    If the oldest has not been read, it is the time of the last one written: it is no older.
     """
-    end = ends.get(one, one.next)
-    events = max(0, max(end, one.next) - one.written)
+    end = ends.get(assigned, assigned.next)
+    events = max(0, max(end, assigned.next) - assigned.written)
     if not events:
         return 0, None
-    return events, one.in_hand[0][1] if one.in_hand else one.written_at
+    return events, assigned.in_flight[0][1] if assigned.in_flight else assigned.written_at
 
 
-def _show_books(found: figures.BooksFigures) -> None:
-    for outcome, count in found.counts.items():
+def _show_accounting(totals: figures.BooksFigures) -> None:
+    for outcome, count in totals.counts.items():
         metrics.BOOKS.labels(outcome.value).set(count)
-    metrics.BOOKS_OPEN.set(found.open_partitions)
-    metrics.DEAD_OPEN.set(found.dead_letters_open)
-    metrics.PARKED.set(found.parked)
-    metrics.PARKED_OLDEST.set(found.parked_oldest_seconds)
+    metrics.BOOKS_OPEN.set(totals.open_partitions)
+    metrics.DEAD_OPEN.set(totals.dead_letters_open)
+    metrics.PARKED.set(totals.parked)
+    metrics.PARKED_OLDEST.set(totals.parked_oldest_seconds)

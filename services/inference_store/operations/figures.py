@@ -11,8 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import audit_chain
 from inference_store.erasure.erasures import ENDED, STATES
 from inference_store.erasure.holds.hold import is_in_force
-from inference_store.index import books
-from inference_store.index.books import Outcome
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import Spans, spans
 from inference_store.index.tables import (
     dead_letter,
@@ -79,7 +79,7 @@ class ProducerFigures:
 
 async def of_producers(connection: AsyncConnection) -> ProducerFigures:
     """Reads what was reported, and no sequences: a row a reporter."""
-    return ProducerFigures(*await books.states(connection))
+    return ProducerFigures(*await accounting.count_producer_states(connection))
 
 
 @dataclass(frozen=True, slots=True)

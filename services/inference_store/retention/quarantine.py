@@ -22,7 +22,7 @@ from inference_store.erasure.erasures.unstored import Aside, Metadatas
 from inference_store.erasure.holds import kept
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark import marks
-from inference_store.index import books, registrations
+from inference_store.index import accounting, registrations
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 
@@ -147,7 +147,7 @@ class QuarantineEraser:
         async with self._engine.begin() as connection:
             # The offset accounting first, as in the ingester: so neither holds what the other waits
             # for.
-            await books.lock(connection, {each.place for each in found})
+            await accounting.lock_partitions(connection, {each.place for each in found})
             await marks.gate_exclusive(connection)
             free, held = await aside_holds.parted(connection, erasure, model, found, metadata)
             await kept.remember_left_out(connection, erasure.id, model, table.name, held)

@@ -17,7 +17,7 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark import tombstones
 from inference_store.erasure.preview import previews
 from inference_store.erasure.runs import RetentionRun
-from inference_store.index import books, key_registry, partitions, registrations
+from inference_store.index import accounting, key_registry, partitions, registrations
 from inference_store.objects import Blobs
 from inference_store.platform import traces
 from inference_store.platform.failpoints import failpoint
@@ -249,4 +249,4 @@ class RetentionWorker:
         while folded:
             await self._check.confirm_step()
             async with self._engine.begin() as connection:
-                folded = await books.fold(connection, limit=_PRODUCERS_BATCH)
+                folded = await accounting.fold_producers(connection, limit=_PRODUCERS_BATCH)

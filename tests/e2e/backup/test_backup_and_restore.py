@@ -13,7 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erasures
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.database import create_engine
 from inference_store.index.tables import metadata_key, registration
 from tests.e2e.backup.copies import METHODS, mirror

@@ -8,8 +8,8 @@ from uuid import UUID
 from sqlalchemy import Table, func, select
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Outcome
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import (
     PARTITIONED,
     blob_reference,
@@ -47,7 +47,7 @@ def uid_of(capture: Capture, bucket: str) -> UUID:
 async def counted(engine: AsyncEngine) -> Counter[Outcome]:
     """The books over all partitions, which must close at any time."""
     async with engine.connect() as connection:
-        accounts = await books.accounts(connection)
+        accounts = await accounting.list_accounts(connection)
     assert all(account.closes for account in accounts), accounts
     return sum((Counter(account.counts) for account in accounts), Counter())
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import policies
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import registrations
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, erasure, inference
 from tests.e2e.faults.books_close import (

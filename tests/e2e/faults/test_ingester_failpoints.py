@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters, parked, registrations
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference
 from inference_store.platform.failpoints import FAILPOINTS

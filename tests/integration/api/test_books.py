@@ -9,18 +9,18 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.api.schemas.books import Accounting, ProducerAccount
-from inference_store.index import books
-from inference_store.index.books import Place, ReadReport
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import ProducerReport
 
 AT = datetime(2026, 11, 1, 12, tzinfo=UTC)
 MOST = 2**63 - 1
 
 
-def _read(producer: str, reporter: str, **said: Any) -> ReadReport:
+def _read(producer: str, reporter: str, **said: Any) -> ReceivedReport:
     times: dict[str, Any] = {"booted_at": AT, "reported_at": AT}
     report = ProducerReport(producer=producer, reporter=reporter, number=1, **times, **said)
-    return ReadReport(report, Place("default", "reports", 0, 0), offset=0)
+    return ReceivedReport(report, PartitionId("default", "reports", 0, 0), offset=0)
 
 
 async def test_a_producer_is_shown_with_all_its_reports(
@@ -29,11 +29,11 @@ async def test_a_producer_is_shown_with_all_its_reports(
     own = _read("p", "p", seen=9, sampled_out=1, dropped={"no_budget": 2}, queued=2, spooled=1,
                 published=4, events=8, highest_sequence=8)  # fmt: skip
     finder = _read("p", "q", seen=1, published=1, events=2, highest_sequence=8, final=True)
-    events = Place("default", "events", 0, 0)
+    events = PartitionId("default", "events", 0, 0)
     async with engine.begin() as connection:
-        await books.begin(connection, events, first=0, began="first")
-        await books.cover(connection, events, {"p": [0, 1, 2, 3, 5, 7]})
-        await books.keep(connection, [own, finder])
+        await accounting.open_partition(connection, events, first=0, began="first")
+        await accounting.add_sequences(connection, events, {"p": [0, 1, 2, 3, 5, 7]})
+        await accounting.store_reports(connection, [own, finder])
     answer = (await client.get("/v1/accounting")).json()
     _has_the_fields_of(Accounting, answer)
     [found] = answer["producers"]
@@ -54,7 +54,7 @@ async def test_sums_that_are_absurd_are_still_an_answer(
     huge = {"seen": MOST, "queued": MOST, "published": MOST, "highest_sequence": MOST}
     some = [_read("p", who, dropped={"left": MOST}, **huge) for who in ("p", "q")]
     async with engine.begin() as connection:
-        await books.keep(connection, some)
+        await accounting.store_reports(connection, some)
     [found] = (await client.get("/v1/accounting")).json()["producers"]
     assert (found["published"], found["dropped"], found["closes"]) == (MOST, {"left": MOST}, False)
 
@@ -63,9 +63,11 @@ async def test_former_producers_are_shown_as_their_sums(
     client: httpx.AsyncClient, engine: AsyncEngine
 ) -> None:
     async with engine.begin() as connection:
-        await books.keep(connection, [_read("p", "p", seen=3, published=3, highest_sequence=3)])
+        await accounting.store_reports(
+            connection, [_read("p", "p", seen=3, published=3, highest_sequence=3)]
+        )
         await connection.execute(text("UPDATE producer_report SET heard_at = '2026-01-01Z'"))
-        assert await books.fold(connection, limit=10) == 1
+        assert await accounting.fold_producers(connection, limit=10) == 1
     answer = (await client.get("/v1/accounting")).json()
     _has_the_fields_of(Accounting, answer)
     assert answer["producers"] == []

@@ -5,17 +5,17 @@ import base64
 import httpx
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books, dead_letters
-from inference_store.index.books import Outcome, Place
+from inference_store.index import accounting, dead_letters
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.records import Record, Trouble
 from tests.integration.stored import at
 
-_PLACE = Place("default", "inference-events", 1, 0)
+_PLACE = PartitionId("default", "inference-events", 1, 0)
 
 
 async def _add(engine: AsyncEngine, number: int) -> None:
     async with engine.begin() as connection:
-        await books.begin(connection, _PLACE, first=0, began="first")
+        await accounting.open_partition(connection, _PLACE, first=0, began="first")
         letters = [
             (
                 Record(_PLACE, n, at(n), b"key", b'{"n": "\xff"}' if n == 0 else b"{}"),
@@ -25,7 +25,9 @@ async def _add(engine: AsyncEngine, number: int) -> None:
         ]
         await dead_letters.add(connection, letters)
         counts = {Outcome.DEAD: number}
-        await books.move(connection, _PLACE, lo=0, hi=number, outcomes=counts, last=None)
+        await accounting.move_offsets(
+            connection, _PLACE, lo=0, hi=number, outcomes=counts, last=None
+        )
 
 
 async def test_dead_letters(client: httpx.AsyncClient, engine: AsyncEngine) -> None:

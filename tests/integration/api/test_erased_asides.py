@@ -13,8 +13,8 @@ from inference_store.access import Action, Who
 from inference_store.erasure import erasures
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import dead_letters, parked
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.audit import note
-from inference_store.index.books import Place, begin
 from inference_store.index.records import Record, Trouble
 from inference_store.index.tables import (
     audit,
@@ -34,7 +34,7 @@ from .test_erasures import NoPace, Serve, asked, followed, serve, stored
 
 __all__ = ["serve", "stored"]
 pytestmark = pytest.mark.usefixtures("stored")
-_PLACE = Place("default", "inference-events", 0, 0)
+_PLACE = PartitionId("default", "inference-events", 0, 0)
 _SCHEDULE = parked.Schedule(*(3 * [NOW - NOW]))
 
 
@@ -68,7 +68,7 @@ async def set_aside(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
     letters = [record(n, payload(n)) for n in (0, 1)]
     letters += [record(2, b'{"person": "ann", "broken'), record(5, payload(5))]
     async with engine.begin() as connection:
-        await begin(connection, _PLACE, first=0, began="earliest")
+        await open_partition(connection, _PLACE, first=0, began="earliest")
         await dead_letters.add(connection, letters)
         waiting = [(*record(n, payload(n)), f"s3://{bucket}/nowhere") for n in (3, 4)]
         await parked.add(connection, waiting, _SCHEDULE)

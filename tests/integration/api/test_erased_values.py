@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure.certificates.keys import new_key
 from inference_store.erasure.ledger import Ledger
 from inference_store.index import dead_letters, parked
-from inference_store.index.books import Place, begin
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Trouble
 from inference_store.index.tables import METADATA, kafka_partition
 from inference_store.inference.events import StorageKey
@@ -36,7 +36,7 @@ VALUE = "ann-4711"
 SUBJECT = {"subject": {"key": "person", "value": VALUE}}
 FILTER = f"person = '{VALUE}'"
 _M = "/v1/models/model"
-_PLACE = Place("default", "inference-events", 0, 0)
+_PLACE = PartitionId("default", "inference-events", 0, 0)
 _NOBODY = {"key": "person", "type": "string", "value": "nobody"}
 
 
@@ -111,7 +111,7 @@ async def plant_asides(engine: AsyncEngine, blobs: Blobs, bucket: str) -> None:
         pairs.append((record, Trouble("blob_missing", f"of {VALUE}", "model", of)))
     schedule = parked.Schedule(*(3 * [NOW - NOW]))
     async with engine.begin() as connection:
-        await begin(connection, _PLACE, first=0, began="earliest")
+        await open_partition(connection, _PLACE, first=0, began="earliest")
         await dead_letters.add(connection, pairs[:1])
         await parked.add(connection, [(*pairs[1], f"s3://{bucket}/{named}")], schedule)
         counted = kafka_partition.update().values(next=2, dead=1, parked=1)

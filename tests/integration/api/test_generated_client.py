@@ -13,7 +13,7 @@ import httpx
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.books import begin
+from inference_store.index.accounting import open_partition
 from inference_store.index.registrations import Details, put
 from inference_store.inference.events import StorageKey
 from inference_store.objects import Blobs
@@ -71,7 +71,7 @@ async def _stored_ids(engine: AsyncEngine, blobs: Blobs, bucket: str) -> dict[st
     )
     async with engine.begin() as connection:
         await put(connection, "model", Details(project_id="model-project"))
-        await begin(connection, PLACE, first=0, began="earliest")
+        await open_partition(connection, PLACE, first=0, began="earliest")
         return await ids_of(connection, "model", model, 0)
 
 

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi import checks as openapi_checks
 
 from inference_store.api.app import create_app
 from inference_store.index import registrations
-from inference_store.index.books import begin
+from inference_store.index.accounting import open_partition
 from inference_store.index.database import create_engine
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
@@ -82,7 +82,7 @@ class _Server:
         async with engine.begin() as connection:
             details = registrations.Details(project_id="model-project")
             await registrations.put(connection, "model", details)
-            await begin(connection, PLACE, first=0, began="earliest")
+            await open_partition(connection, PLACE, first=0, began="earliest")
             named = await ids_of(connection, "model", model, 0)
         self.ids = named | {"inference_id": "id-0"}
         with Blobs(self._settings) as blobs:

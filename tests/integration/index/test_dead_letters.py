@@ -5,19 +5,19 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import books, dead_letters
-from inference_store.index.books import Place
+from inference_store.index import accounting, dead_letters
+from inference_store.index.accounting import PartitionId
 from inference_store.index.dead_letters import DeadLetter, Selection
 from inference_store.index.records import Record, Trouble
 
-PLACE = Place("default", "events", 0, 0)
+PLACE = PartitionId("default", "events", 0, 0)
 RECORD = Record(PLACE, 7, datetime.now(UTC), None, b"{}")
 FIRST = Trouble("unknown_model", "not registered")
 LATER = Trouble("blob_missing", "it did not come", "model", "one")
 
 
 async def _letter(connection: AsyncConnection, state: str) -> DeadLetter:
-    await books.begin(connection, PLACE, first=0, began="first")
+    await accounting.open_partition(connection, PLACE, first=0, began="first")
     await dead_letters.add(connection, [(RECORD, FIRST)])
     letter = await _only(connection)
     await dead_letters.settle(connection, letter.id, state)

@@ -12,18 +12,18 @@ from tests.producer import Producer
 from tests.servers.fixtures import unique
 from tests.service_process import Service
 
-Line = tuple[Service, Producer]
-StartLine = Callable[..., Awaitable[Line]]
+RunningIngester = tuple[Service, Producer]
+StartIngester = Callable[..., Awaitable[RunningIngester]]
 
 
 @pytest.fixture
-async def start_line(
+async def start_ingester(
     service_environment: Any, topic: Any, tmp_path: Path
-) -> AsyncIterator[StartLine]:
-    """A factory: `await start_line(INGESTER_UNKNOWN_MODELS="refuse")`."""
+) -> AsyncIterator[StartIngester]:
+    """A factory: `await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")`."""
     async with AsyncExitStack() as opened:
 
-        async def start(*, partitions: int = 1, **changes: str) -> Line:
+        async def start(*, partitions: int = 1, **changes: str) -> RunningIngester:
             name = topic(partitions)
             quick = {
                 "INGESTER_PARKED_FIRST_SECONDS": "0.2",
@@ -42,6 +42,6 @@ async def start_line(
 
 
 @pytest.fixture
-async def running(start_line: StartLine) -> Line:
+async def running(start_ingester: StartIngester) -> RunningIngester:
     """An ingester with the usual settings."""
-    return await start_line()
+    return await start_ingester()

@@ -7,18 +7,18 @@ from sqlalchemy import insert
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import registrations
-from inference_store.index.books import Place
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
 from inference_store.index.tables import erasing_object
 from inference_store.inference.events import StorageKey
 from inference_store.inference.events.event import Extras
 from inference_store.inference.layout import key_of
 from inference_store.ingester.arrivals import sort_out
-from inference_store.ingester.batch import Read
+from inference_store.ingester.batch import ReadRecord
 from tests.integration.stored import Made, indexable, store
 
 NOW = datetime.now(UTC)
-RECORD = Record(Place("default", "inference-events", 0, 0), 1, NOW, b"k", b"", ())
+RECORD = Record(PartitionId("default", "inference-events", 0, 0), 1, NOW, b"k", b"", ())
 
 
 async def test_an_event_whose_own_object_is_claimed_waits(engine: AsyncEngine) -> None:
@@ -34,6 +34,6 @@ async def test_an_event_whose_own_object_is_claimed_waits(engine: AsyncEngine) -
         registration = (await registrations.known(connection, ["model"]))["model"]
         late = indexable(made, registration)
         assert late.shared_keys == ()
-        found = await sort_out(connection, [Read(RECORD, late)])
+        found = await sort_out(connection, [ReadRecord(RECORD, late)])
     assert [blob.storage_key for _, blob in found.missing] == [storage_key]
     assert found.fresh == []

@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Outcome
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import Line
+from tests.integration.ingester.conftest import RunningIngester
 from tests.polling import until
 from tests.producer import capture
 from tests.servers.fixtures import unique
@@ -20,7 +20,7 @@ EVENTS = [capture(number) for number in range(8)]
 
 
 async def test_what_lies_before_the_records_that_are_left_is_lost(
-    running: Line, engine: AsyncEngine, kafka_server: Kafka
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     service, producer = running
     await producer.produce(*EVENTS[:2])
@@ -33,5 +33,5 @@ async def test_what_lies_before_the_records_that_are_left_is_lost(
     found = await until(lambda: counted(engine), lambda found: found.total() == len(EVENTS))
     assert +found == Counter({Outcome.STORED: 5, Outcome.LOST: 3})
     async with engine.connect() as connection:
-        [account] = await books.accounts(connection)
+        [account] = await accounting.list_accounts(connection)
     assert account.lost == [(2, 5)]

@@ -1,4 +1,4 @@
-"""Many bad messages: what is general halts the line, what is confined is set aside."""
+"""Many bad messages: what is general halts the pipeline, what is confined is set aside."""
 
 import json
 from collections import Counter
@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import audit
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import StartLine
+from tests.integration.ingester.conftest import StartIngester
 from tests.integration.ingester.test_odd_traffic import MANY, part
 from tests.polling import until
 from tests.producer import capture
@@ -29,7 +29,7 @@ def settled(*, stored: int, dead: int) -> Settled:
 
 
 async def halted(service: Service) -> str:
-    """Why the line halts, once it does."""
+    """Why the pipeline halts, once it does."""
     return await until(lambda: part(service, _LIMIT), lambda reason: reason != "ready")
 
 
@@ -39,8 +39,10 @@ def broken(number: int) -> bytes:
     return json.dumps(event | {"request_received_at": "yesterday"}).encode()
 
 
-async def test_many_bad_messages_halt_the_line(start_line: StartLine, engine: AsyncEngine) -> None:
-    service, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="5")
+async def test_many_bad_messages_halt_the_line(
+    start_ingester: StartIngester, engine: AsyncEngine
+) -> None:
+    service, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="5")
     await producer.publish_all([b"bad"] * 20)
     assert "events could not be stored" in await halted(service)
     assert service.metrics("ingester_halted") == 1
@@ -52,9 +54,9 @@ async def test_many_bad_messages_halt_the_line(start_line: StartLine, engine: As
 
 
 async def test_nobody_waits_for_the_bad_messages_of_one_source(
-    start_line: StartLine, engine: AsyncEngine
+    start_ingester: StartIngester, engine: AsyncEngine
 ) -> None:
-    service, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="5")
+    service, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="5")
     await producer.produce(*MANY[:10])
     await until(lambda: counted(engine), settled(stored=10, dead=0))
     another = [json.dumps(json.loads(broken(number)) | {"model_id": "m"}) for number in range(20)]
@@ -66,9 +68,9 @@ async def test_nobody_waits_for_the_bad_messages_of_one_source(
 
 
 async def test_what_was_stored_and_fails_now_is_general(
-    start_line: StartLine, engine: AsyncEngine
+    start_ingester: StartIngester, engine: AsyncEngine
 ) -> None:
-    service, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="5")
+    service, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="5")
     await producer.produce(*MANY)
     await until(lambda: counted(engine), settled(stored=20, dead=0))
     await producer.publish_all([broken(number) for number in range(100, 120)])
@@ -77,12 +79,12 @@ async def test_what_was_stored_and_fails_now_is_general(
 
 
 async def test_an_operator_resumes(
-    start_line: StartLine,
+    start_ingester: StartIngester,
     engine: AsyncEngine,
     service_environment: MakeEnvironment,
     tmp_path: Path,
 ) -> None:
-    service, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="5")
+    service, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="5")
     await producer.publish_all([b"bad"] * 20)
     assert "inference-store resume" in await halted(service)
     done = run_command("resume", environment=service_environment(), folder=tmp_path)

@@ -9,17 +9,17 @@ from inference_store.erasure import erasures
 from inference_store.erasure.delete import rows
 from inference_store.erasure.mark import marks
 from inference_store.index import key_registry
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
 from tests.e2e.faults.books_close import counted
 from tests.integration import by_uids
-from tests.integration.ingester.conftest import Line
+from tests.integration.ingester.conftest import RunningIngester
 from tests.polling import until
 from tests.producer import capture
 
 
 async def test_a_redelivery_of_what_was_erased_brings_no_example_of_it_back(
-    running: Line, engine: AsyncEngine
+    running: RunningIngester, engine: AsyncEngine
 ) -> None:
     _, producer = running
     telling = capture(1, metadata=[{"key": "who", "type": "string", "value": "patient-4711"}])

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import policies
 from inference_store.erasure.policies import DEFAULT, RetentionPolicy
 from inference_store.index import registrations
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import erasing, inference
 from inference_store.query.cql2 import parse_text
@@ -17,7 +17,7 @@ from inference_store.query.filters.known import Known
 from inference_store.query.filters.saved import save
 from tests.builders import NOW
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import Line
+from tests.integration.ingester.conftest import RunningIngester
 from tests.polling import until
 from tests.producer import Capture, capture
 
@@ -33,7 +33,9 @@ def rule(filter: str | None, **keep: str) -> dict[str, Any]:
     return {"saved": saved, **{f"keep_{name}": age for name, age in keep.items()}}
 
 
-async def test_the_rule_that_is_true_of_it_decides(running: Line, engine: AsyncEngine) -> None:
+async def test_the_rule_that_is_true_of_it_decides(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
     _, producer = running
     first = late(1, "true")
     rules = [

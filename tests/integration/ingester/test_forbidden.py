@@ -1,4 +1,4 @@
-"""An object that the store refuses holds up its own event; a store that refuses all, the line."""
+"""A refused object holds up its own event; a store that refuses everything, the pipeline."""
 
 import asyncio
 from collections import Counter
@@ -8,11 +8,11 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.dead_letters import Selection
 from inference_store.index.tables import dead_letter, parked_event
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import Line, StartLine
+from tests.integration.ingester.conftest import RunningIngester, StartIngester
 from tests.integration.ingester.test_odd_traffic import part
 from tests.polling import until
 from tests.producer import capture
@@ -29,7 +29,7 @@ REFUSED = [capture(number, prefix="refused") for number in range(100, 103)]
 class Rights:
     """What the ingester may read, and a line that runs with its credentials."""
 
-    def __init__(self, user: MinioUser, bucket: str, start: StartLine) -> None:
+    def __init__(self, user: MinioUser, bucket: str, start: StartIngester) -> None:
         self._user = user
         self._bucket = bucket
         self._start = start
@@ -53,7 +53,7 @@ class Rights:
     def all_refused(self) -> None:
         self._user.may(self._list)
 
-    async def line(self, **changes: str) -> Line:
+    async def start_ingester(self, **changes: str) -> RunningIngester:
         """A running ingester, and a producer with rights of its own."""
         service, producer = await self._start(**changes)
         service.stop()
@@ -62,8 +62,8 @@ class Rights:
 
 
 @pytest.fixture
-def rights(minio_server: S3, bucket: str, start_line: StartLine) -> Rights:
-    return Rights(MinioUser(minio_server, unique("user")), bucket, start_line)
+def rights(minio_server: S3, bucket: str, start_ingester: StartIngester) -> Rights:
+    return Rights(MinioUser(minio_server, unique("user")), bucket, start_ingester)
 
 
 async def set_aside(engine: AsyncEngine) -> Counter[str]:
@@ -81,7 +81,7 @@ async def test_a_refused_object_parks_its_event_until_it_is_given(
     rights: Rights, engine: AsyncEngine
 ) -> None:
     rights.one_prefix_refused()
-    service, producer = await rights.line()
+    service, producer = await rights.start_ingester()
     await producer.produce(*GIVEN[:10], *REFUSED, *GIVEN[10:])
     await until(lambda: counted(engine), lambda found: found.total() == 23)
     assert +(await counted(engine)) == Counter({Outcome.STORED: 20, Outcome.PARKED: 3})
@@ -95,7 +95,7 @@ async def test_an_object_that_is_never_given_makes_a_dead_letter(
     rights: Rights, engine: AsyncEngine
 ) -> None:
     rights.one_prefix_refused()
-    _, producer = await rights.line(INGESTER_PARKED_GIVE_UP_SECONDS="1")
+    _, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="1")
     # the refused one first and alone: nothing that was given tells that the bucket is well
     await producer.produce(REFUSED[0])
     await until(lambda: counted(engine), lambda found: found[Outcome.DEAD] == 1)
@@ -113,7 +113,7 @@ async def test_a_store_that_refuses_everything_is_waited_for(
 ) -> None:
     """Rights taken under the running line; parked ones neither grow in number nor die."""
     rights.one_prefix_refused()
-    service, producer = await rights.line(INGESTER_PARKED_GIVE_UP_SECONDS="3")
+    service, producer = await rights.start_ingester(INGESTER_PARKED_GIVE_UP_SECONDS="3")
     await producer.produce(GIVEN[0], REFUSED[0])
     await until(lambda: counted(engine), lambda found: found.total() == 2)
     rights.all_refused()
@@ -131,5 +131,5 @@ async def test_a_store_that_refuses_everything_is_waited_for(
 
 
 async def troubles(service: Service) -> float:
-    """How often the line and the retries have waited."""
+    """How often the pipeline and the retries have waited."""
     return await asyncio.to_thread(service.metrics, "ingester_trouble_total")

@@ -11,18 +11,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.erasure import policies
 from inference_store.erasure.policies import RetentionPolicy
 from inference_store.index import registrations
-from inference_store.index.books import Outcome, Place
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.records import Record
 from inference_store.index.tables import erasing, tombstone
 from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals, sort_out
-from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 from tests.integration.retention.holding import place
 from tests.integration.stored import Made, indexable, store
 
 NOW = datetime.now(UTC)
 OLD = NOW - timedelta(days=40)
-RECORD = Record(Place("default", "inference-events", 0, 0), 1, NOW, b"k", b"", ())
+RECORD = Record(PartitionId("default", "inference-events", 0, 0), 1, NOW, b"k", b"", ())
 
 
 @pytest.fixture
@@ -45,10 +45,10 @@ async def _read(connection: AsyncConnection, camera: str, at: datetime = OLD) ->
 
 
 async def _sorted(connection: AsyncConnection, *results: Indexable | MissingBlob) -> Arrivals:
-    return await sort_out(connection, [Read(RECORD, each) for each in results])
+    return await sort_out(connection, [ReadRecord(RECORD, each) for each in results])
 
 
-def _names(reads: Sequence[Read]) -> list[str]:
+def _names(reads: Sequence[ReadRecord]) -> list[str]:
     return [read.result.event.inference_id for read in reads if isinstance(read.result, Indexable)]
 
 

@@ -2,10 +2,10 @@
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.books import Outcome
-from inference_store.ingester.shares import FIRST_EVENTS
+from inference_store.index.accounting import Outcome
+from inference_store.ingester.batch_builder import FIRST_EVENTS
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import StartLine
+from tests.integration.ingester.conftest import StartIngester
 from tests.polling import until
 from tests.producer import capture
 
@@ -13,9 +13,9 @@ _MANY = [capture(number) for number in range(100)]
 
 
 async def test_it_gets_on_by_a_small_batch_each_time(
-    start_line: StartLine, engine: AsyncEngine
+    start_ingester: StartIngester, engine: AsyncEngine
 ) -> None:
-    service, producer = await start_line()
+    service, producer = await start_ingester()
     service.stop()
     await producer.produce(*_MANY)
     stored = 0

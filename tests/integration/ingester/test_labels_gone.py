@@ -7,14 +7,14 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erasures
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, prediction
 from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
 from tests.e2e.faults.books_close import counted
 from tests.integration import by_uids
-from tests.integration.ingester.conftest import Line
+from tests.integration.ingester.conftest import RunningIngester
 from tests.integration.retention.conftest import NoPace
 from tests.polling import until
 from tests.producer import Capture, capture
@@ -32,7 +32,7 @@ async def labels(engine: AsyncEngine) -> dict[str, int]:
 
 
 async def test_a_label_that_is_gone_comes_anew(
-    running: Line, engine: AsyncEngine, database: str, minio_server: S3, bucket: str
+    running: RunningIngester, engine: AsyncEngine, database: str, minio_server: S3, bucket: str
 ) -> None:
     _, producer = running
     await producer.produce(with_label(1, "face", "cat"))

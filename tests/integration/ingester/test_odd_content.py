@@ -1,4 +1,4 @@
-"""Whatever a producer writes into the blobs is stored: nothing of it ends or stops the line."""
+"""Whatever a producer writes into the blobs is stored: nothing of it ends or stops the pipeline."""
 
 import json
 from collections import Counter
@@ -10,7 +10,7 @@ import orjson
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import (
     inference,
     metadata_key,
@@ -20,7 +20,7 @@ from inference_store.index.tables import (
 )
 from inference_store.inference.layout import Kind
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import Line
+from tests.integration.ingester.conftest import RunningIngester
 from tests.polling import until
 from tests.producer import Capture, capture
 
@@ -109,7 +109,7 @@ BLOBS: dict[str, dict[str, bytes]] = {
 }
 
 
-async def test_odd_blobs_are_stored(running: Line, engine: AsyncEngine) -> None:
+async def test_odd_blobs_are_stored(running: RunningIngester, engine: AsyncEngine) -> None:
     service, producer = running
     captures = [odd(number, **blobs) for number, blobs in enumerate(BLOBS.values())]
     await producer.produce(*captures)
@@ -126,7 +126,7 @@ async def test_odd_blobs_are_stored(running: Line, engine: AsyncEngine) -> None:
 
 
 async def test_what_the_engine_copied_is_indexed_whatever_became_of_the_request(
-    running: Line, engine: AsyncEngine
+    running: RunningIngester, engine: AsyncEngine
 ) -> None:
     """As our own proxy writes it: a blob without metadata, an empty list; and one over its cap."""
     _, producer = running
@@ -142,7 +142,7 @@ async def test_what_the_engine_copied_is_indexed_whatever_became_of_the_request(
     assert values == {Decimal(987): 3, Decimal(1): 1}
 
 
-async def test_long_and_repeated_values(running: Line, engine: AsyncEngine) -> None:
+async def test_long_and_repeated_values(running: RunningIngester, engine: AsyncEngine) -> None:
     _, producer = running
     # 10 kB that no compression makes fit into an index row
     long = "".join(chr(0x4E00 + (n * 7919) % 20_000) for n in range(3500))
@@ -164,7 +164,7 @@ async def test_long_and_repeated_values(running: Line, engine: AsyncEngine) -> N
         assert list(found.scalars()) == [Decimal(1)]
 
 
-async def test_absurd_times_are_dead_letters(running: Line, engine: AsyncEngine) -> None:
+async def test_absurd_times_are_dead_letters(running: RunningIngester, engine: AsyncEngine) -> None:
     _, producer = running
     now = datetime.now(UTC)
     odd_times = [
@@ -189,7 +189,9 @@ async def test_absurd_times_are_dead_letters(running: Line, engine: AsyncEngine)
     assert (found[Outcome.DEAD], found[Outcome.STORED]) == (len(events), 1)
 
 
-async def test_the_same_id_for_ever_loses_nothing(running: Line, engine: AsyncEngine) -> None:
+async def test_the_same_id_for_ever_loses_nothing(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
     _, producer = running
     captures = [capture(number, inference_id="1") for number in range(40)]
     await producer.produce(*captures, *captures[:5])
@@ -197,7 +199,9 @@ async def test_the_same_id_for_ever_loses_nothing(running: Line, engine: AsyncEn
     assert +(await counted(engine)) == Counter({Outcome.STORED: 40, Outcome.DUPLICATE: 5})
 
 
-async def test_a_redelivery_leaves_an_edit_alone(running: Line, engine: AsyncEngine) -> None:
+async def test_a_redelivery_leaves_an_edit_alone(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
     """In a batch with new ones; and where the blob was rewritten meanwhile."""
     _, producer = running
     first = [capture(number) for number in range(3)]

@@ -10,13 +10,13 @@ from aiokafka import AIOKafkaProducer
 from sqlalchemy import insert, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books, dead_letters, parked, registrations
-from inference_store.index.books import Outcome
+from inference_store.index import accounting, dead_letters, parked, registrations
+from inference_store.index.accounting import Outcome
 from inference_store.index.dead_letters import Selection
 from inference_store.index.registrations import Details
 from inference_store.index.tables import inference, tombstone
 from tests.e2e.faults.books_close import counted, uid_of
-from tests.integration.ingester.conftest import Line, StartLine
+from tests.integration.ingester.conftest import RunningIngester, StartIngester
 from tests.polling import until
 from tests.producer import Capture, capture
 from tests.servers.fixtures import unique
@@ -40,7 +40,9 @@ async def redrive_all(engine: AsyncEngine) -> None:
     await until(lambda: counted(engine), lambda found: not found[Outcome.DEAD])
 
 
-async def test_a_poisonous_event_costs_itself_alone(running: Line, engine: AsyncEngine) -> None:
+async def test_a_poisonous_event_costs_itself_alone(
+    running: RunningIngester, engine: AsyncEngine
+) -> None:
     _, producer = running
     async with engine.begin() as connection:
         await connection.execute(
@@ -61,7 +63,7 @@ async def test_a_poisonous_event_costs_itself_alone(running: Line, engine: Async
 
 @pytest.mark.real_kafka
 async def test_aborted_transactions_are_not_delivered(
-    running: Line, engine: AsyncEngine, kafka_server: Kafka
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     _, producer = running
     await producer.put_all(MANY)
@@ -75,7 +77,7 @@ async def test_aborted_transactions_are_not_delivered(
 
 @pytest.mark.real_kafka
 async def test_markers_at_the_logs_end_are_not_lost_when_they_age_out(
-    running: Line, engine: AsyncEngine, kafka_server: Kafka
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     service, producer = running
     await producer.put_all(MANY)
@@ -102,13 +104,13 @@ async def test_markers_at_the_logs_end_are_not_lost_when_they_age_out(
     wanted += Counter({Outcome.STORED: 1})
     await until(lambda: counted(engine), lambda found: +found == wanted)
     async with engine.connect() as connection:
-        [account] = await books.accounts(connection)
-    assert (account.place.epoch, account.lost, account.closes) == (0, (), True)
+        [account] = await accounting.list_accounts(connection)
+    assert (account.partition_id.epoch, account.lost, account.closes) == (0, (), True)
 
 
 @pytest.mark.real_kafka
 async def test_what_was_cut_off_unread_is_lost_and_named(
-    running: Line, engine: AsyncEngine, kafka_server: Kafka
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     service, producer = running
     await producer.produce(*MANY[:2])
@@ -120,7 +122,7 @@ async def test_what_was_cut_off_unread_is_lost_and_named(
     wanted = Counter({Outcome.STORED: 2, Outcome.LOST: 3})
     await until(lambda: counted(engine), lambda found: +found == wanted)
     async with engine.connect() as connection:
-        [account] = await books.accounts(connection)
+        [account] = await accounting.list_accounts(connection)
     assert account.lost == [(2, 5)]
 
 
@@ -148,7 +150,7 @@ async def transaction(
 @pytest.mark.real_kafka
 @pytest.mark.parametrize("events", [2, 8], ids=["shorter", "longer"])
 async def test_a_topic_made_anew_is_a_new_epoch(
-    running: Line, engine: AsyncEngine, kafka_server: Kafka, events: int
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka, events: int
 ) -> None:
     service, producer = running
     await producer.produce(*MANY[:4])
@@ -161,13 +163,13 @@ async def test_a_topic_made_anew_is_a_new_epoch(
     await until(lambda: counted(engine), lambda found: found.total() == 4 + events)
     assert (await counted(engine))[Outcome.STORED] == 4 + events
     async with engine.connect() as connection:
-        accounts = await books.accounts(connection)
-    assert [(one.place.epoch, one.began) for one in accounts] == [(0, "first"), (1, "anew")]
+        accounts = await accounting.list_accounts(connection)
+    assert [(one.partition_id.epoch, one.began) for one in accounts] == [(0, "first"), (1, "anew")]
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
 async def test_every_codec_is_read(
-    running: Line, engine: AsyncEngine, kafka_server: Kafka, codec: str
+    running: RunningIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
     _, producer = running
     await producer.put_all(MANY)
@@ -189,8 +191,10 @@ async def part(service: Service, name: str) -> str:
     return str((await asyncio.to_thread(service.health))["parts"][name])
 
 
-async def test_unknown_models_are_refused(start_line: StartLine, engine: AsyncEngine) -> None:
-    _, producer = await start_line(INGESTER_UNKNOWN_MODELS="refuse")
+async def test_unknown_models_are_refused(
+    start_ingester: StartIngester, engine: AsyncEngine
+) -> None:
+    _, producer = await start_ingester(INGESTER_UNKNOWN_MODELS="refuse")
     await producer.produce(*MANY)
     await until(lambda: counted(engine), lambda found: found[Outcome.DEAD] == 20)
     assert await reasons(engine) == {"unknown_model": 20}
@@ -202,7 +206,7 @@ async def test_unknown_models_are_refused(start_line: StartLine, engine: AsyncEn
 
 @pytest.mark.real_minio
 async def test_a_bucket_that_is_missing_is_waited_for(
-    running: Line, engine: AsyncEngine, minio_server: S3, bucket: str
+    running: RunningIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     service, producer = running
     minio_server.client().remove_bucket(bucket)
@@ -219,7 +223,7 @@ async def test_a_bucket_that_is_missing_is_waited_for(
 
 
 async def test_a_read_only_database_is_waited_for(
-    running: Line, engine: AsyncEngine, postgres_server: Postgres
+    running: RunningIngester, engine: AsyncEngine, postgres_server: Postgres
 ) -> None:
     service, producer = running
     name = engine.url.database
@@ -240,10 +244,10 @@ async def test_a_read_only_database_is_waited_for(
 
 
 async def test_a_redelivery_of_what_was_erased_does_not_wait_for_its_blobs(
-    start_line: StartLine, engine: AsyncEngine, bucket: str
+    start_ingester: StartIngester, engine: AsyncEngine, bucket: str
 ) -> None:
     """Nor do many of them count as trouble."""
-    _, producer = await start_line(INGESTER_DEAD_LETTER_LIMIT="1")
+    _, producer = await start_ingester(INGESTER_DEAD_LETTER_LIMIT="1")
     await producer.produce(MANY[0])
     await until(lambda: counted(engine), lambda found: found[Outcome.STORED] == 1)
     async with engine.begin() as connection:
@@ -256,7 +260,7 @@ async def test_a_redelivery_of_what_was_erased_does_not_wait_for_its_blobs(
 
 
 async def test_a_redelivery_of_what_is_stored_does_not_wait_for_its_blobs(
-    running: Line, engine: AsyncEngine, minio_server: S3, bucket: str
+    running: RunningIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     _, producer = running
     await producer.produce(MANY[0])

@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure import erasures
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import erasing, erasure, inference
 from inference_store.inference.events import StorageKey
 from inference_store.inference.layout import Kind, key_of
@@ -17,7 +17,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.eraser import Eraser
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import Line
+from tests.integration.ingester.conftest import RunningIngester
 from tests.integration.retention.conftest import NoPace
 from tests.polling import until
 from tests.producer import START, Capture, capture
@@ -27,7 +27,7 @@ NONE = (None, None, None)
 
 
 async def test_what_was_erased_and_is_written_again_is_deleted_again(
-    running: Line, engine: AsyncEngine, database: str, minio_server: S3, bucket: str
+    running: RunningIngester, engine: AsyncEngine, database: str, minio_server: S3, bucket: str
 ) -> None:
     _, producer = running
     without_input, without_response, whole = (capture(number) for number in (1, 2, 3))
@@ -82,7 +82,7 @@ def own(number: int) -> Own:
 
 
 async def test_what_is_written_again_while_it_is_being_deleted_is_deleted_once_more(
-    running: Line, engine: AsyncEngine
+    running: RunningIngester, engine: AsyncEngine
 ) -> None:
     """Its row does not say yet that it is gone. What is only marked is deleted after it came."""
     _, producer = running

@@ -9,11 +9,11 @@ from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.dead_letters import Selection
 from inference_store.ingester.decompression import MOST_BYTES
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import StartLine
+from tests.integration.ingester.conftest import StartIngester
 from tests.odd_batch import CODECS, OddBatch, odd_name
 from tests.polling import until
 from tests.producer import capture
@@ -37,9 +37,9 @@ def batch_of(codec: str, *, transactional: bool = False) -> OddBatch:
 
 @pytest.mark.parametrize("codec", CODECS)
 async def test_it_is_a_dead_letter_and_its_neighbours_are_stored(
-    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, codec: str
+    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
-    service, producer = await start_line(partitions=3)
+    service, producer = await start_ingester(partitions=3)
     await producer.put_all(SOME)
     kafka = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers)
     await kafka.start()
@@ -66,9 +66,9 @@ async def test_it_is_a_dead_letter_and_its_neighbours_are_stored(
 
 @pytest.mark.parametrize("codec", ["gzip", "lz4"])
 async def test_a_batch_that_cannot_be_read_is_dead_letters(
-    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, codec: str
+    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
-    service, producer = await start_line(partitions=3)
+    service, producer = await start_ingester(partitions=3)
     await producer.put_all(SOME)
     kafka = AIOKafkaProducer(bootstrap_servers=kafka_server.bootstrap_servers)
     await kafka.start()
@@ -95,9 +95,9 @@ async def test_a_batch_that_cannot_be_read_is_dead_letters(
 
 
 async def test_in_an_aborted_transaction_it_is_not_delivered(
-    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka
+    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
-    _, producer = await start_line()
+    _, producer = await start_ingester()
     await producer.put_all(SOME)
     kafka = AIOKafkaProducer(
         bootstrap_servers=kafka_server.bootstrap_servers, transactional_id=producer.topic
@@ -129,9 +129,9 @@ def _peak_bytes(service: Service) -> int:
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux tells the peak")
 @pytest.mark.parametrize("codec", ["gzip", "zstd"])
 async def test_a_batch_that_would_fill_memory_is_a_dead_letter(
-    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, codec: str
+    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka, codec: str
 ) -> None:
-    service, producer = await start_line()
+    service, producer = await start_ingester()
     await producer.put_all(SOME[:2])
     await producer.publish(SOME[0].event)
     await until(lambda: counted(engine), lambda found: found.total() == 1)

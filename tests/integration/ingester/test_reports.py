@@ -14,7 +14,7 @@ from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import Reports
 from inference_store.platform.settings import IngesterSettings
 from tests.integration.api.conftest import blobs, client, make_app, settings  # noqa: F401
-from tests.integration.ingester.conftest import StartLine
+from tests.integration.ingester.conftest import StartIngester
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment, unique
@@ -42,13 +42,13 @@ def _asking(api: httpx.AsyncClient) -> Callable[[], Awaitable[Found]]:
 
 @pytest.mark.real_kafka
 async def test_the_books_of_producers(
-    start_line: StartLine,
+    start_ingester: StartIngester,
     service_environment: MakeEnvironment,
     topic: Callable[..., str],
     client: httpx.AsyncClient,  # noqa: F811
 ) -> None:
     reports = topic(2)
-    service, producer = await start_line(partitions=2, KAFKA_REPORTS_TOPIC=reports)
+    service, producer = await start_ingester(partitions=2, KAFKA_REPORTS_TOPIC=reports)
     captures = [capture(n) for n in range(8)]
     await producer.put_all(captures)
     for n, one in enumerate(captures, start=1):
@@ -105,13 +105,13 @@ async def test_the_books_of_producers(
 
 @pytest.mark.real_kafka
 async def test_a_topic_that_comes_later_is_read_and_until_then_the_line_runs(
-    start_line: StartLine,
+    start_ingester: StartIngester,
     service_environment: MakeEnvironment,
     kafka_server: Kafka,
     client: httpx.AsyncClient,  # noqa: F811
 ) -> None:
     name = unique("reports")
-    service, producer = await start_line(KAFKA_REPORTS_TOPIC=name)
+    service, producer = await start_ingester(KAFKA_REPORTS_TOPIC=name)
     await producer.produce(*(capture(n) for n in range(20)))
 
     async def stored() -> int:

@@ -12,8 +12,8 @@ from sqlalchemy import event, func, select, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.mark import marks
-from inference_store.index import books, dead_letters, parked, registrations
-from inference_store.index.books import Outcome, Place
+from inference_store.index import accounting, dead_letters, parked, registrations
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.dead_letters import DeadLetter, Selection
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.parked import Parked, Schedule
@@ -26,7 +26,7 @@ from inference_store.inference.events.uid import uid_of
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.backoff import Backoff
-from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.reading import Reader
 from inference_store.ingester.retry import Retries
 from inference_store.ingester.write import Writer
@@ -34,7 +34,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import IngesterSettings
 
 NOW = datetime.now(UTC)
-PLACE = Place("default", "events", 0, 0)
+PLACE = PartitionId("default", "events", 0, 0)
 SCHEDULE = Schedule(timedelta(), timedelta(), give_up=timedelta(hours=1))
 RESPONSE = StorageKey("bucket", "answer")
 WAITS = Trouble("blob_missing", "it is not there yet", "model", "0")
@@ -47,8 +47,8 @@ class Prepared(Reader):
         self._registration = registration
         self.missing = False
 
-    async def read(self, records: Sequence[Record], _: object = None) -> list[Read]:
-        return [Read(record, self._found(str(record.offset))) for record in records]
+    async def read(self, records: Sequence[Record], _: object = None) -> list[ReadRecord]:
+        return [ReadRecord(record, self._found(str(record.offset))) for record in records]
 
     def _found(self, id: str) -> Indexable | MissingBlob:
         found = InferenceEvent(
@@ -72,7 +72,7 @@ class Trial:
     async def begin(self) -> "Trial":
         async with self.engine.begin() as connection:
             registration, _ = await registrations.put(connection, "model", Details())
-            await books.begin(connection, PLACE, first=0, began="first")
+            await accounting.open_partition(connection, PLACE, first=0, began="first")
         stop = asyncio.Event()
         self.reader = Prepared(registration)
         self.retries = Retries(
@@ -97,7 +97,9 @@ class Trial:
         async with self.engine.begin() as connection:
             await parked.add(connection, [(r, WAITS, str(RESPONSE)) for r in records], SCHEDULE)
             counts = {Outcome.PARKED: many}
-            await books.move(connection, PLACE, lo=0, hi=many, outcomes=counts, last=None)
+            await accounting.move_offsets(
+                connection, PLACE, lo=0, hi=many, outcomes=counts, last=None
+            )
 
     async def bury(self) -> None:
         """A dead letter that somebody asked to redrive."""
@@ -106,7 +108,7 @@ class Trial:
             await dead_letters.add(connection, [(record, why)])
             await dead_letters.redrive(connection, Selection())
             counts = {Outcome.DEAD: 1}
-            await books.move(connection, PLACE, lo=0, hi=1, outcomes=counts, last=None)
+            await accounting.move_offsets(connection, PLACE, lo=0, hi=1, outcomes=counts, last=None)
 
     async def claim(self) -> UUID:
         """An eraser is deleting the answer that the events point to."""
@@ -132,7 +134,7 @@ class Trial:
 
     async def outcomes(self) -> Counter[Outcome]:
         async with self.engine.connect() as connection:
-            (account,) = await books.accounts(connection)
+            (account,) = await accounting.list_accounts(connection)
         assert account.closes
         return +Counter(account.counts)
 

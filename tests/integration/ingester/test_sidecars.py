@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.erasure import policies, runs
 from inference_store.erasure.policies import RetentionPolicy, Scope
 from inference_store.index import registrations, sidecars
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.registrations import Details
 from inference_store.index.tables import PARTITIONED, blob_reference, erasure, inference
 from inference_store.inference.events import Buckets, StorageKey, decode, encode
@@ -27,7 +27,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings
 from tests.e2e.faults.books_close import counted
 from tests.integration import by_uids
-from tests.integration.ingester.conftest import StartLine
+from tests.integration.ingester.conftest import StartIngester
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
 from tests.servers.environment import service_environment as environment_of
@@ -100,9 +100,9 @@ def rebuilt(contents: sidecars.Contents) -> bytes:
 
 @pytest.mark.real_minio
 async def test_the_bucket_alone_rebuilds_the_index(
-    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
+    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
 ) -> None:
-    _, producer = await start_line(INGESTER_SIDECARS="on")
+    _, producer = await start_ingester(INGESTER_SIDECARS="on")
     inline = capture(9, extras={"metadata": [{"key": "k", "type": "int", "value": "1"}]})
     bare = encode(model_id="a/b", inference_id="bare", received_at=NOW)
     await producer.produce(*MANY, inline)
@@ -135,10 +135,10 @@ async def test_the_bucket_alone_rebuilds_the_index(
 
 
 async def test_a_redelivery_writes_nothing_again(
-    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str
+    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
     minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
-    _, producer = await start_line(INGESTER_SIDECARS="on")
+    _, producer = await start_ingester(INGESTER_SIDECARS="on")
     await producer.produce(*MANY)
     await until_counted(engine, stored=5)
     await producer.publish_all(one.event for one in (*MANY, *MANY))
@@ -148,9 +148,9 @@ async def test_a_redelivery_writes_nothing_again(
 
 
 async def test_a_parked_event_has_one_once_it_is_stored(
-    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str
+    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
-    _, producer = await start_line(INGESTER_SIDECARS="on")
+    _, producer = await start_ingester(INGESTER_SIDECARS="on")
     await producer.put(MANY[0], "metadata")
     await producer.publish(MANY[0].event)
     await until_counted(engine, parked=1)
@@ -161,9 +161,9 @@ async def test_a_parked_event_has_one_once_it_is_stored(
 
 
 async def test_none_for_our_own_layout_and_none_where_it_is_off(
-    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str
+    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str
 ) -> None:
-    service, producer = await start_line()
+    service, producer = await start_ingester()
     await producer.produce(*MANY)
     await until_counted(engine, stored=5)
     assert listed(minio_server, bucket, "sidecars/") == []
@@ -230,7 +230,7 @@ def retention(service_environment: Any, tmp_path: Path) -> Iterator[Service]:
 
 @pytest.mark.real_minio
 async def test_erasing_takes_the_sidecar_along(
-    start_line: StartLine,
+    start_ingester: StartIngester,
     engine: AsyncEngine,
     minio_server: S3,
     bucket: str,
@@ -239,7 +239,7 @@ async def test_erasing_takes_the_sidecar_along(
 ) -> None:
     minio_server.client().set_bucket_versioning(bucket, VersioningConfig(ENABLED))
     assert retention.process.running
-    _, producer = await start_line(INGESTER_SIDECARS="on")
+    _, producer = await start_ingester(INGESTER_SIDECARS="on")
     inside = {"metadata": [{"key": "k", "type": "int", "value": "1"}], "request": {"prompt": "x"}}
     await producer.produce(*(late(n, 1, prompt="secret", metadata=inside) for n in range(3)))
     await until_counted(engine, stored=3)
@@ -264,9 +264,9 @@ async def test_erasing_takes_the_sidecar_along(
 
 
 async def test_policies_take_it_and_what_expired_brings_none(
-    start_line: StartLine, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
+    start_ingester: StartIngester, engine: AsyncEngine, minio_server: S3, bucket: str, blobs: Blobs
 ) -> None:
-    service, producer = await start_line(INGESTER_SIDECARS="on")
+    service, producer = await start_ingester(INGESTER_SIDECARS="on")
     old, input_old = late(1, 30), late(2, 5, prompt="secret")
     model = await keep(engine, old.model_id, keep_input="P2D", keep_inference="P10D")
     # what a crash left between the object and the commit, before the event expired

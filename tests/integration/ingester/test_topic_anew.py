@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Outcome
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
 from tests.e2e.faults.books_close import counted
-from tests.integration.ingester.conftest import StartLine
+from tests.integration.ingester.conftest import StartIngester
 from tests.polling import until
 from tests.producer import Capture, Producer, capture
 from tests.servers.kafka import Kafka
@@ -48,8 +48,10 @@ async def check(service: Service, engine: AsyncEngine, *, events: int, partition
     await until(lambda: counted(engine), lambda found: found.total() >= stored)
     assert +(await counted(engine)) == Counter({Outcome.STORED: stored})
     async with engine.connect() as connection:
-        accounts = await books.accounts(connection)
-    began = sorted((one.place.epoch, one.place.partition, one.began) for one in accounts)
+        accounts = await accounting.list_accounts(connection)
+    began = sorted(
+        (one.partition_id.epoch, one.partition_id.partition, one.began) for one in accounts
+    )
     assert began == [
         *((0, partition, "first") for partition in range(3)),
         *((1, partition, "anew") for partition in range(partitions)),
@@ -62,9 +64,13 @@ async def check(service: Service, engine: AsyncEngine, *, events: int, partition
 @pytest.mark.parametrize("partitions", [3, 2], ids=["as many partitions", "fewer partitions"])
 @pytest.mark.parametrize("events", [3, 60], ids=["fewer events", "more events"])
 async def test_a_topic_made_anew_under_a_running_ingester(
-    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka, partitions: int, events: int
+    start_ingester: StartIngester,
+    engine: AsyncEngine,
+    kafka_server: Kafka,
+    partitions: int,
+    events: int,
 ) -> None:
-    service, producer = await start_line(partitions=3)
+    service, producer = await start_ingester(partitions=3)
     await stored_old(producer, engine)
     await make_anew(kafka_server, producer.topic, partitions)
     await publish(producer, NEW[:events], partitions)
@@ -72,10 +78,10 @@ async def test_a_topic_made_anew_under_a_running_ingester(
 
 
 async def test_a_topic_made_anew_and_filled_while_nobody_looked(
-    start_line: StartLine, engine: AsyncEngine, kafka_server: Kafka
+    start_ingester: StartIngester, engine: AsyncEngine, kafka_server: Kafka
 ) -> None:
     """It has as many partitions as before, and goes beyond the offsets where reading goes on."""
-    service, producer = await start_line(partitions=3)
+    service, producer = await start_ingester(partitions=3)
     await stored_old(producer, engine)
     service.process.send_signal(signal.SIGSTOP)
     try:

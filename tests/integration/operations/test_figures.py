@@ -7,19 +7,21 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books, partitions
-from inference_store.index.books import Outcome, Place
+from inference_store.index import accounting, partitions
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.partitions import Span, lock_catalogue
 from inference_store.operations import figures
 
-PLACE = Place("default", "events", 0, 0)
+PLACE = PartitionId("default", "events", 0, 0)
 
 
 async def test_books_that_do_not_close_are_counted(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        await books.begin(connection, PLACE, first=0, began="first")
+        await accounting.open_partition(connection, PLACE, first=0, began="first")
         outcomes = {Outcome.STORED: 7, Outcome.DEAD: 3}
-        await books.move(connection, PLACE, lo=0, hi=10, outcomes=outcomes, last=(9, b"x"))
+        await accounting.move_offsets(
+            connection, PLACE, lo=0, hi=10, outcomes=outcomes, last=(9, b"x")
+        )
         found = await figures.of_books(connection)
         assert (found.counts[Outcome.STORED], found.counts[Outcome.DEAD]) == (7, 3)
         assert (found.open_partitions, found.parked, found.parked_oldest_seconds) == (0, 0, 0.0)

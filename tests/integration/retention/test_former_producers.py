@@ -6,25 +6,25 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.erasure.leader_election import open_election
-from inference_store.index import books
-from inference_store.index.books import Place
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId
 from inference_store.objects import Blobs
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import RetentionSettings
 from inference_store.retention.leadership_check import LeadershipCheck
 from inference_store.retention.worker import RetentionWorker
 
-_PLACE = Place("default", "events", 0, 0)
+_PLACE = PartitionId("default", "events", 0, 0)
 
 
 async def test_a_scheduled_run_folds_to_the_last(
     engine: AsyncEngine, blobs: Blobs, settings: RetentionSettings
 ) -> None:
     async with engine.begin() as connection:
-        await books.begin(connection, _PLACE, first=0, began="first")
+        await accounting.open_partition(connection, _PLACE, first=0, began="first")
         for hundred in range(12):
             some = {f"{hundred:02}-{n:02}": [2] for n in range(100)}
-            await books.cover(connection, _PLACE, some)
+            await accounting.add_sequences(connection, _PLACE, some)
         old = "UPDATE producer_sequence SET updated_at = now() - interval '91 days'"
         await connection.execute(text(f"{old} WHERE producer < '11'"))
     due = asyncio.Event()
@@ -34,7 +34,7 @@ async def test_a_scheduled_run_folds_to_the_last(
         check = LeadershipCheck(election, Heartbeat(), asyncio.Event())
         await RetentionWorker(settings, engine, blobs, check, due).run_turn()
     async with engine.connect() as connection:
-        assert len(await books.producers(connection)) == 100
-        found = await books.former(connection)
+        assert len(await accounting.list_producers(connection)) == 100
+        found = await accounting.find_former_producers(connection)
     assert found is not None
     assert (found.producers, found.arrived, found.unexplained) == (1100, 1100, 1100)

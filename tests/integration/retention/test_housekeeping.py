@@ -10,7 +10,7 @@ from inference_store.erasure.audit_chain import unsigned
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.erasure.leader_election import open_election
 from inference_store.erasure.select.overdue import Overdue
-from inference_store.index.books import accounts
+from inference_store.index.accounting import list_accounts
 from inference_store.index.tables import (
     dead_letter,
     erasure,
@@ -113,11 +113,11 @@ async def test_a_discarded_letter_stays_discarded_in_the_books(
 ) -> None:
     async with engine.begin() as connection:
         await _make(connection)
-        [account] = await accounts(connection)
+        [account] = await list_accounts(connection)
     assert (account.dead_open, account.dead_discarded) == (20, 40)
     await _turn(settings.model_copy(update=_KEEP), engine, blobs)
     async with engine.connect() as connection:
-        [account] = await accounts(connection)
+        [account] = await list_accounts(connection)
     assert (account.dead_open, account.dead_discarded) == (20, 40)
 
 

@@ -88,6 +88,6 @@ INDEXING = (
         old="        if item.rank == 1:\n",
         new="        if item.ordinal == 0:\n",
         command="integration",
-        tests=("tests/integration/ingester/test_line.py",),
+        tests=("tests/integration/ingester/test_pipeline.py",),
     ),
 )

@@ -5,7 +5,7 @@ from uuid import UUID
 
 from inference_store.api.metadata_edits.change import Item, check_change
 from inference_store.index import sidecars
-from inference_store.index.books import Place
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
 from inference_store.inference.layout import edited_key, key_of, sidecar_key
 from inference_store.inference.metadata import MetadataCaps, read_metadata
@@ -31,7 +31,7 @@ def test_keys() -> None:
 
 def test_sidecar() -> None:
     headers = (("producer", "p"), ("n", "é"))
-    place = Place("default", "events", 0, 3)
+    place = PartitionId("default", "events", 0, 3)
     found = ""
     for event, metadata in ((b'{"model_id":"m"}', b'{"a":1.50}'), (b"\xff", None)):
         contents = sidecars.contents_of(Record(place, 7, AT, b"k", event, headers), metadata)

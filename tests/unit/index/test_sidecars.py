@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference_store.index import sidecars
-from inference_store.index.books import Place
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
 from inference_store.inference.events import FIELDS
 from inference_store.inference.layout import edited_key, segment_of, sidecar_key
 
 AT = datetime(2026, 11, 1, 23, 59, tzinfo=UTC)
-PLACE = Place("default", "events", 0, 3)
+PLACE = PartitionId("default", "events", 0, 3)
 
 
 def record(payload: bytes, key: bytes | None = b"k") -> Record:

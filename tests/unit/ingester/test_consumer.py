@@ -12,11 +12,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import KafkaError, NodeNotReadyError
 
-from inference_store.index.books import Place
+from inference_store.index.accounting import PartitionId
 from inference_store.ingester import positions, topic_ids
-from inference_store.ingester.batch import Assigned
-from inference_store.ingester.consumer import Topic, instance_of
-from inference_store.ingester.leaving import leave
+from inference_store.ingester.batch import AssignedPartition
+from inference_store.ingester.closing import close_consumer
+from inference_store.ingester.consumer import Consumer
+from inference_store.ingester.instances import name_instance
 from inference_store.ingester.positions import Positions
 from inference_store.platform.settings import IngesterSettings
 from tests.settings import make_settings
@@ -65,37 +66,41 @@ class Brokers:
 
 
 class Placing(Positions):
-    """Places where the brokers answer; a share is what was polled."""
+    """Places where the brokers answer; a offset_range is what was polled."""
 
-    async def place(self, tp: TopicPartition, assigned: Assigned) -> None:
-        await self._bounds(tp)
-        assigned.place = Place("kafka", tp.topic, 0, tp.partition)
+    async def seek(self, tp: TopicPartition, assigned: AssignedPartition) -> None:
+        await self._find_bounds(tp)
+        assigned.partition_id = PartitionId("kafka", tp.topic, 0, tp.partition)
 
-    async def share(self, _: TopicPartition, assigned: Assigned, records: Any) -> Any:
-        return SimpleNamespace(assigned=assigned, records=records) if assigned.place else None
+    async def build_range(
+        self, _: TopicPartition, assigned: AssignedPartition, records: Any
+    ) -> Any:
+        return (
+            SimpleNamespace(assigned=assigned, records=records) if assigned.partition_id else None
+        )
 
-    async def passed(self, *_: object) -> None:
+    async def build_passed_range(self, *_: object) -> None:
         return None
 
 
-def topic_of(brokers: Brokers) -> Topic:
+def topic_of(brokers: Brokers) -> Consumer:
     settings = make_settings(IngesterSettings, kafka_topic="events")
     engine: Any = None
-    topic = Topic(settings, engine)
+    topic = Consumer(settings, engine)
     kafka: Any = brokers
     topic._consumer, topic._joined = kafka, Placing(settings, engine, kafka)
     topic.assign([NEAR, FAR])
     return topic
 
 
-def placed(topic: Topic) -> list[int]:
-    return [one.partition for one in topic.assigned if one.place is not None]
+def placed(topic: Consumer) -> list[int]:
+    return [one.partition for one in topic.assigned if one.partition_id is not None]
 
 
-async def read(topic: Topic, brokers: Brokers) -> list[int]:
+async def read(topic: Consumer, brokers: Brokers) -> list[int]:
     """The partitions that records came of, out of one poll that has some of the first."""
     brokers.polled = [{NEAR: ["record"]}]
-    return [share.assigned.partition for share in await topic.poll()]
+    return [offset_range.assigned.partition for offset_range in await topic.poll()]
 
 
 async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_away() -> None:
@@ -111,7 +116,7 @@ async def test_partitions_are_placed_and_read_without_the_one_whose_broker_is_aw
 
 
 async def test_it_is_placed_once_its_broker_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inference_store.ingester.consumer._PLACE_SECONDS", 0.0)
+    monkeypatch.setattr("inference_store.ingester.consumer._SEEK_SECONDS", 0.0)
     brokers = Brokers()
     brokers.away = {1}
     topic = topic_of(brokers)
@@ -202,7 +207,7 @@ async def test_who_is_cancelled_while_it_stops_is_cancelled() -> None:
 
 def test_an_ingester_has_the_same_name_after_a_restart() -> None:
     def name(**changes: Any) -> str | None:
-        return instance_of(make_settings(IngesterSettings, **changes))
+        return name_instance(make_settings(IngesterSettings, **changes))
 
     host = socket.gethostname()
     assert name(ingester_instance="pod-1", ingester_admin_port=0) == "pod-1"
@@ -221,5 +226,5 @@ async def test_who_leaves_is_not_waited_for() -> None:
             left.append(self._coordinator._group_instance_id)
 
     consumer: Any = Leaving()
-    await leave(consumer)
+    await close_consumer(consumer)
     assert left == [None]

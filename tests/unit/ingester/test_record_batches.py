@@ -12,8 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from inference_store.ingester.decompression import MemoryShort
-from inference_store.ingester.headers import headers_of
-from inference_store.ingester.record_batches import Unreadable, fault_of, read_whatever_comes
+from inference_store.ingester.headers import read_headers
+from inference_store.ingester.record_batches import (
+    Unreadable,
+    accept_unreadable_records,
+    find_fault,
+)
 from tests.odd_batch import CODECS, OddBatch, odd_name, with_checksum, with_junk, with_length
 
 # Behind the head of a batch.
@@ -26,7 +30,7 @@ READ_COMMITTED = 1
 def tolerant(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fetcher as the ingester has it, put back after the test."""
     monkeypatch.setattr(fetcher, "MemoryRecords", fetcher.MemoryRecords)
-    read_whatever_comes()
+    accept_unreadable_records()
 
 
 def records_of(
@@ -55,9 +59,9 @@ def test_every_record_is_read_once_in_every_codec(codec: str) -> None:
     found = list(records_of(batch(codec).built(5) + batch("none").built(8), begin=5))
     assert [record.offset for record in found] == [5, 6, 7, 8, 9, 10]
     assert [record.value[:5] for record in found] == [b"first", b"secon", b"third"] * 2
-    assert [fault_of(record) is None for record in found] == [True, False, True] * 2
+    assert [find_fault(record) is None for record in found] == [True, False, True] * 2
     assert found[2].headers == (("gut-ä", b"3"),)
-    assert headers_of(found[1].headers) == (("good", ""), ("a\\xff\\xfe", "1"))
+    assert read_headers(found[1].headers) == (("good", ""), ("a\\xff\\xfe", "1"))
 
 
 def test_reading_may_begin_behind_the_odd_record() -> None:
@@ -91,7 +95,7 @@ def test_what_cannot_be_read_at_all_is_given_as_it_is(codec: str) -> None:
     odd = with_junk(batch(codec).built(3))
     found = list(records_of(batch().built(0) + odd + batch().built(6)))
     assert [record.offset for record in found] == list(range(9))
-    faults = [fault_of(record) for record in found]
+    faults = [find_fault(record) for record in found]
     assert [fault.reason if fault else "" for fault in faults[3:6]] == ["unreadable_record"] * 3
     assert faults[:3] == faults[6:]
     assert [bytes(record.value) for record in found[3:6]] == [odd, b"", b""]

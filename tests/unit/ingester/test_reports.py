@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inference_store.index.books import Place, ReadReport
+from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import ProducerReport, encode
 from inference_store.ingester.reports import _read, _time_of
 
@@ -36,8 +36,8 @@ class Record:
 
 
 def test_a_report_has_its_place() -> None:
-    place = Place("cluster", "reports", 0, 3)
-    assert _read(Record(encode(SOUND)), "cluster") == ReadReport(SOUND, place, 7)
+    partition_id = PartitionId("cluster", "reports", 0, 3)
+    assert _read(Record(encode(SOUND)), "cluster") == ReceivedReport(SOUND, partition_id, 7)
 
 
 @given(st.binary() | JSON.map(lambda value: json.dumps(value).encode()))

@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from inference_store.index.books import Outcome, Place
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.records import Record, Trouble
-from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 from inference_store.ingester.sources import FAILS_AFTER, Sources, source_of
 
-PLACE = Place("default", "events", 0, 0)
+PLACE = PartitionId("default", "events", 0, 0)
 
 
 class Clock:
@@ -20,15 +20,15 @@ class Clock:
         return self.now
 
 
-def read(producer: str, model_id: str | None) -> Read:
+def read(producer: str, model_id: str | None) -> ReadRecord:
     headers = [("producer", producer)] if producer else []
     record = Record(PLACE, 0, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
-    return Read(record, Trouble("not_json", "", model_id, None))
+    return ReadRecord(record, Trouble("not_json", "", model_id, None))
 
 
 def outcomes(
     producer: str, model_id: str | None, outcome: Outcome, count: int
-) -> list[tuple[Read, Outcome]]:
+) -> list[tuple[ReadRecord, Outcome]]:
     return [(read(producer, model_id), outcome)] * count
 
 
@@ -36,7 +36,7 @@ def test_a_source_is_a_producer_and_a_model_as_far_as_they_are_known() -> None:
     assert source_of(read("p", "m")) == ("p", "m")
     assert source_of(read("", None)) == ("", "")
     waiting = MissingBlob("key", "m", "i")
-    assert source_of(Read(read("p", None).record, waiting)) == ("p", "m")
+    assert source_of(ReadRecord(read("p", None).record, waiting)) == ("p", "m")
 
 
 def test_where_nothing_was_stored_everything_fails() -> None:

@@ -10,7 +10,7 @@ from inference_store.api.dependencies import Reading
 from inference_store.api.problems import document_refusals
 from inference_store.api.routers import make_router
 from inference_store.api.schemas.books import Accounting
-from inference_store.index import books
+from inference_store.index import accounting
 
 router = make_router("dead letters and books")
 # Sums of what anyone may have reported: JSON's integers end here.
@@ -26,9 +26,9 @@ _LARGEST = 2**63 - 1
 )
 async def get_accounting(connection: Reading) -> Answer:
     """What became of every offset of every Kafka partition, and of what producers captured."""
-    accounts = await books.accounts(connection)
-    producers = await books.producers(connection)
-    former = await books.former(connection)
+    accounts = await accounting.list_accounts(connection)
+    producers = await accounting.list_producers(connection)
+    former = await accounting.find_former_producers(connection)
     return Answer(
         {
             "closes": all(account.closes for account in accounts),
@@ -39,31 +39,31 @@ async def get_accounting(connection: Reading) -> Answer:
     )
 
 
-def _format_account(account: books.Account) -> dict[str, Any]:
+def _format_account(account: accounting.Account) -> dict[str, Any]:
     return {
-        **account.place.values,
-        **to_dict(account, "place", "counts", "lost"),
+        **account.partition_id.values,
+        **to_dict(account, "partition_id", "counts", "lost"),
         **{outcome.value: number for outcome, number in account.counts.items()},
         "closes": account.closes,
         "lost_offsets": [{"lo": lo, "hi": hi} for lo, hi in account.lost],
     }
 
 
-def _format_producer(account: books.ProducerAccount) -> dict[str, Any]:
+def _format_producer(account: accounting.ProducerAccount) -> dict[str, Any]:
     return {
         **to_dict(account, "arrived_reported", "reports"),
-        **_bound_counts(to_dict(account.told, "spooled", "highest_sequence")),
-        "dropped": _bound_counts(account.told.dropped),
+        **_bound_counts(to_dict(account.totals, "spooled", "highest_sequence")),
+        "dropped": _bound_counts(account.totals.dropped),
         "given": account.given,
         "missing": account.missing,
         "state": account.state,
         "heard_at": account.heard_at,
-        "holes": to_dict(account.holes),
+        "holes": to_dict(account.gaps),
         "reports": [_format_report(kept) for kept in account.reports],
     }
 
 
-def _format_report(kept: books.KeptReport) -> dict[str, Any]:
+def _format_report(kept: accounting.StoredReport) -> dict[str, Any]:
     report = kept.report
     return {
         **to_dict(report, "producer"),

@@ -119,7 +119,7 @@ async def discard_dead_letter(
 def _format_letter(letter: DeadLetter) -> dict[str, Any]:
     record = letter.record
     return {
-        **record.place.values,
+        **record.partition_id.values,
         **to_dict(letter, "record", "trouble"),
         **letter.trouble.values,
         "offset": record.offset,

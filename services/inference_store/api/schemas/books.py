@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from inference_store.index.books.producer_account import State
+from inference_store.index.accounting.producer_account import State
 
 from .dead_letters import ShownPlace
 from .fields import Shown

@@ -18,8 +18,8 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure.mark import tombstones
-from inference_store.index import books
-from inference_store.index.books import Outcome, Place
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.identities import among
 from inference_store.index.records import record_of
 from inference_store.index.tables import blob_reference, dead_letter, erasing, parked_event
@@ -44,7 +44,7 @@ class Aside:
     """An event that is set aside. `event` None: it cannot be decoded."""
 
     id: int
-    place: Place
+    place: PartitionId
     payload: bytes
     inference_id: str | None
     event: InferenceEvent | None
@@ -79,7 +79,7 @@ def _aside(row: Any, buckets: Buckets) -> Aside:
         event = decode(record.payload, record_time=record.time, buckets=buckets)
     except InvalidEvent:
         event = None
-    return Aside(row.id, record.place, record.payload, row.inference_id, event)
+    return Aside(row.id, record.partition_id, record.payload, row.inference_id, event)
 
 
 def of_subject(
@@ -116,7 +116,10 @@ async def erased(
 async def take(
     connection: AsyncConnection, table: Table, some: Sequence[Aside], *, because: str
 ) -> list[Aside]:
-    """Take the bytes of these away; those that were there. Repeatable. After `books.lock`."""
+    """Take the bytes of these away; those that were there. Repeatable.
+
+    After `accounting.lock_partitions`.
+    """
     ids = [each.id for each in some]
     if table is dead_letter:
         gone = await _discard(connection, ids, because)
@@ -125,10 +128,10 @@ async def take(
         gone = set((await connection.execute(removed.returning(parked_event.c.id))).scalars())
     taken = [each for each in some if each.id in gone]
     if table is parked_event:
-        changes: Mapping[Place, Counter[Outcome]] = defaultdict(Counter)
+        changes: Mapping[PartitionId, Counter[Outcome]] = defaultdict(Counter)
         for each in taken:
             changes[each.place].update({Outcome.PARKED: -1, Outcome.ERASED_AGAIN: 1})
-        await books.change(connection, dict(changes))
+        await accounting.change_outcomes(connection, dict(changes))
     return taken
 
 

@@ -1,8 +1,7 @@
 """The tables, one file a subject. `METADATA` has them all."""
 
 from .access import api_key, audit
-from .audit_chain import audit_checkpoint, audit_head, audit_link
-from .books import (
+from .accounting import (
     dead_letter,
     dead_letter_limit_lift,
     former_producers,
@@ -12,6 +11,7 @@ from .books import (
     producer_report,
     producer_sequence,
 )
+from .audit_chain import audit_checkpoint, audit_head, audit_link
 from .certifying import certificate, erased_leaves
 from .counting import outdated_count, partition_count
 from .deletion import (

@@ -8,12 +8,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure import erasures
 from inference_store.erasure.mark import tombstones
 from inference_store.index import inferences, registrations
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.inferences import Part
 from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals
-from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 
 from .results import item_of, labels_of
 
@@ -30,7 +30,7 @@ class ErasedMeanwhile(Exception):
     """An erasure ended between our look at the tombstones and our insert: look again."""
 
 
-async def keep_registrations(connection: AsyncConnection, reads: Sequence[Read]) -> None:
+async def keep_registrations(connection: AsyncConnection, reads: Sequence[ReadRecord]) -> None:
     """Hold the batch's registrations. Raises RegistrationGone where one is no more."""
     models = {r.result.registration.model for r in reads if isinstance(r.result, Indexable)}
     if models and not await registrations.keep(connection, models):
@@ -38,7 +38,7 @@ async def keep_registrations(connection: AsyncConnection, reads: Sequence[Read])
 
 
 async def keep_labels(
-    connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[Read]
+    connection: AsyncConnection, dictionary: Dictionary, reads: Sequence[ReadRecord]
 ) -> None:
     """See that the batch's labels are there. After `keep_registrations`, without whose lock none is
     removed. Raises LabelsGone."""
@@ -53,7 +53,7 @@ async def keep_labels(
 
 
 async def refuse_erased(
-    connection: AsyncConnection, fresh: Sequence[Read], written: frozenset[Any]
+    connection: AsyncConnection, fresh: Sequence[ReadRecord], written: frozenset[Any]
 ) -> None:
     """Raise ErasedMeanwhile for an inference whose erasure ended while we inserted.
 
@@ -82,7 +82,7 @@ async def expire_parts(
 
 
 async def erase_parts_again(
-    connection: AsyncConnection, settled: Sequence[tuple[Read, Outcome]]
+    connection: AsyncConnection, settled: Sequence[tuple[ReadRecord, Outcome]]
 ) -> None:
     """Inputs and responses that were erased, or are being, of inferences that stay, and that a
     producer may have written again, as a spool does before it sends an event once more: they are
@@ -106,7 +106,7 @@ async def erase_parts_again(
         await erasures.enqueue_arrivals(connection, again, cause="erased_again")
 
 
-def _item_in(read: Read) -> Indexable | None:
+def _item_in(read: ReadRecord) -> Indexable | None:
     if isinstance(read.result, MissingBlob):
         return read.result.item
     return read.result if isinstance(read.result, Indexable) else None

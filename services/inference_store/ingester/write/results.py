@@ -2,22 +2,22 @@
 
 from collections.abc import Sequence
 
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.database import cause_of
 from inference_store.index.records import Trouble
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.writing import Indexable
 from inference_store.ingester.arrivals import Arrivals
-from inference_store.ingester.batch import MissingBlob, Read
+from inference_store.ingester.batch import MissingBlob, ReadRecord
 
 
-def sidecars_of(stored: Sequence[tuple[Read, Outcome]]) -> list[Sidecar]:
+def sidecars_of(stored: Sequence[tuple[ReadRecord, Outcome]]) -> list[Sidecar]:
     """Those of the inferences that are new: what was there already has its own."""
     items = [item_of(read) for read, outcome in stored if outcome is Outcome.STORED]
     return [item.sidecar for item in items if item.sidecar is not None]
 
 
-def settled_of(arrivals: Arrivals) -> list[tuple[Read, Outcome]]:
+def settled_of(arrivals: Arrivals) -> list[tuple[ReadRecord, Outcome]]:
     """Those that are not stored by this batch."""
     return [
         *arrivals.settled,
@@ -26,7 +26,7 @@ def settled_of(arrivals: Arrivals) -> list[tuple[Read, Outcome]]:
     ]
 
 
-def item_of(read: Read) -> Indexable:
+def item_of(read: ReadRecord) -> Indexable:
     """What was read, of a record that can be stored."""
     if not isinstance(read.result, Indexable):
         raise AssertionError("only what can be indexed is stored")
@@ -45,7 +45,7 @@ def waits(missing: MissingBlob) -> Trouble:
     return Trouble(missing.reason, detail, missing.model_id, missing.inference_id)
 
 
-def unindexable(read: Read, error: Exception) -> Trouble:
+def unindexable(read: ReadRecord, error: Exception) -> Trouble:
     """Why an event is a dead letter after all."""
     event = item_of(read).event
     detail = f"Postgres refuses it: {cause_of(error)}"

@@ -28,15 +28,15 @@ from sqlalchemy import select
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from inference_store.index import books, dead_letters, parked, partitions
+from inference_store.index import accounting, dead_letters, parked, partitions
 from inference_store.index import writing as indexing
-from inference_store.index.books import Outcome, Place
+from inference_store.index.accounting import Outcome, PartitionId
 from inference_store.index.database import is_partition_missing, is_rows_fault
 from inference_store.index.dictionary import Dictionary
 from inference_store.index.sidecars import CONTENT_TYPE, Sidecar
 from inference_store.index.writing import Indexable, Rows, rows_of
 from inference_store.ingester.arrivals import Arrivals, sort_out
-from inference_store.ingester.batch import Batch, Read, Share
+from inference_store.ingester.batch import Batch, OffsetRange, ReadRecord
 from inference_store.objects import Blobs
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import STAGE_SECONDS
@@ -52,7 +52,7 @@ from .guards import (
 )
 from .results import item_of, labels_of, settled_of, sidecars_of, unindexable, waits
 
-Settled = Sequence[tuple[Read, Outcome]]
+Settled = Sequence[tuple[ReadRecord, Outcome]]
 """What became of each event that was read."""
 Check = Callable[[AsyncConnection, Settled], Awaitable[None]]
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class Writer:
         self._spans = partitions.Spans()
         self._registered: dict[int, datetime] = {}
 
-    async def prepare(self, reads: Sequence[Read]) -> None:
+    async def prepare(self, reads: Sequence[ReadRecord]) -> None:
         """Make every name and span that the rows need."""
         items = [read.result for read in reads if isinstance(read.result, Indexable)]
         keys: dict[int, set[str]] = {}
@@ -140,16 +140,24 @@ class Writer:
     async def _commit(self, batch: Batch, within_limit: Check, one_by_one: bool) -> Settled:
         sidecars: list[Sidecar] = []
         async with self._engine.begin() as connection:
-            for share in sorted(batch.shares, key=lambda share: share.place):
-                await books.hold(connection, share.place, share.lo)
+            for offset_range in sorted(
+                batch.ranges, key=lambda offset_range: offset_range.partition_id
+            ):
+                await accounting.lock_at(connection, offset_range.partition_id, offset_range.lo)
             settled = await self.index(
                 connection, batch.reads, sidecars=sidecars, one_by_one=one_by_one
             )
             await within_limit(connection, settled)
             outcomes = _by_place(settled)
             with stage(STAGE_SECONDS, "books"):
-                for share in sorted(batch.shares, key=lambda share: share.place):
-                    await _move(connection, share, outcomes.setdefault(share.place, Counter()))
+                for offset_range in sorted(
+                    batch.ranges, key=lambda offset_range: offset_range.partition_id
+                ):
+                    await _move(
+                        connection,
+                        offset_range,
+                        outcomes.setdefault(offset_range.partition_id, Counter()),
+                    )
             failpoint("ingester.write.books")
             await self.put(connection, sidecars)
             failpoint("ingester.commit.before")
@@ -172,7 +180,7 @@ class Writer:
     async def index(
         self,
         connection: AsyncConnection,
-        reads: Sequence[Read],
+        reads: Sequence[ReadRecord],
         *,
         sidecars: list[Sidecar],
         one_by_one: bool = False,
@@ -191,8 +199,8 @@ class Writer:
         return [*stored, *settled_of(arrivals)]
 
     async def store(
-        self, connection: AsyncConnection, reads: Sequence[Read], *, one_by_one: bool = False
-    ) -> tuple[Arrivals, list[tuple[Read, Outcome]]]:
+        self, connection: AsyncConnection, reads: Sequence[ReadRecord], *, one_by_one: bool = False
+    ) -> tuple[Arrivals, list[tuple[ReadRecord, Outcome]]]:
         """Write what may be stored, in the caller's transaction; what may not is the caller's."""
         await keep_registrations(connection, reads)
         await keep_labels(connection, self._dictionary, reads)
@@ -206,7 +214,7 @@ class Writer:
 
     async def _insert(
         self, connection: AsyncConnection, arrivals: Arrivals, *, one_by_one: bool
-    ) -> list[tuple[Read, Outcome]]:
+    ) -> list[tuple[ReadRecord, Outcome]]:
         """Insert the fresh ones; what Postgres refuses becomes a dead letter."""
         now = datetime.now(UTC)
         pairs = [(read, self._rows(read.result, now)) for read in arrivals.fresh]
@@ -232,7 +240,7 @@ class Writer:
     async def _one_by_one(
         self,
         connection: AsyncConnection,
-        pairs: Sequence[tuple[Read, Rows]],
+        pairs: Sequence[tuple[ReadRecord, Rows]],
         arrivals: Arrivals,
     ) -> frozenset[Any]:
         """Each inference under a savepoint: one poisonous value costs one event, not the batch."""
@@ -248,20 +256,26 @@ class Writer:
         return frozenset(written)
 
 
-def _by_place(settled: Settled) -> dict[Place, Counter[Outcome]]:
+def _by_place(settled: Settled) -> dict[PartitionId, Counter[Outcome]]:
     """How often each outcome was had, by partition."""
-    outcomes: dict[Place, Counter[Outcome]] = {}
+    outcomes: dict[PartitionId, Counter[Outcome]] = {}
     for read, outcome in settled:
-        outcomes.setdefault(read.record.place, Counter())[outcome] += 1
+        outcomes.setdefault(read.record.partition_id, Counter())[outcome] += 1
     return outcomes
 
 
-async def _move(connection: AsyncConnection, share: Share, counts: Counter[Outcome]) -> None:
-    """Move the books over a share."""
-    counts[Outcome.LOST] += share.lost
-    counts[Outcome.NOT_DELIVERED] += share.not_delivered
-    place, lo, hi = share.place, share.lo, share.hi
-    if share.lost:
-        await books.name_lost(connection, place, lo=lo, hi=lo + share.lost)
-    await books.cover(connection, place, share.sequences)
-    await books.move(connection, place, lo=lo, hi=hi, outcomes=counts, last=share.last)
+async def _move(
+    connection: AsyncConnection, offset_range: OffsetRange, counts: Counter[Outcome]
+) -> None:
+    """Move the books over a offset_range."""
+    counts[Outcome.LOST] += offset_range.lost
+    counts[Outcome.NOT_DELIVERED] += offset_range.not_delivered
+    partition_id, lo, hi = offset_range.partition_id, offset_range.lo, offset_range.hi
+    if offset_range.lost:
+        await accounting.add_lost_offsets(
+            connection, partition_id, lo=lo, hi=lo + offset_range.lost
+        )
+    await accounting.add_sequences(connection, partition_id, offset_range.sequences)
+    await accounting.move_offsets(
+        connection, partition_id, lo=lo, hi=hi, outcomes=counts, last=offset_range.last
+    )

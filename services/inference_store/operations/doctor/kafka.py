@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from aiokafka.errors import KafkaError
 
-from inference_store.index import books
+from inference_store.index import accounting
 from inference_store.inference.plural import counted
 from inference_store.platform.kafka import inspection
 from inference_store.platform.kafka.inspection import TopicSettings
@@ -113,17 +113,20 @@ async def lag(subject: Subject) -> list[Finding]:
     except _AWAY as error:
         return [failed(f"the topic's ends are not known: {error}"[:300], "May we read it?")]
     async with subject.engine.connect() as connection:
-        accounts = await books.accounts(connection)
+        accounts = await accounting.list_accounts(connection)
     here = subject.settings
     newest = {
-        account.place.partition: account  # ordered by epoch: the last one stays
+        account.partition_id.partition: account  # ordered by epoch: the last one stays
         for account in accounts
-        if (account.place.cluster, account.place.topic) == (here.kafka_cluster, here.kafka_topic)
+        if (account.partition_id.cluster, account.partition_id.topic)
+        == (here.kafka_cluster, here.kafka_topic)
     }
     return [_of_lag(ends, newest)]
 
 
-def _of_lag(ends: Mapping[int, tuple[int, int]], newest: Mapping[int, books.Account]) -> Finding:
+def _of_lag(
+    ends: Mapping[int, tuple[int, int]], newest: Mapping[int, accounting.Account]
+) -> Finding:
     behind = {
         partition: max(0, last - (newest[partition].next if partition in newest else first))
         for partition, (first, last) in ends.items()

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.erasure import policies
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.partitions import AHEAD, Span, Spans, spans
 from inference_store.inference.plural import counted
 from inference_store.operations import figures

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from inference_store.index import dead_letters
-from inference_store.index.books import Place, accounts, begin
+from inference_store.index.accounting import PartitionId, list_accounts, open_partition
 from inference_store.index.records import Record, Trouble
 from inference_store.index.tables import dead_letter, kafka_partition
 from inference_store.platform.failpoints import FAILPOINTS
@@ -57,10 +57,10 @@ async def what_is_set_aside(world: World, place: str) -> None:
         if hold["model_id"] == "asked":
             await world.said("DELETE", f"/v1/holds/{hold['id']}?reason=over", 200)
     ids = [f"uid:{one.uid}" for one in world.asked]
-    book = Place("default", "inference-events", 0, 0)
+    book = PartitionId("default", "inference-events", 0, 0)
     record = Record(book, 0, NOW, b"key", b'{"broken', ())
     async with world.engine.begin() as connection:
-        await begin(connection, book, first=0, began="earliest")
+        await open_partition(connection, book, first=0, began="earliest")
         trouble = Trouble("blob_missing", "late", "asked", ids[0])
         await dead_letters.add(connection, [(record, trouble)])
         await connection.execute(kafka_partition.update().values(next=1, dead=1))
@@ -69,7 +69,7 @@ async def what_is_set_aside(world: World, place: str) -> None:
     await ended(world)
     async with world.engine.connect() as connection:
         [letter] = await connection.execute(select(dead_letter))
-        assert all(one.closes for one in await accounts(connection))
+        assert all(one.closes for one in await list_accounts(connection))
     assert (letter.state, letter.payload, letter.inference_id) == ("discarded", None, None)
 
 

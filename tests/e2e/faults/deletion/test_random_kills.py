@@ -20,7 +20,7 @@ from inference_store.erasure.certificates import chain
 from inference_store.erasure.certificates.keys import SigningKey, new_key
 from inference_store.erasure.certificates.proving import proofs
 from inference_store.erasure.certificates.signed import read_signed
-from inference_store.index.books import Outcome
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference
 from tests.e2e.faults.books_close import (
     check_nothing_waits,

@@ -13,8 +13,8 @@ from inference_store.erasure.certificates.keys import new_key
 from inference_store.erasure.certificates.signed import signed
 from inference_store.erasure.policies import DEFAULT, Of
 from inference_store.index import api_keys, dead_letters, registrations
+from inference_store.index.accounting import PartitionId
 from inference_store.index.audit import note
-from inference_store.index.books import Place
 from inference_store.index.records import Record, Trouble
 from inference_store.inference.events import uid_of
 from inference_store.operations.reconcile import reconciliations
@@ -22,7 +22,7 @@ from inference_store.query.cql2 import parse
 from tests.builders import NOW
 from tests.integration import by_uids
 
-PLACE = Place("default", "inference-events", 0, 0)
+PLACE = PartitionId("default", "inference-events", 0, 0)
 _RULES = {"rules": [{"keep_input": "P30D", "keep_inference": "P1Y"}]}
 Ids = dict[str, str]
 

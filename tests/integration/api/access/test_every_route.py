@@ -13,7 +13,7 @@ from inference_store.api.access import GuardedRoute, Over
 from inference_store.api.access.needs import Needs, read_needs
 from inference_store.erasure import runs
 from inference_store.index import dead_letters
-from inference_store.index.books import begin
+from inference_store.index.accounting import open_partition
 from inference_store.index.records import Record, Trouble
 from tests.builders import NOW
 from tests.integration.api.conftest import MakeApp
@@ -40,7 +40,7 @@ def test_the_table_has_every_route(make_app: MakeApp) -> None:
 async def ids(engine: AsyncEngine, two_models: dict[str, int]) -> dict[str, Ids]:
     """What a path may name, of each of the two models: all of it is there."""
     async with engine.begin() as connection:
-        await begin(connection, PLACE, first=0, began="earliest")
+        await open_partition(connection, PLACE, first=0, began="earliest")
         found = {
             name: await ids_of(connection, name, number, offset)
             for offset, (name, number) in enumerate(two_models.items())

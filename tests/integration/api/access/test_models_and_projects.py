@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters, registrations
-from inference_store.index.books import Place, begin
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Trouble
 from tests.builders import NOW, make_event
 from tests.integration.waiting import lock_waiters
@@ -92,9 +92,9 @@ async def test_an_event_registers_the_model_while_it_is_asked_for(
 
 @pytest.mark.usefixtures("two_models")
 async def test_the_bytes_of_a_dead_letter_are_input(a_key: Keys, engine: AsyncEngine) -> None:
-    place = Place("default", "inference-events", 0, 0)
+    place = PartitionId("default", "inference-events", 0, 0)
     async with engine.begin() as connection:
-        await begin(connection, place, first=0, began="earliest")
+        await open_partition(connection, place, first=0, began="earliest")
         for offset, model_id in enumerate((OPEN, None)):
             record = Record(place, offset, NOW, b"a-key", b"a-payload", (("a", "header"),))
             letter = (record, Trouble("not_an_event", "x", model_id, None))

@@ -6,8 +6,8 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Place, ReadReport
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.index.tables import kafka_partition
 from inference_store.inference.events import StorageKey
 from inference_store.inference.producer_reports import ProducerReport
@@ -36,9 +36,9 @@ async def _publish(kafka: KafkaSettings) -> None:
 
 
 async def _books(engine: AsyncEngine, kafka: KafkaSettings, read: int, topic: str = "") -> None:
-    place = Place(kafka.kafka_cluster, topic or kafka.kafka_topic, 0, 0)
+    place = PartitionId(kafka.kafka_cluster, topic or kafka.kafka_topic, 0, 0)
     async with engine.begin() as connection:
-        await books.begin(connection, place, first=0, began="first")
+        await accounting.open_partition(connection, place, first=0, began="first")
         here = kafka_partition.c.topic == place.topic
         await connection.execute(kafka_partition.update().where(here).values(next=read))
 
@@ -106,9 +106,11 @@ async def test_spools_are_waited_for_whoever_found_them(
         _said("emptied", "finder", 1, 0.5, final=1),
         _said("lost", "lost", 35, 30),
     ]
-    place = Place(kafka.kafka_cluster, "reports", 0, 0)
+    place = PartitionId(kafka.kafka_cluster, "reports", 0, 0)
     async with engine.begin() as connection:
-        await books.keep(connection, [ReadReport(one, place, 0) for one in reports])
+        await accounting.store_reports(
+            connection, [ReceivedReport(one, place, 0) for one in reports]
+        )
     async with engine.connect() as connection:
         waited = await awaited.waiting(connection, now=NOW)
         hours = sorted(round((NOW - at) / timedelta(hours=1)) for at, _ in waited)
@@ -117,16 +119,16 @@ async def test_spools_are_waited_for_whoever_found_them(
     assert [round((NOW - at) / timedelta(hours=1)) for at, _ in later] == [50]
     stranger = _said("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
-        await books.keep(connection, [ReadReport(stranger, place, 0)])
+        await accounting.store_reports(connection, [ReceivedReport(stranger, place, 0)])
         (found,) = [at for at, _ in await awaited.waiting(connection, now=NOW) if at.year == 1]
     assert found.tzinfo is UTC
 
 
 async def test_the_grace_before_the_first_of_times_is_no_fault(engine: AsyncEngine) -> None:
-    place = Place("default", "reports", 0, 0)
+    place = PartitionId("default", "reports", 0, 0)
     stranger = _said("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
-        await books.keep(connection, [ReadReport(stranger, place, 0)])
+        await accounting.store_reports(connection, [ReceivedReport(stranger, place, 0)])
         note = awaited.Note(NOW, "default", "t", {})
         found = await awaited.bound(connection, note, grace_seconds=86400)
     assert found.before is None

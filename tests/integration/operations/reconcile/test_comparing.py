@@ -6,7 +6,7 @@ from uuid import uuid4
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index import dead_letters, parked
-from inference_store.index.books import Place, begin
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Trouble
 from inference_store.index.tables import dead_letter, erasure_held
 from inference_store.inference.events import StorageKey
@@ -99,14 +99,14 @@ async def test_what_is_young_is_not_judged(storing: Storing, reconcile: Reconcil
 async def test_what_dead_letters_and_parked_events_name_is_awaited(
     storing: Storing, reconcile: Reconcile, engine: AsyncEngine, kafka: KafkaSettings
 ) -> None:
-    place = Place(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
+    place = PartitionId(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     await storing.model()
     dead, waiting = _put(storing, "p/model/dead"), _put(storing, "p/model/parked")
     broken = _put(storing, "p/model/broken")
     nested = _put(storing, "p/model/nested")
     trouble = Trouble("invalid_time", "x", "model", "1")
     async with engine.begin() as connection:
-        await begin(connection, place, first=0, began="first")
+        await open_partition(connection, place, first=0, began="first")
         letters = [
             Record(place, 1, NOW, None, b'{"data_storage_key": "p/model/dead"}', ()),
             Record(place, 2, NOW, None, f'no json: "{broken}" …'.replace("/", r"\/").encode(), ()),

@@ -21,7 +21,7 @@ from inference_store.erasure.erasures import Erasure
 from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark import marks
 from inference_store.index import dead_letters
-from inference_store.index.books import Place, begin
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.index.records import Record, Trouble
 from inference_store.index.tables import blob_reference, erasing_object, reconciliation
 from inference_store.inference.errors import Conflict
@@ -135,13 +135,13 @@ async def test_what_is_no_orphan_any_more_stays(
     model = await storing.model()
     _put(storing, "p/gone", "p/stored", "p/dead", "p/written again")
     report, _ = await reconcile()
-    at = Place(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
+    at = PartitionId(kafka.kafka_cluster, kafka.kafka_topic, 0, 0)
     letter = Record(at, 1, NOW, None, b'{"data_storage_key": "p/dead"}', ())
     values = {"model": model, "uid": storing.uid(NOW), "storage_key": None}
     async with engine.begin() as connection:
         key = f"s3://{storing.bucket}/p/stored"
         await connection.execute(insert(blob_reference).values(values | {"storage_key": key}))
-        await begin(connection, at, first=0, began="first")
+        await open_partition(connection, at, first=0, began="first")
         trouble = Trouble("invalid_time", "x", "model", "1")
         await dead_letters.add(connection, [(letter, trouble)])
     _put(storing, "p/written again")

@@ -23,7 +23,7 @@ from inference_store.objects import Blobs
 from inference_store.platform.failpoints import FAILPOINTS
 from inference_store.retention.eraser import Eraser
 from tests.integration import by_uids
-from tests.integration.ingester.conftest import StartLine, start_line
+from tests.integration.ingester.conftest import StartIngester, start_ingester
 from tests.integration.ingester.test_sidecars import until_counted
 from tests.integration.retention.conftest import NoPace
 from tests.producer import capture
@@ -33,7 +33,7 @@ from tests.servers.postgres import Postgres
 from .captured import Captured
 from .conftest import Command
 
-__all__ = ["start_line"]
+__all__ = ["start_ingester"]
 
 PLACES = [name for name in FAILPOINTS if name.startswith("rebuild.")]
 OURS = [Captured(number, inline=number % 2 == 0) for number in range(6)]
@@ -70,7 +70,7 @@ async def everything(engine: AsyncEngine) -> dict[str, list[Any]]:
     return found
 
 
-async def stored(start: StartLine, engine: AsyncEngine) -> None:
+async def stored(start: StartIngester, engine: AsyncEngine) -> None:
     """Events of our proxy and of strangers, some edited, some without their input or erased."""
     service, producer = await start(INGESTER_SIDECARS="on")
     captures: list[Any] = [*OURS, *STRANGE]
@@ -109,14 +109,14 @@ async def erased(engine: AsyncEngine, blobs: Blobs, key: str, scope: Any) -> Non
 
 
 async def test_an_emptied_postgres_is_as_it_was(
-    start_line: StartLine,
+    start_ingester: StartIngester,
     engine: AsyncEngine,
     blobs: Blobs,
     command: Command,
     postgres_server: Postgres,
     migrated_template: str,
 ) -> None:
-    await stored(start_line, engine)
+    await stored(start_ingester, engine)
     for key in (OURS[0].key("data"), STRANGE[1].key("data")):
         await edited(engine, blobs, key)
     for key in (OURS[1].key("data"), STRANGE[2].key("data")):
@@ -149,13 +149,13 @@ async def test_an_emptied_postgres_is_as_it_was(
 @pytest.mark.parametrize("place", [*PLACES, "rebuild.commit.before:2"])
 async def test_a_rebuild_that_is_killed_goes_on(
     place: str,
-    start_line: StartLine,
+    start_ingester: StartIngester,
     engine: AsyncEngine,
     command: Command,
     postgres_server: Postgres,
     migrated_template: str,
 ) -> None:
-    await stored(start_line, engine)
+    await stored(start_ingester, engine)
     before = await everything(engine)
     name = unique()
     empty = postgres_server.create_database(name, template=migrated_template)
@@ -176,9 +176,9 @@ async def test_a_rebuild_that_is_killed_goes_on(
 
 
 async def test_rows_that_are_lost_come_back_and_erased_ones_do_not(
-    start_line: StartLine, engine: AsyncEngine, blobs: Blobs, command: Command
+    start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command
 ) -> None:
-    await stored(start_line, engine)
+    await stored(start_ingester, engine)
     await erased(engine, blobs, OURS[3].key("data"), "inference")
     for key, blob in OURS[3].blobs.items():  # back in the bucket, from somebody's copy
         blobs.put(blobs.parse(key), blob, content_type="application/json")
@@ -195,9 +195,9 @@ async def test_rows_that_are_lost_come_back_and_erased_ones_do_not(
 
 
 async def test_what_cannot_be_read_is_named(
-    start_line: StartLine, engine: AsyncEngine, blobs: Blobs, command: Command
+    start_ingester: StartIngester, engine: AsyncEngine, blobs: Blobs, command: Command
 ) -> None:
-    await stored(start_line, engine)
+    await stored(start_ingester, engine)
     broken = OURS[4].key("metadata")
     blobs.put(blobs.parse(broken), b"no json", content_type="text/plain")
     code, report = await command("--repair", "rebuild", RECONCILE_GRACE_SECONDS="0")

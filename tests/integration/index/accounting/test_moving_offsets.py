@@ -5,26 +5,30 @@ from collections import Counter
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Fenced, Outcome, Place
+from inference_store.index import accounting
+from inference_store.index.accounting import ConsumerFenced, Outcome, PartitionId
 
-PLACE = Place("default", "events", 0, 0)
+PLACE = PartitionId("default", "events", 0, 0)
 
 
 @pytest.fixture
 async def begun(engine: AsyncEngine) -> AsyncEngine:
     """A partition of which three offsets are stored."""
     async with engine.begin() as connection:
-        await books.begin(connection, PLACE, first=0, began="first")
-        await books.move(connection, PLACE, lo=0, hi=3, outcomes={Outcome.STORED: 3}, last=None)
+        await accounting.open_partition(connection, PLACE, first=0, began="first")
+        await accounting.move_offsets(
+            connection, PLACE, lo=0, hi=3, outcomes={Outcome.STORED: 3}, last=None
+        )
     return engine
 
 
 async def unchanged(engine: AsyncEngine) -> bool:
     """Whether the books are as the fixture left them."""
     async with engine.connect() as connection:
-        [account] = await books.accounts(connection)
-        found = await books.position(connection, cluster="default", topic="events", partition=0)
+        [account] = await accounting.list_accounts(connection)
+        found = await accounting.find_position(
+            connection, cluster="default", topic="events", partition=0
+        )
     assert account.closes
     return found is not None and found.next == 3 and +Counter(account.counts) == {Outcome.STORED: 3}
 
@@ -32,9 +36,11 @@ async def unchanged(engine: AsyncEngine) -> bool:
 @pytest.mark.parametrize(("lo", "hi"), [(0, 3), (1, 4), (4, 5)], ids=["again", "behind", "ahead"])
 async def test_it_moves_only_from_where_it_is(begun: AsyncEngine, lo: int, hi: int) -> None:
     counts = {Outcome.STORED: hi - lo}
-    with pytest.raises(Fenced):
+    with pytest.raises(ConsumerFenced):
         async with begun.begin() as connection:
-            await books.move(connection, PLACE, lo=lo, hi=hi, outcomes=counts, last=None)
+            await accounting.move_offsets(
+                connection, PLACE, lo=lo, hi=hi, outcomes=counts, last=None
+            )
     assert await unchanged(begun)
 
 
@@ -44,7 +50,7 @@ async def test_every_offset_is_accounted_for(
 ) -> None:
     with pytest.raises(ValueError, match="does not account for"):
         async with begun.begin() as connection:
-            await books.move(connection, PLACE, lo=3, hi=5, outcomes=counts, last=None)
+            await accounting.move_offsets(connection, PLACE, lo=3, hi=5, outcomes=counts, last=None)
     assert await unchanged(begun)
 
 
@@ -52,5 +58,5 @@ async def test_a_change_of_states_neither_adds_nor_loses_an_offset(begun: AsyncE
     changes = {PLACE: {Outcome.STORED: -1, Outcome.DEAD: 2}}
     with pytest.raises(ValueError, match="would not close"):
         async with begun.begin() as connection:
-            await books.change(connection, changes)
+            await accounting.change_outcomes(connection, changes)
     assert await unchanged(begun)

@@ -1,11 +1,11 @@
-"""What the books are about: a partition, where it stands, and what an offset can become."""
+"""What is accounted for: a partition, the position in it, and the outcomes of an offset."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Outcome(StrEnum):
-    """What became of an offset: the one list of its states. Each is a column of the books."""
+    """The outcome of an offset. This is the one list of them; each has a column of its name."""
 
     STORED = "stored"
     DUPLICATE = "duplicate"
@@ -17,13 +17,13 @@ class Outcome(StrEnum):
     NOT_DELIVERED = "not_delivered"
 
 
-class Fenced(Exception):
-    """Another consumer has moved this partition on: drop what is in hand and look again."""
+class ConsumerFenced(Exception):
+    """Another consumer has moved this partition on: discard the batch, and find the position."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
-    """A partition of a topic in a cluster; a topic made anew is a new epoch."""
+class PartitionId:
+    """A partition of a topic in a cluster; a topic that is created again has a new epoch."""
 
     cluster: str
     topic: str
@@ -32,7 +32,7 @@ class Place:
 
     @property
     def values(self) -> dict[str, str | int]:
-        """Its columns."""
+        """The values of its columns."""
         return {
             "cluster": self.cluster,
             "topic": self.topic,
@@ -43,9 +43,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where reading goes on, and the record by which the topic is recognised."""
+    """Where reading continues, and the record by which the topic is recognised."""
 
-    place: Place
+    partition_id: PartitionId
     next: int
     last_offset: int | None
     last_hash: bytes | None

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Place, ReadReport
+from inference_store.index import accounting
+from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.inference.producer_reports import ProducerReport
 from inference_store.platform.settings import ProxySettings
 from inference_store.proxy.capture.counts import Counts
@@ -22,7 +22,7 @@ from tests.settings import make_settings
 
 DEAD, HEIR = str(uuid7()), str(uuid7())
 BOOTED = datetime.now(UTC)
-REPORTS = Place("default", "reports", 0, 0)
+REPORTS = PartitionId("default", "reports", 0, 0)
 
 
 def left_behind(root: Path, captures: int) -> ProducerReport:
@@ -68,11 +68,15 @@ class Child:
             os.close(folder._lock_file)
 
 
-async def _account(engine: AsyncEngine, reports: Sequence[ProducerReport]) -> books.ProducerAccount:
+async def _account(
+    engine: AsyncEngine, reports: Sequence[ProducerReport]
+) -> accounting.ProducerAccount:
     async with engine.begin() as connection:
         for number, report in enumerate(reports):
-            await books.keep(connection, [ReadReport(report, REPORTS, offset=number)])
-        (found,) = await books.producers(connection)
+            await accounting.store_reports(
+                connection, [ReceivedReport(report, REPORTS, offset=number)]
+            )
+        (found,) = await accounting.list_producers(connection)
     return found
 
 
@@ -87,9 +91,9 @@ async def test_the_next_one_goes_on_where_the_killed_one_stopped(
     second = Child(tmp_path, lock)
     reports += second.publish(18)
     assert reports[-1].final
-    told = (await _account(engine, reports)).told
-    assert told.closes
-    assert (told.seen, told.published, told.events) == (30, 30, 30)
-    assert (told.queued, told.spooled, told.unsettled, told.dropped) == (0, 0, 0, {})
+    totals = (await _account(engine, reports)).totals
+    assert totals.closes
+    assert (totals.seen, totals.published, totals.events) == (30, 30, 30)
+    assert (totals.queued, totals.spooled, totals.unsettled, totals.dropped) == (0, 0, 0, {})
     second.spools.close()
     os.close(lock)

@@ -12,7 +12,7 @@ from inference_store.objects import Fetched
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class BucketCopy:
     """What the bucket says beside the events, where they are read from it again.
 
     The blobs count then, not what travelled in the event: edits are written to them. A response
@@ -28,7 +28,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Underway:
+class InFlightEvent:
     """A decoded event on its way: its record, and the two blobs that the index reads."""
 
     record: Record
@@ -36,12 +36,12 @@ class Underway:
     registration: Registration | None = None
     metadata: Fetched = None
     response: Fetched = None
-    kept: Kept | None = None
+    kept: BucketCopy | None = None
     # of a metadata blob that may be gone
     copy: bytes | None = None
 
 
-def from_bucket(item: Underway, kept: Kept | None) -> None:
+def from_bucket(item: InFlightEvent, kept: BucketCopy | None) -> None:
     """Take what the bucket has instead of what travelled in the event."""
     item.kept = kept
     if kept is None:
@@ -56,7 +56,7 @@ def from_bucket(item: Underway, kept: Kept | None) -> None:
     item.metadata = kept.blobs.get(place)
 
 
-def without_missing(item: Underway) -> None:
+def without_missing(item: InFlightEvent) -> None:
     """What is not there is not waited for."""
     if isinstance(item.metadata, BlobMissing):
         item.metadata = item.copy
@@ -64,7 +64,7 @@ def without_missing(item: Underway) -> None:
         item.response = None
 
 
-def has_no_response(item: Underway) -> bool:
+def has_no_response(item: InFlightEvent) -> bool:
     """Whether its response is named, and gone."""
     event = item.event
     return item.response is None and event.inline_response is None and event.response is not None

@@ -1,4 +1,4 @@
-"""How what was polled is cut into batches."""
+"""The pipeline cuts what was polled into batches."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inference_store.index.books import Place
+from inference_store.index.accounting import PartitionId
 from inference_store.index.records import Record
 from inference_store.index.sidecars import Sidecar
 from inference_store.index.writing import Indexable
@@ -16,29 +16,30 @@ from inference_store.inference.events import StorageKey
 from inference_store.inference.metadata import read_metadata
 from inference_store.inference.task_types import Predictions
 from inference_store.ingester.backoff import Backoff
-from inference_store.ingester.batch import Assigned, Read
-from inference_store.ingester.line import Line
-from inference_store.ingester.shares import MOST_SIDECARS, share_of
+from inference_store.ingester.batch import AssignedPartition, ReadRecord
+from inference_store.ingester.batch_builder import MOST_SIDECARS
+from inference_store.ingester.offset_ranges import build_range
+from inference_store.ingester.pipeline import Pipeline
 from inference_store.platform.admin import Heartbeat
 from inference_store.platform.settings import IngesterSettings
 from tests.builders import make_event
 from tests.settings import make_settings
 
-PLACE = Place("default", "events", 0, 0)
+PLACE = PartitionId("default", "events", 0, 0)
 NOTHING: Any = None
 
 
 class Reading:
-    """Every record is an inference, with a sidecar where it is asked for."""
+    """Reads every record as an inference, with a sidecar if that is asked for."""
 
     def __init__(self, sidecars: bool) -> None:
         self._sidecar = Sidecar(StorageKey("bucket", "sidecar"), b"{}") if sidecars else None
 
-    async def read(self, records: Sequence[Record]) -> list[Read]:
+    async def read(self, records: Sequence[Record]) -> list[ReadRecord]:
         metadata, none = read_metadata(b"[]"), Predictions((), (), None)
         event = make_event()
         item = Indexable(event, NOTHING, metadata, none, sidecar=self._sidecar)
-        return [Read(record, item) for record in records]
+        return [ReadRecord(record, item) for record in records]
 
 
 def record(offset: int) -> Record:
@@ -46,12 +47,12 @@ def record(offset: int) -> Record:
 
 
 async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list[int]:
-    """How many events each batch has, of one share, if each is written before the next is read;
-    none is left out."""
+    """Return how many events each batch of one range has, if each batch is written before the next
+    one is read; check that none is left out."""
     stop: Any = asyncio.Event()
     reader: Any = Reading(sidecars == "on")
     settings = make_settings(IngesterSettings, ingester_sidecars=sidecars)
-    line = Line(
+    pipeline = Pipeline(
         settings,
         NOTHING,
         reader,
@@ -62,21 +63,21 @@ async def sizes(sidecars: str, events: int, *, written_before: int = 20) -> list
         stop=stop,
     )
     records = [record(offset) for offset in range(events)]
-    share = share_of(Assigned(0), PLACE, lo=0, lost=0, records=records)
+    offset_range = build_range(AssignedPartition(0), PLACE, lo=0, lost=0, records=records)
     for _ in range(written_before):
-        line._pace.grow()
+        pipeline._sizer.grow()
     batches = []
-    async for batch in line._batches([share]):
+    async for batch in pipeline._batches([offset_range]):
         batches.append(batch)
-        line._pace.grow()
-    parts = [part for batch in batches for part in batch.shares]
+        pipeline._sizer.grow()
+    parts = [part for batch in batches for part in batch.ranges]
     assert (parts[0].lo, parts[-1].hi) == (0, events)
-    assert all(one.hi == other.lo for one, other in pairwise(parts))
+    assert all(part.hi == following.lo for part, following in pairwise(parts))
     return [len(batch.reads) for batch in batches]
 
 
 @pytest.mark.parametrize("events", [1, MOST_SIDECARS, MOST_SIDECARS + 1, 1000])
-async def test_a_batch_has_so_many_sidecars_and_no_more(events: int) -> None:
+async def test_batch_has_a_bounded_number_of_sidecars(events: int) -> None:
     full, rest = divmod(events, MOST_SIDECARS)
     assert await sizes("on", events) == [MOST_SIDECARS] * full + [rest] * bool(rest)
 
@@ -85,6 +86,5 @@ async def test_without_sidecars_a_batch_is_as_large_as_its_poll() -> None:
     assert await sizes("off", 1000) == [1000]
 
 
-async def test_the_first_batches_after_a_start_are_small() -> None:
-    found = await sizes("off", 1000, written_before=0)
-    assert found == [8, 16, 32, 64, 128, 256, 496]
+async def test_first_batches_after_a_start_are_small() -> None:
+    assert await sizes("off", 1000, written_before=0) == [8, 16, 32, 64, 128, 256, 496]

@@ -1,4 +1,4 @@
-"""What of each producer's sequence numbers has arrived, beside what it reports."""
+"""The sequence numbers of each producer that arrived, and its account."""
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
@@ -6,36 +6,41 @@ from itertools import islice
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .place import Place
+from .partition_id import PartitionId
 from .producer_account import ProducerAccount
-from .reports import reports_of
+from .reports import find_reports
 
-# Sequence numbers in one row, and in one statement.
+# How many sequence numbers one row covers, and how many one statement adds.
 _BLOCK = 10_000
-_IN_ONE = 1_000
+_STATEMENT = 1_000
 
 
-async def cover(
-    connection: AsyncConnection, place: Place, sequences: Mapping[str, Sequence[int]]
+async def add_sequences(
+    connection: AsyncConnection, partition_id: PartitionId, sequences: Mapping[str, Sequence[int]]
 ) -> None:
-    """Add the sequence numbers that came through a partition to what each producer's cover.
+    """Add the sequence numbers that arrived through a partition to those of each producer.
 
-    Every producer is heard, though a header is anyone's to fill: what they are is bounded by the
-    batch, and how many are kept by `former_producers.MOST`.
+    Anyone can send a header: the batch bounds how many there are here, `former_producers.MOST`
+    how many stay.
     """
-    came = ((producer, number) for producer, numbers in sequences.items() for number in numbers)
-    while some := list(islice(came, _IN_ONE)):
-        producers, numbers = (list(column) for column in zip(*some, strict=True))
-        values = {**place.values, "producers": producers, "numbers": numbers, "block": _BLOCK}
+    arrived = ((producer, number) for producer, numbers in sequences.items() for number in numbers)
+    while pairs := list(islice(arrived, _STATEMENT)):
+        producers, numbers = (list(column) for column in zip(*pairs, strict=True))
+        values = {
+            **partition_id.values,
+            "producers": producers,
+            "numbers": numbers,
+            "block": _BLOCK,
+        }
         await connection.execute(_COVER, values)
 
 
-async def producers(
+async def list_producers(
     connection: AsyncConnection, *, limit: int = 1000, only: Sequence[str] | None = None
 ) -> list[ProducerAccount]:
-    """Each producer, over all partitions and reports; those of which most did not arrive first."""
+    """Return the accounts of producers over all partitions, those that miss most events first."""
     rows = list(await connection.execute(_PRODUCERS, {"limit": limit, "only": only}))
-    reports = await reports_of(connection, [row.producer for row in rows])
+    reports = await find_reports(connection, [row.producer for row in rows])
     return [
         ProducerAccount(
             producer=row.producer,

@@ -8,21 +8,21 @@ import pytest
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.index import books
-from inference_store.index.books import Outcome
+from inference_store.index import accounting
+from inference_store.index.accounting import Outcome
 from inference_store.index.tables import inference, label, metadata_number, prediction
 from tests.polling import until
 from tests.producer import Producer, capture
 from tests.servers.fixtures import MakeEnvironment
 from tests.service_process import Service
 
-Line = tuple[Service, Producer]
+RunningIngester = tuple[Service, Producer]
 
 
 @pytest.fixture
-async def line(
+async def ingester(
     service_environment: MakeEnvironment, topic: Callable[..., str], tmp_path: Path
-) -> AsyncIterator[Line]:
+) -> AsyncIterator[RunningIngester]:
     """A running ingester and a producer on its topic."""
     name = topic(3)
     environment = service_environment(KAFKA_TOPIC=name, INGESTER_PARKED_FIRST_SECONDS="0.2")
@@ -36,13 +36,15 @@ async def line(
 async def counted(engine: AsyncEngine) -> dict[Outcome, int]:
     """The books, over all partitions."""
     async with engine.connect() as connection:
-        accounts = await books.accounts(connection)
+        accounts = await accounting.list_accounts(connection)
     assert all(account.closes for account in accounts)
     return {o: sum(a.counts[o] for a in accounts) for o in Outcome}
 
 
-async def test_events_become_typed_rows_once(line: Line, engine: AsyncEngine) -> None:
-    _, producer = line
+async def test_events_become_typed_rows_once(
+    ingester: RunningIngester, engine: AsyncEngine
+) -> None:
+    _, producer = ingester
     captures = [capture(number) for number in range(50)]
     await producer.produce(*captures)
     await producer.publish_all(one.event for one in captures[:20])
@@ -62,9 +64,9 @@ async def test_events_become_typed_rows_once(line: Line, engine: AsyncEngine) ->
 
 
 async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
-    line: Line, engine: AsyncEngine
+    ingester: RunningIngester, engine: AsyncEngine
 ) -> None:
-    _, producer = line
+    _, producer = ingester
     await producer.publish_all([b"not json", b"{}", b""])
     await producer.produce(capture(1))
     await until(lambda: counted(engine), lambda found: sum(found.values()) == 4)
@@ -73,9 +75,9 @@ async def test_what_cannot_be_read_is_a_dead_letter_and_the_line_goes_on(
 
 
 async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
-    line: Line, engine: AsyncEngine
+    ingester: RunningIngester, engine: AsyncEngine
 ) -> None:
-    _, producer = line
+    _, producer = ingester
     late = capture(7)
     await producer.put(late, "metadata")
     await producer.publish(late.event)
@@ -85,8 +87,10 @@ async def test_an_event_without_its_blob_is_parked_until_the_blob_comes(
     assert (await counted(engine))[Outcome.PARKED] == 0
 
 
-async def test_an_error_nobody_foresaw_ends_the_process(line: Line, engine: AsyncEngine) -> None:
-    service, producer = line
+async def test_an_error_nobody_foresaw_ends_the_process(
+    ingester: RunningIngester, engine: AsyncEngine
+) -> None:
+    service, producer = ingester
     async with engine.begin() as connection:
         await connection.execute(text("DROP TABLE inference CASCADE"))
     await producer.produce(capture(1))

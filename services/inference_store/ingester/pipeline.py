@@ -1,4 +1,4 @@
-"""The line: poll and read one batch ahead while the batch before is being written."""
+"""Polls and reads one batch ahead while the batch before it is being written."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from functools import partial
 import structlog
 from opentelemetry.trace import Span, SpanKind
 
-from inference_store.index.books import Fenced, Outcome
+from inference_store.index.accounting import ConsumerFenced, Outcome
 from inference_store.index.records import Trouble
 from inference_store.index.writing import Indexable
 from inference_store.platform import traces
@@ -27,23 +27,23 @@ from inference_store.platform.metrics import (
 from inference_store.platform.settings import IngesterSettings
 
 from .backoff import Backoff, Stopped
-from .batch import Batch, MissingBlob, Read, Share
-from .consumer import Topic
+from .batch import Batch, MissingBlob, OffsetRange, ReadRecord
+from .batch_builder import MOST_SIDECARS, SMALLEST_SLICE, BatchBuilder, BatchSizer, size_next_slice
+from .consumer import Consumer
 from .limit import DeadLetterLimit, Halted
 from .reading import Reader
-from .shares import MOST_SIDECARS, SMALLEST_SLICE, Gathering, Pace, slice_after
 from .write import RegistrationGone, Settled, Writer
 
 _log = structlog.get_logger()
 
 
-class Line:
-    """Kafka → Postgres, until asked to stop."""
+class Pipeline:
+    """Moves events from Kafka to Postgres, until it is asked to stop."""
 
     def __init__(
         self,
         settings: IngesterSettings,
-        topic: Topic,
+        consumer: Consumer,
         reader: Reader,
         writer: Writer,
         *,
@@ -53,7 +53,7 @@ class Line:
         stop: asyncio.Event,
     ) -> None:
         self._settings = settings
-        self._topic = topic
+        self._consumer = consumer
         self._reader = reader
         self._writer = writer
         self._limit = limit
@@ -62,11 +62,11 @@ class Line:
         self._stop = stop
         # One batch ahead: the reader waits here while the writer is behind.
         self._slice = SMALLEST_SLICE
-        self._pace = Pace()
+        self._sizer = BatchSizer()
         self._ahead: asyncio.Queue[Batch | None] = asyncio.Queue(maxsize=1)
 
     async def run(self) -> None:
-        """Until stopped; what was read but not written is read again by whoever comes next."""
+        """Run until stopped. The next consumer reads again what was read and not written."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read())
@@ -77,65 +77,65 @@ class Line:
     async def _read(self) -> None:
         while not self._stop.is_set():
             self._heartbeat.beat()
-            shares = await self._backoff.retry(self._topic.poll)
-            if not shares:
+            ranges = await self._backoff.retry(self._consumer.poll)
+            if not ranges:
                 continue
             failpoint("ingester.poll.after")
-            async for batch in self._batches(shares):
+            async for batch in self._batches(ranges):
                 await self._ahead.put(batch)
         await self._ahead.put(None)
 
-    async def _batches(self, shares: list[Share]) -> AsyncIterator[Batch]:
-        """What was polled, read slice by slice: a batch is full by its rows, if not by its events.
+    async def _batches(self, ranges: list[OffsetRange]) -> AsyncIterator[Batch]:
+        """Read what was polled slice by slice, and yield each batch as soon as it is full.
 
-        Only what is in it is in memory, so slices are small while events are large.
+        Only one batch is in memory, so slices are small while events are large.
         """
-        batch = Gathering(self._begin_span)
-        for share in shares:
-            remaining = list(share.records)
-            batch.begin(share)
+        builder = BatchBuilder(self._begin_span)
+        for offset_range in ranges:
+            remaining = list(offset_range.records)
+            builder.begin(offset_range)
             while remaining:
-                size = self._size(batch)
-                some, remaining = remaining[:size], remaining[size:]
+                size = self._size_slice(builder)
+                records, remaining = remaining[:size], remaining[size:]
                 started = time.perf_counter()
-                with traces.within(batch.span):
-                    reads = await self._backoff.retry(partial(self._reader.read, some))
+                with traces.within(builder.span):
+                    reads = await self._backoff.retry(partial(self._reader.read, records))
                 BATCH_SECONDS.labels("read").observe(time.perf_counter() - started)
-                batch.add(some, reads)
-                self._slice = slice_after(self._slice, reads)
-                if batch.is_full(self._settings.ingester_batch_rows, self._pace.events):
-                    yield batch.taken()
-        if batch.has_begun:
-            yield batch.taken()
+                builder.add(records, reads)
+                self._slice = size_next_slice(self._slice, reads)
+                if builder.is_full(self._settings.ingester_batch_rows, self._sizer.events):
+                    yield builder.build()
+        if builder.has_begun:
+            yield builder.build()
 
-    def _size(self, batch: Gathering) -> int:
-        """How many records are read next: each may bring a sidecar."""
-        size = min(self._slice, max(1, self._pace.events - len(batch.reads)))
+    def _size_slice(self, builder: BatchBuilder) -> int:
+        """Return how many records to read next: each may need a sidecar."""
+        size = min(self._slice, max(1, self._sizer.events - len(builder.reads)))
         if self._settings.ingester_sidecars == "off":
             return size
-        return min(size, MOST_SIDECARS - batch.sidecars)
+        return min(size, MOST_SIDECARS - builder.sidecars)
 
     async def _write(self) -> None:
         while (batch := await self._ahead.get()) is not None:
             self._heartbeat.beat("write")
             with traces.ended(batch.span):
                 await self._write_one(batch)
-            # Nothing to write is no reason to call the line stuck.
+            # A pipeline without anything to write is not stuck.
             self._heartbeat.rest("write")
 
     async def _write_one(self, batch: Batch) -> None:
         started = time.perf_counter()
         traces.link(batch.span, _traceparents(batch))
         while True:
-            batch.drop_gone()
-            if not batch.shares:
+            batch.drop_revoked()
+            if not batch.ranges:
                 return
             try:
                 settled = await self._backoff.retry(lambda: self._attempt(batch))
                 break
-            except Fenced as fenced:
+            except ConsumerFenced as fenced:
                 _log.warning("fenced", action="fenced", reason=str(fenced))
-                self._look_again(batch)
+                self._reset(batch)
                 return
             except RegistrationGone:
                 await self._read_again(batch)
@@ -145,16 +145,16 @@ class Line:
         batch.span.set_attribute("messaging.batch.message_count", len(batch.reads))
         BATCH_SECONDS.labels("write").observe(time.perf_counter() - started)
         self._limit.note(settled)
-        self._pace.grow()
+        self._sizer.grow()
         self._count(batch, settled)
-        await self._topic.commit(batch.shares)
+        await self._consumer.commit(batch.ranges)
         failpoint("ingester.kafka_commit.after")
 
     async def _read_again(self, batch: Batch) -> None:
-        """A registration changed under the batch: what it says is read anew."""
+        """Read the batch again: a registration changed meanwhile."""
         records = [read.record for read in batch.reads]
 
-        async def read() -> list[Read]:
+        async def read() -> list[ReadRecord]:
             self._heartbeat.beat("write")
             return await self._reader.read(records)
 
@@ -164,12 +164,12 @@ class Line:
         self._heartbeat.beat("write")
         return await self._writer.write(batch, self._limit.check)
 
-    def _look_again(self, batch: Batch) -> None:
-        for share in batch.shares:
-            self._topic.look_again(share.assigned)
+    def _reset(self, batch: Batch) -> None:
+        for offset_range in batch.ranges:
+            self._consumer.reset(offset_range.assigned)
 
     async def _pause(self) -> None:
-        """Halted: look again now and then, for the window moves on and limits may be raised."""
+        """Wait while halted: the window moves on, and limits may be raised."""
         for _ in range(10):
             self._heartbeat.beat()
             self._heartbeat.beat("write")
@@ -194,9 +194,9 @@ class Line:
         oldest = min((read.record.time for read in batch.reads), default=None)
         if oldest is not None:
             DELAY_SECONDS.observe(max(0.0, (datetime.now(UTC) - oldest).total_seconds()))
-        for share in batch.shares:
-            last = share.records[-1].time if share.records else None
-            share.assigned.wrote(share.hi, last)
+        for offset_range in batch.ranges:
+            last = offset_range.records[-1].time if offset_range.records else None
+            offset_range.assigned.note_written(offset_range.hi, last)
 
     def _begin_span(self) -> Span:
         topic = self._settings.kafka_topic
@@ -217,8 +217,8 @@ def _traceparents(batch: Batch) -> Iterator[str]:
                 yield value
 
 
-def count_reads(reads: Iterable[Read]) -> int:
-    """Count reasons and flags of what was read; how many cannot be read."""
+def count_reads(reads: Iterable[ReadRecord]) -> int:
+    """Count reasons and flags of what was read; return how many records cannot be read."""
     dead = 0
     for read in reads:
         match read.result:

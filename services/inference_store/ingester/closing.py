@@ -5,7 +5,7 @@ import asyncio
 from aiokafka import AIOKafkaConsumer
 
 
-async def leave(consumer: AIOKafkaConsumer) -> None:
+async def close_consumer(consumer: AIOKafkaConsumer) -> None:
     """Stop it, so that others have its partitions at once. aiokafka (0.14) stops half-way, with the
     CancelledError of a fetch of its own that waited for a broker: passed on, it would end our task
     in silence."""

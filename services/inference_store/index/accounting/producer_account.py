@@ -1,6 +1,6 @@
-"""One producer: what it said of itself, what arrived of it, and why the rest did not.
+"""The account of one producer: what it reports, what arrived, and why the rest did not.
 
-given = arrived + holes.dropped + holes.waiting + holes.unknown_tail + holes.unexplained
+given = arrived + gaps.dropped + gaps.waiting + gaps.unknown_tail + gaps.unexplained
 """
 
 from collections import Counter
@@ -21,18 +21,18 @@ STATES: Final[Mapping[State, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class KeptReport:
+class StoredReport:
     """The newest report of one reporter."""
 
     report: ProducerReport
-    # nothing was heard of it for long, while all that there was had been read
+    # It has not reported for long, although everything in the topic had been read.
     silent: bool
     heard_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a producer's reporters say together, in exchanges:
+class ProducerTotals:
+    """The sums over the reports of one producer, in exchanges:
 
     seen = sampled_out + the sum of dropped + queued + unsettled + published
     """
@@ -41,9 +41,9 @@ class Told:
     sampled_out: int
     dropped: Mapping[str, int]
     queued: int
-    # those of `queued` that outlive the process
+    # how many of `queued` outlive the process
     spooled: int
-    # queued when a process died, and not in the spool that the next one found
+    # queued when a process died, and not in the spool that the next process found
     unsettled: int
     published: int
     events: int
@@ -53,100 +53,100 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Holes:
-    """Sequence numbers that were given and did not arrive, by why."""
+class SequenceGaps:
+    """The sequence numbers that were given and did not arrive, by cause."""
 
     # refused or dropped after they were given: the producer counted them
     dropped: int
     # queued, in a spool, or on their way through Kafka
     waiting: int
-    # of a producer that died: what it had in hand, and nobody knows of
+    # what a producer held when it died, and nobody knows of
     unknown_tail: int
-    # published, says the producer, or it says nothing: in Kafka still, or lost
+    # published according to the producer, or not reported: still in Kafka, or lost
     unexplained: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerAccount:
-    """What arrived of one producer's sequence 1, 2, 3…: a hole is a capture not delivered."""
+    """The account of one producer's sequence 1, 2, 3…: a gap is a capture that did not arrive."""
 
     producer: str
     highest: int
     arrived: int
-    # of those that arrived: up to the highest that was reported
+    # how many arrived of the numbers up to the highest that was reported
     arrived_reported: int = 0
-    # its own first, then of those who found its spool, in the order of their starts
-    reports: Sequence[KeptReport] = ()
+    # its own first, then those of processes that found its spool, in the order of their starts
+    reports: Sequence[StoredReport] = ()
 
     @property
     def missing(self) -> int:
-        """Sequence numbers below the highest that never arrived."""
+        """The number of sequence numbers below the highest that never arrived."""
         return max(0, self.highest - self.arrived)
 
     @property
-    def told(self) -> Told:
-        """What its reporters say together."""
-        return told([kept.report for kept in self.reports])
+    def totals(self) -> ProducerTotals:
+        """The sums over its reports."""
+        return sum_reports([stored.report for stored in self.reports])
 
     @property
     def given(self) -> int:
         """The highest sequence number that is known to have been given."""
-        return max(self.highest, self.told.highest_sequence)
+        return max(self.highest, self.totals.highest_sequence)
 
     @property
     def heard_at(self) -> datetime | None:
-        """When a report of it was last read."""
-        return max((kept.heard_at for kept in self.reports), default=None)
+        """The time at which a report of it was last read."""
+        return max((stored.heard_at for stored in self.reports), default=None)
 
     @property
     def state(self) -> State:
-        """Whether more is to be expected of it."""
+        """Its state, which says whether more is to be expected."""
         if not self.reports:
             return "unreported"
         first, *later = self.reports
         is_own = first.report.reporter == self.producer
         if is_own and first.report.final:
             return "ended"
-        # who found its spool tells that it is dead, before its silence does
+        # A process that found its spool shows that it is dead before its silence does.
         return "running" if is_own and not first.silent and not later else "dead"
 
     @property
-    def holes(self) -> Holes:
-        """Why what was given did not arrive.
+    def gaps(self) -> SequenceGaps:
+        """Why sequence numbers that were given did not arrive.
 
-        Reports count and do not name: a hole is explained as long as there are drops to explain
-        it. Where the newest report is older than the newest event, holes above it are not told.
+        Reports count and do not name: a gap is explained as long as there are drops to explain it.
+        Gaps above the newest report, if that is older than the newest event, are not explained.
         """
-        told, state = self.told, self.state
+        totals, state = self.totals, self.state
         missing = max(0, self.given - self.arrived)
-        below = min(missing, max(0, told.highest_sequence - self.arrived_reported))
+        below = min(missing, max(0, totals.highest_sequence - self.arrived_reported))
         above = missing - below
-        dropped = min(below, sum(told.dropped.values()))
+        dropped = min(below, sum(totals.dropped.values()))
         rest = below - dropped
-        tail = max(0, told.highest_sequence - self.highest)
+        tail = max(0, totals.highest_sequence - self.highest)
         waiting = unknown = 0
         if state == "running":
-            waiting = min(rest, told.queued + tail) + above
+            waiting = min(rest, totals.queued + tail) + above
         elif state == "ended":
-            waiting = min(rest, told.queued)
+            waiting = min(rest, totals.queued)
         elif state == "dead":
-            waiting = min(rest, told.spooled)
-            in_memory = told.queued - told.spooled + told.unsettled
+            waiting = min(rest, totals.spooled)
+            in_memory = totals.queued - totals.spooled + totals.unsettled
             unknown = min(rest - waiting, max(tail, in_memory)) + above
-        return Holes(dropped, waiting, unknown, missing - dropped - waiting - unknown)
+        return SequenceGaps(dropped, waiting, unknown, missing - dropped - waiting - unknown)
 
 
-def told(reports: Sequence[ProducerReport]) -> Told:
-    """What reports of one producer say together, each about what the one before left queued."""
+def sum_reports(reports: Sequence[ProducerReport]) -> ProducerTotals:
+    """Return the sums over the reports of one producer; each continues the one before it."""
     seen = unsettled = queued = spooled = 0
     dropped: Counter[str] = Counter()
     for report in reports:
-        # found in the spool: all but what was only in memory, and what came after the last report
+        # The spool has all but what was only in memory, and what came after the last report.
         unsettled += max(0, queued - report.seen)
         seen += max(0, report.seen - queued)
         dropped.update(report.dropped)
         queued, spooled = report.queued, min(report.queued, report.spooled)
-    return Told(
+    return ProducerTotals(
         seen=seen,
         sampled_out=sum(report.sampled_out for report in reports),
         dropped=dict(dropped),

@@ -9,7 +9,7 @@ from inference_store.erasure import erasures
 from inference_store.erasure.audit_chain import unsigned
 from inference_store.erasure.erasures import marking
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
-from inference_store.index.books import Place, begin
+from inference_store.index.accounting import PartitionId, open_partition
 from inference_store.operations.reconcile.counts import against_books
 from inference_store.retention.eraser import Eraser
 
@@ -29,7 +29,7 @@ async def test_what_was_erased_counts_once_and_for_all(
     named = [[str(uid), None, None, None, None] for uid in (*doomed, absent)]
     batch = about | {"requested_by": "a", "model_id": "n", "marks": named}
     async with engine.begin() as connection:
-        await begin(connection, Place("c", "t", 0, 0), first=0, began="earliest")
+        await open_partition(connection, PartitionId("c", "t", 0, 0), first=0, began="earliest")
         await connection.execute(text("UPDATE kafka_partition SET next = 5, stored = 5"))
         assert await marking.apply(connection, batch, ago(hours=1), "a") == 3
     assert await _difference(engine) == 0

@@ -1,7 +1,7 @@
-"""Producers that were heard long ago: their sums are kept, their rows go.
+"""Producers that have not reported for long: their sums stay, their rows are deleted.
 
-A proxy is a new producer at every boot, so rows would grow for ever. They are summed and not just
-dropped: what was lost stays in the books.
+A proxy is a new producer at every boot, so the rows would grow without end. They are summed, not
+only deleted: what was lost stays in the accounts.
 """
 
 from collections import Counter
@@ -17,12 +17,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import former_producers, producer_report, producer_sequence
 
 from .producer_account import ProducerAccount
-from .producers import producers
+from .producers import list_producers
 
-# So long after it was last heard a producer's rows are kept. Reports older than this are not read
-# again, and so never counted twice.
-KEPT: Final = timedelta(days=90)
-# Beyond so many those heard longest ago go earlier: a header is anyone's to fill.
+# A producer's rows stay this long after its last report. Older reports are not read again, so none
+# is counted twice.
+FORMER_AFTER: Final = timedelta(days=90)
+# Of more producers than this those that reported longest ago are folded earlier: anyone can send a
+# header.
 MOST: Final = 10_000
 _MOST_REASONS = 256
 _LARGEST = 2**63 - 1
@@ -31,7 +32,7 @@ _ID = 1
 
 @dataclass(frozen=True, slots=True)
 class FormerProducers:
-    """Sums over producers whose rows are gone, as an account names them; nothing waits any more.
+    """The sums over producers whose rows are deleted; nothing of them is waiting any more.
 
     seen = sampled_out + the sum of dropped + unsettled + published
     given = arrived + holes_dropped + unknown_tail + unexplained
@@ -52,28 +53,30 @@ class FormerProducers:
     unexplained: int = 0
 
 
-async def former(connection: AsyncConnection) -> FormerProducers | None:
-    """The sums; None where no producer was ever folded."""
+async def find_former_producers(connection: AsyncConnection) -> FormerProducers | None:
+    """Return the sums; None if no producer was ever folded."""
     row = (await connection.execute(select(former_producers))).first()
     if row is None:
         return None
     return FormerProducers(**{name: value for name, value in row._mapping.items() if name != "id"})
 
 
-async def fold(connection: AsyncConnection, *, limit: int, most: int = MOST) -> int:
-    """Fold producers that were not heard for long, or are too many, into the sums; how many.
+async def fold_producers(connection: AsyncConnection, *, limit: int, most: int = MOST) -> int:
+    """Fold producers that have not reported for long, or are too many; return how many.
 
-    One transaction, and only the retention service that leads does it: a crash changes nothing.
+    It is one transaction, and only the leader of retention runs it: a crash changes nothing.
     """
-    rows = list(await connection.execute(_OLD, {"kept": KEPT, "most": most, "limit": limit}))
+    rows = list(
+        await connection.execute(_OLD, {"kept": FORMER_AFTER, "most": most, "limit": limit})
+    )
     if not rows:
         return 0
     names = [row.producer for row in rows]
-    found = await former(connection)
-    sums = found or FormerProducers(heard_until=datetime.min.replace(tzinfo=UTC))
+    former = await find_former_producers(connection)
+    sums = former or FormerProducers(heard_until=datetime.min.replace(tzinfo=UTC))
     heard_until = max(sums.heard_until, *(row.heard_at for row in rows))
-    for account in await producers(connection, only=names, limit=len(names)):
-        sums = _with(sums, account, heard_until)
+    for account in await list_producers(connection, only=names, limit=len(names)):
+        sums = _add_account(sums, account, heard_until)
     values = {name: getattr(sums, name) for name in FormerProducers.__slots__}
     await connection.execute(
         upsert(former_producers)
@@ -85,31 +88,31 @@ async def fold(connection: AsyncConnection, *, limit: int, most: int = MOST) -> 
     return len(names)
 
 
-def _with(
+def _add_account(
     sums: FormerProducers, account: ProducerAccount, heard_until: datetime
 ) -> FormerProducers:
-    told, holes = account.told, account.holes
+    totals, gaps = account.totals, account.gaps
     added: dict[str, Any] = {
         "producers": 1,
-        "seen": told.seen,
-        "sampled_out": told.sampled_out,
-        "published": told.published,
-        "events": told.events,
-        # what waited for so long does not come any more
-        "unsettled": told.unsettled + told.queued,
+        "seen": totals.seen,
+        "sampled_out": totals.sampled_out,
+        "published": totals.published,
+        "events": totals.events,
+        # what has waited for so long will not come any more
+        "unsettled": totals.unsettled + totals.queued,
         "given": account.given,
         "arrived": account.arrived,
-        "holes_dropped": holes.dropped,
-        "unknown_tail": holes.unknown_tail + holes.waiting,
-        "unexplained": holes.unexplained,
+        "holes_dropped": gaps.dropped,
+        "unknown_tail": gaps.unknown_tail + gaps.waiting,
+        "unexplained": gaps.unexplained,
     }
     summed = {name: min(getattr(sums, name) + value, _LARGEST) for name, value in added.items()}
-    dropped = Counter(dict(sums.dropped)) + Counter(dict(told.dropped))
-    return FormerProducers(heard_until=heard_until, dropped=_few(dropped), **summed)
+    dropped = Counter(dict(sums.dropped)) + Counter(dict(totals.dropped))
+    return FormerProducers(heard_until=heard_until, dropped=_limit_reasons(dropped), **summed)
 
 
-def _few(dropped: Counter[str]) -> dict[str, int]:
-    """The reasons with most; they are what producers call them."""
+def _limit_reasons(dropped: Counter[str]) -> dict[str, int]:
+    """Return the most frequent reasons: their names come from producers, and may be many."""
     return {reason: min(n, _LARGEST) for reason, n in dropped.most_common(_MOST_REASONS)}
 
 

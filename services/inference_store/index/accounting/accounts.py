@@ -1,4 +1,4 @@
-"""The books as they are shown: every partition's counts, and whether they close."""
+"""The accounts of the partitions: the counts of their outcomes, and whether they close."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,14 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import dead_letter, kafka_partition, lost_offsets
 
-from .place import Outcome, Place
+from .partition_id import Outcome, PartitionId
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One partition's books: `next - first` is the sum of all counts."""
+    """One partition's account: `next - first` is the sum of all counts."""
 
-    place: Place
+    partition_id: PartitionId
     first: int
     next: int
     began: str
@@ -33,48 +33,48 @@ class Account:
         return sum(self.counts.values()) == self.next - self.first
 
 
-async def accounts(connection: AsyncConnection) -> list[Account]:
-    """The books of every partition and epoch."""
-    letters = await _letters(connection)
-    lost = await _lost(connection)
+async def list_accounts(connection: AsyncConnection) -> list[Account]:
+    """Return the account of every partition and epoch."""
+    letters = await _count_letters(connection)
+    lost = await _find_lost(connection)
     rows = await connection.execute(
         select(kafka_partition).order_by(
             *(kafka_partition.c[name] for name in ("cluster", "topic", "partition", "epoch"))
         )
     )
-    return [_account(row, letters, lost) for row in rows]
+    return [_build_account(row, letters, lost) for row in rows]
 
 
-def _account(
+def _build_account(
     row: Row[tuple[object, ...]],
-    letters: Mapping[tuple[Place, str], int],
-    lost: Mapping[Place, Sequence[tuple[int, int]]],
+    letters: Mapping[tuple[PartitionId, str], int],
+    lost: Mapping[PartitionId, Sequence[tuple[int, int]]],
 ) -> Account:
-    place = Place(row.cluster, row.topic, row.epoch, row.partition)
-    # what was discarded stays so when retention has removed the letter
-    open = sum(letters.get((place, state), 0) for state in ("open", "redrive"))
+    partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
+    # A discarded letter counts as discarded also after retention has removed it.
+    open = sum(letters.get((partition_id, state), 0) for state in ("open", "redrive"))
     return Account(
-        place=place,
+        partition_id=partition_id,
         first=row.first,
         next=row.next,
         began=row.began,
         counts={outcome: getattr(row, outcome.value) for outcome in Outcome},
         dead_open=open,
         dead_discarded=row.dead - open,
-        lost=lost.get(place, ()),
+        lost=lost.get(partition_id, ()),
         updated_at=row.updated_at,
     )
 
 
-async def _letters(connection: AsyncConnection) -> Counter[tuple[Place, str]]:
+async def _count_letters(connection: AsyncConnection) -> Counter[tuple[PartitionId, str]]:
     columns = [dead_letter.c[name] for name in ("cluster", "topic", "epoch", "partition", "state")]
     rows = await connection.execute(select(*columns, func.count()).group_by(*columns))
-    return Counter({(Place(*row[:4]), row[4]): row[5] for row in rows})
+    return Counter({(PartitionId(*row[:4]), row[4]): row[5] for row in rows})
 
 
-async def _lost(connection: AsyncConnection) -> dict[Place, list[tuple[int, int]]]:
-    found: dict[Place, list[tuple[int, int]]] = {}
+async def _find_lost(connection: AsyncConnection) -> dict[PartitionId, list[tuple[int, int]]]:
+    lost: dict[PartitionId, list[tuple[int, int]]] = {}
     for row in await connection.execute(select(lost_offsets).order_by(lost_offsets.c.lo)):
-        place = Place(row.cluster, row.topic, row.epoch, row.partition)
-        found.setdefault(place, []).append((row.lo, row.hi))
-    return found
+        partition_id = PartitionId(row.cluster, row.topic, row.epoch, row.partition)
+        lost.setdefault(partition_id, []).append((row.lo, row.hi))
+    return lost

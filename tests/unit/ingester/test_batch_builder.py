@@ -1,0 +1,109 @@
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.index.accounting import PartitionId
+from inference_store.index.records import Record, Trouble
+from inference_store.ingester.batch import AssignedPartition, ReadRecord
+from inference_store.ingester.batch_builder import BatchBuilder
+from inference_store.ingester.headers import read_headers, read_sequence
+from inference_store.ingester.offset_ranges import build_passed_range, build_range
+
+PLACE = PartitionId("default", "events", 0, 0)
+
+
+def record(offset: int, *headers: tuple[str, str], partition: int = 0) -> Record:
+    partition_id = replace(PLACE, partition=partition)
+    return Record(partition_id, offset, datetime(2026, 1, 1, tzinfo=UTC), None, b"x", headers)
+
+
+offsets = st.lists(st.integers(0, 60), min_size=1, max_size=20, unique=True).map(sorted)
+
+
+@given(offsets, st.integers(0, 10))
+def test_range_accounts_for_every_offset(present: list[int], before: int) -> None:
+    lo = max(present[0] - before, 0)
+    offset_range = build_range(
+        AssignedPartition(0), PLACE, lo=lo, lost=0, records=[record(o) for o in present]
+    )
+    assert offset_range.hi == present[-1] + 1
+    assert (
+        offset_range.lost + offset_range.not_delivered + len(offset_range.records)
+        == offset_range.hi - offset_range.lo
+    )
+
+
+@given(st.lists(offsets, min_size=1, max_size=3), st.integers(1, 5), st.integers(1, 4))
+def test_batches_cover_the_same_offsets_without_a_gap(
+    partitions: list[list[int]], most_rows: int, slice: int
+) -> None:
+    ranges = [
+        build_range(
+            AssignedPartition(number),
+            replace(PLACE, partition=number),
+            lo=max(offsets[0] - 2, 0),
+            lost=min(offsets[0], 1),
+            records=[record(offset, partition=number) for offset in offsets],
+        )
+        for number, offsets in enumerate(partitions)
+    ]
+    batches, builder = [], BatchBuilder()
+    for offset_range in ranges:
+        builder.begin(offset_range)
+        for start in range(0, len(offset_range.records), slice):
+            records = offset_range.records[start : start + slice]
+            builder.add(records, [ReadRecord(each, Trouble("not_json", "")) for each in records])
+            if builder.rows >= most_rows:
+                batches.append(builder.build())
+    if builder.reads:
+        batches.append(builder.build())
+    for offset_range in ranges:
+        parts = [
+            part
+            for b in batches
+            for part in b.ranges
+            if part.partition_id == offset_range.partition_id
+        ]
+        assert (parts[0].lo, parts[-1].hi) == (offset_range.lo, offset_range.hi)
+        assert all(part.hi == following.lo for part, following in pairwise(parts))
+        assert sum(part.lost for part in parts) == offset_range.lost
+        assert sum(part.not_delivered for part in parts) == offset_range.not_delivered
+    everything = [record for offset_range in ranges for record in offset_range.records]
+    assert [read.record for batch in batches for read in batch.reads] == everything
+    assert all(len(batch.reads) < most_rows + slice for batch in batches)
+
+
+def test_sequences_are_grouped_by_producer() -> None:
+    headers = (("producer", "p"), ("sequence", "3"))
+    offset_range = build_range(
+        AssignedPartition(0), PLACE, lo=0, lost=0, records=[record(0, *headers), record(1)]
+    )
+    assert offset_range.sequences == {"p": [3]}
+
+
+def test_invalid_headers_are_no_sequence() -> None:
+    for headers in ((), (("producer", "p"),), (("producer", "p"), ("sequence", "٣"))):
+        assert read_sequence(headers) is None
+    assert read_sequence((("producer", "p"), ("sequence", "9" * 19))) is None
+    assert read_sequence((("producer", "p" * 257), ("sequence", "1"))) is None
+
+
+def test_headers_become_text_that_postgres_accepts() -> None:
+    assert read_headers([("a\0", b"\xff\0"), ("b", None)]) == (
+        ("a\ufffd", "\ufffd\ufffd"),
+        ("b", ""),
+    )
+    assert len(read_headers([("a", b"1")] * 100)) == 32
+
+
+def test_passed_offsets_are_a_batch_of_their_own() -> None:
+    offset_range = build_passed_range(AssignedPartition(0), PLACE, lo=3, hi=7, lost=1)
+    builder = BatchBuilder()
+    assert not builder.has_begun
+    builder.begin(offset_range)
+    assert builder.has_begun
+    [part] = builder.build().ranges
+    assert (part.lo, part.hi, part.lost, part.not_delivered, part.last) == (3, 7, 1, 3, None)
