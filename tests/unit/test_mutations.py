@@ -1,6 +1,7 @@
 """The mutants go with the product: each edit finds its place, and each test is there."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from tests.mutations import MUTANTS, Mutant
 from tests.mutations.mutant import PACKAGE, ROOT, NotOnce
 
+DOCS = ROOT / "docs" / "tests.md"
 _LIES_IN = {
     "unit": ("tests/unit/",),
     "integration": ("tests/integration/", "tests/e2e/faults/"),
@@ -32,6 +34,17 @@ def test_a_mutant_has_its_place_and_its_tests(mutant: Mutant) -> None:
 def test_names_are_there_once() -> None:
     names = [mutant.name for mutant in MUTANTS]
     assert len(set(names)) == len(names)
+
+
+def test_the_table_of_the_docs_names_mutants_and_tests_that_exist() -> None:
+    rows = [line for line in DOCS.read_text().splitlines() if re.match(r"\| `[a-z0-9-]+` \|", line)]
+    known = {mutant.name: mutant for mutant in MUTANTS}
+    assert len(rows) >= 12
+    for row in rows:
+        name, promise, test, command = (cell.strip() for cell in row.strip("|").split(" | "))
+        mutant = known[name.strip("`")]
+        assert (promise, command) == (mutant.promise, f"`make {mutant.command}`")
+        assert (ROOT / test.strip("`").partition("::")[0]).exists(), test
 
 
 def test_a_text_that_is_not_there_once_is_refused(tmp_path: Path) -> None:
