@@ -1,7 +1,7 @@
 """An aggregation from names to numbers."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal
@@ -13,6 +13,7 @@ from inference_store.inference.errors import Fault, ImpossibleComparison, Invali
 from inference_store.inference.events.uid import uid_floor
 from inference_store.query.ask import UnknownKeys
 from inference_store.query.bounded import Deadline
+from inference_store.query.filters.typed import Kind
 from inference_store.query.scan_range import HIGHEST, LOWEST
 
 from .answer import Aggregated, Found, shown
@@ -88,7 +89,8 @@ async def _resolve(run: _Run) -> None:
     for measure in run.asked.measures:
         if measure.of is None:
             continue
-        operand = await run.names.operand(run.connection, measure.of, measure.function.kinds)
+        likely = _narrow_kinds(measure.function.kinds, measure.bounds)
+        operand = await run.names.operand(run.connection, measure.of, likely)
         if operand.kind not in measure.function.kinds:
             kinds = sorted(measure.function.kinds)
             message = f"{measure.function.name} is of a {' or '.join(kinds)}"
@@ -104,7 +106,8 @@ async def _dimension(run: _Run, by: Grouping) -> Dimension:
     if isinstance(by, ByTime):
         return await _in_time(run, by)
     kinds = AGGREGATES["histogram" if isinstance(by, ByHistogram) else "count"].kinds
-    operand = await run.names.operand(run.connection, by.of, kinds)
+    likely = _narrow_kinds(kinds, by.bounds if isinstance(by, ByHistogram) else None)
+    operand = await run.names.operand(run.connection, by.of, likely)
     if operand.place == "prediction":
         message = "groups are of inferences: by `label`, a property or a metadata key"
         raise Invalid(f"{by.of.text!r}: {message}.", faults=[Fault(by.of.path, message)])
@@ -115,6 +118,13 @@ async def _dimension(run: _Run, by: Grouping) -> Dimension:
         message = f"a histogram is of a {' or '.join(known)}; {by.of.text!r} is a {operand.kind}"
         raise ImpossibleComparison(f"{message}.", faults=[Fault(by.of.path, message, known)])
     return InBins(operand, await _bounds(run, operand, by))
+
+
+def _narrow_kinds(kinds: Collection[Kind], bounds: Sequence[Bound] | None) -> Collection[Kind]:
+    """Return the kind that the given bounds have; a key that nobody has sent is read as that."""
+    if bounds is None:
+        return kinds
+    return {"timestamp"} if all(isinstance(each, datetime) for each in bounds) else {"number"}
 
 
 async def _in_time(run: _Run, by: ByTime) -> InTime:

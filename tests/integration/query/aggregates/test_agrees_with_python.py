@@ -350,7 +350,11 @@ async def _measured(engine: AsyncEngine, *measures: Measure, **asked: Any) -> An
         known = list((await registrations.known(connection, ["model"])).values())
         found, _ = await targets(connection, known, QueryRequest(**asked))
         answer = await aggregate(
-            connection, found, Aggregation(measures=measures), deadline=Deadline.after(60)
+            connection,
+            found,
+            Aggregation(measures=measures),
+            deadline=Deadline.after(60),
+            unknown_keys="empty",
         )
     [group] = answer.groups
     return group["measures"]
@@ -397,6 +401,16 @@ async def test_the_bins_of_timestamps_hold_every_value(
 
 def _at(day: int) -> datetime:
     return datetime(2026, 11, 1, tzinfo=UTC) + timedelta(days=day - 1)
+
+
+async def test_a_key_that_nobody_sent_is_of_the_kind_of_its_bounds(engine: AsyncEngine) -> None:
+    await store(engine, Made("0", _NIGHT))
+    histogram = Measure(function=AGGREGATES["histogram"], of=Name("t", None, ""), name="t", path="")
+    numbers = replace(histogram, name="numbers", bounds=_BOUNDS)
+    times = replace(histogram, name="times", bounds=_TIMES)
+    found = await _measured(engine, numbers, times)
+    assert [each["count"] for each in found["numbers"]["bins"]] == [0, 0, 0]
+    assert [each["count"] for each in found["times"]["bins"]] == [0, 0]
 
 
 async def test_the_bins_of_a_histogram_hold_every_value(engine: AsyncEngine) -> None:
