@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from operator import itemgetter
 from typing import Any
 
+from inference_store.index import tables
 from inference_store.inference.errors import BlobMissing
 from inference_store.inference.events.storage_key import parse_stored
 from inference_store.inference.metadata import decode_entries, list_entries
@@ -15,44 +16,21 @@ from inference_store.query.read import Inference
 
 from .answer import fit_times
 from .paths import escape_segment
+from .schemas.inferences import ShownInference
 from .typed_metadata import MetadataAs, convert_metadata
 
 BLOBS = ("data", "response", "metadata")
 _FEW = 4
 """So many inferences' links are signed in less time than a thread takes to begin."""
-_AS_THEY_ARE = (
-    "received_at",
-    "forwarded_at",
-    "responded_at",
-    "published_at",
-    "indexed_at",
-    "ok",
-    "http_status",
-    "grpc_code",
-    "error",
-    "trace_id",
-    "model_version",
-    "task_type",
-    "protocol",
-    "action",
-    "batch_index",
-    "batch_size",
-    "capture_id",
-    "data_hash",
-    "data_content_type",
-    "width",
-    "height",
-    "top_score",
-    "prediction_count",
-    "flags",
-    "problem",
-    "data_deleted_at",
-    "response_deleted_at",
-    "revision",
+_KEYS = {blob: f"{blob}_storage_key" for blob in BLOBS}
+_FORMATTED = {"uid", "inference_id", "top_label", "metadata", *_KEYS.values()}
+_AS_THEY_ARE = tuple(
+    name
+    for name in ShownInference.model_fields
+    if name in tables.inference.columns and name not in _FORMATTED
 )
 _as_they_are = itemgetter(*_AS_THEY_ARE)
 _TIMES = tuple(name for name in _AS_THEY_ARE if name.endswith("_at"))
-_KEYS = {blob: f"{blob}_storage_key" for blob in BLOBS}
 _MICROSECOND = timedelta(microseconds=1)
 _LATENCIES = (
     ("pre_ms", "received_at", "forwarded_at"),

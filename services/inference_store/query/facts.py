@@ -4,10 +4,11 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Any, Final
 
-from inference_store.index.writing import Indexable
+from inference_store.index.writing import EXTRAS_COLUMNS, Indexable
 from inference_store.inference.events import SIDES, CaptureSide, InferenceEvent, flags_of
 from inference_store.inference.metadata import Metadata
 from inference_store.query.filters.facts import Facts, milliseconds
+from inference_store.query.properties import PROPERTIES
 
 NOT_IN_EVENTS: Final = frozenset(
     {"project_id", "indexed_at", "top_label", "top_score", "prediction_count", "problem"}
@@ -15,11 +16,7 @@ NOT_IN_EVENTS: Final = frozenset(
 )
 """Properties that only the index knows, or the response: unknown of an event alone."""
 
-_EXTRAS: Final = (
-    *("model_version", "task_type", "protocol", "action", "ok", "http_status", "grpc_code"),
-    *("error", "trace_id", "data_hash", "data_size", "data_content_type", "width", "height"),
-    *("batch_index", "batch_size"),
-)
+_EXTRAS: Final = tuple(name for name in EXTRAS_COLUMNS if name in PROPERTIES)
 _extras_of = attrgetter(*_EXTRAS)
 
 

@@ -4,17 +4,21 @@ Filters, sorts, fields, aggregates, queryables and documentation read them. All 
 `inference_ids` have one value or none.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal, TypeAlias
 
 from sqlalchemy import (
+    BigInteger,
+    Boolean,
     ColumnElement,
     FromClause,
+    Integer,
     Interval,
     Numeric,
     String,
+    Table,
     Text,
     any_,
     case,
@@ -24,8 +28,9 @@ from sqlalchemy import (
     select,
     type_coerce,
 )
+from sqlalchemy.dialects.postgresql import TEXT
 
-from inference_store.index.tables import label, registration
+from inference_store.index.tables import inference, label, registration
 from inference_store.inference.events import SIDES, CaptureSide, flags_of
 
 PropertyKind: TypeAlias = Literal["number", "string", "bool", "timestamp", "location"]
@@ -94,6 +99,23 @@ def _text(name: str) -> Sql:
     return lambda row: cast(row.c[name], String())
 
 
+_KINDS: Final[Mapping[type[Any], tuple[PropertyKind, Stored]]] = {
+    Boolean: ("bool", "other"),
+    Integer: ("number", "whole"),
+    BigInteger: ("number", "whole"),
+    TEXT: ("string", "other"),
+}
+
+
+def _described(table: Table) -> Iterator[Property]:
+    """The columns that have a `doc`."""
+    for column in table.columns:
+        if column.doc:
+            kind, stored = _KINDS[type(column.type)]
+            name = str(column.name)  # not a quoted_name, which orjson refuses
+            yield Property(name, kind, column.doc, _column(name), stored)
+
+
 def _table(*entries: Property) -> Mapping[str, Property]:
     return MappingProxyType({entry.name: entry for entry in entries})
 
@@ -117,24 +139,7 @@ PROPERTIES: Final = _table(
              _milliseconds("forwarded_at", "responded_at"), "exact"),
     Property("post_ms", "number", "milliseconds from responded to published",
              _milliseconds("responded_at", "published_at"), "exact"),
-    Property("ok", "bool", "whether the request succeeded", _column("ok")),
-    Property("http_status", "number", "the HTTP status of the answer",
-             _column("http_status"), "whole"),
-    Property("grpc_code", "number", "the gRPC code of the answer", _column("grpc_code"), "whole"),
-    Property("error", "string", "what went wrong, in the server's words", _column("error")),
-    Property("trace_id", "string", "the trace of the request", _column("trace_id")),
-    Property("model_version", "string", "the version of the model", _column("model_version")),
-    Property("task_type", "string", "the task type", _column("task_type")),
-    Property("protocol", "string", "the protocol of the request", _column("protocol")),
-    Property("action", "string", "what was asked of the model", _column("action")),
-    Property("batch_index", "number", "its place in the request", _column("batch_index"), "whole"),
-    Property("batch_size", "number", "how many the request had", _column("batch_size"), "whole"),
-    Property("data_hash", "string", "SHA-256 of the datum, in hexadecimal", _column("data_hash")),
-    Property("data_size", "number", "bytes of the datum", _column("data_size"), "whole"),
-    Property("data_content_type", "string", "the datum's media type",
-             _column("data_content_type")),
-    Property("width", "number", "the image's width in pixels", _column("width"), "whole"),
-    Property("height", "number", "the image's height in pixels", _column("height"), "whole"),
+    *_described(inference),
     Property("location", "location", "the point of the metadata `longitude` and `latitude`", None),
     Property("top_label", "string", "the label of the prediction of rank 1", _label("top_label")),
     Property("top_score", "number", "its score", _column("top_score"), "double"),

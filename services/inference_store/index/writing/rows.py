@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from typing import Any
 from uuid import UUID
@@ -19,15 +19,22 @@ from inference_store.index.tables import (
     metadata_presence,
     prediction,
 )
+from inference_store.inference.events import Extras
 from inference_store.inference.metadata import encode_entries
 from inference_store.inference.task_types import Prediction
 
 from .indexable import Indexable
 
 Row = tuple[Any, ...]
+# What a producer may add to an event, of which the index has a column.
+EXTRAS_COLUMNS = tuple(extra.name for extra in fields(Extras) if extra.name in inference.columns)
 # The database sets these by itself.
 _DEFAULTED = ("revision", "data_deleted_at", "response_deleted_at", "stored_bytes")
-PARENT_COLUMNS = tuple(c.name for c in inference.columns if c.name not in _DEFAULTED)
+_extras_of = attrgetter(*EXTRAS_COLUMNS)
+PARENT_COLUMNS = (
+    *(c.name for c in inference.columns if c.name not in (*_DEFAULTED, *EXTRAS_COLUMNS)),
+    *EXTRAS_COLUMNS,
+)
 CHILD_COLUMNS = {
     table.name: tuple(column.name for column in table.columns)
     for table in (
@@ -38,25 +45,6 @@ CHILD_COLUMNS = {
         blob_reference,
     )
 }
-_extras_of = attrgetter(
-    "capture_id",
-    "model_version",
-    "task_type",
-    "protocol",
-    "action",
-    "ok",
-    "http_status",
-    "grpc_code",
-    "error",
-    "trace_id",
-    "data_hash",
-    "data_size",
-    "data_content_type",
-    "width",
-    "height",
-    "batch_index",
-    "batch_size",
-)
 _TABLE_OF = {family: table.name for family, table in SIDE_TABLES.items()}
 # A key or label beyond what its model may have: kept in the metadata, not indexed.
 KEYS_CAPPED = "model_keys_capped"
@@ -159,4 +147,5 @@ def _parent(
     entries = encode_entries(item.metadata.entries) if item.metadata.entries else None
     *keys, sidecar = item.storage_keys
     head = (rows.model, rows.uid, event.inference_id, *times, indexed_at, *keys)
-    return (*head, *_extras_of(event.extras), *top, count, flags, problem, entries, sidecar)
+    tail = (*top, count, flags, problem, entries, sidecar)
+    return (*head, *tail, *_extras_of(event.extras))

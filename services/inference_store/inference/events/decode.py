@@ -17,7 +17,7 @@ from .event import Extras, InferenceEvent
 from .instants import parse_instant
 from .storage_key import Buckets, StorageKey
 from .uid import LOWEST, uid_of
-from .wire import EXTRAS, IDS, NINE, PRODUCER_FLAGS, WireEvent
+from .wire import EXTRAS, IDS, NINE, PRODUCER_FLAGS, WHOLE_EVENT, WireEvent
 
 _AHEAD = timedelta(hours=24)
 _MOST_DIGITS: Final = 4000
@@ -101,7 +101,7 @@ def _integer(digits: str) -> int | str:
 
 def _validated(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]:
     try:
-        return WireEvent.model_validate(document), ()
+        return WHOLE_EVENT.model_validate(document), ()
     except ValidationError as wrong:
         errors = wrong.errors(include_url=False, include_context=False, include_input=False)
     fields = {str(error["loc"][0]): error["msg"] for error in errors}
@@ -110,7 +110,7 @@ def _validated(document: Mapping[str, Any]) -> tuple[WireEvent, tuple[str, ...]]
             reason = "invalid_id" if name in IDS and name in document else "not_an_event"
             raise InvalidEvent(reason, f"{name}: {message}", **_ids(document))
     kept = {name: value for name, value in document.items() if name not in fields}
-    return WireEvent.model_validate(kept), tuple(f"extra_unreadable:{name}" for name in fields)
+    return WHOLE_EVENT.model_validate(kept), tuple(f"extra_unreadable:{name}" for name in fields)
 
 
 def _ids(document: Mapping[str, Any]) -> dict[str, str | None]:

@@ -4,32 +4,38 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from uuid import UUID
 
+from pydantic import StrictBool
+
+from .field_types import DataHash, Int32, Pixels, Position, Sentence, Size, TaskType, Word
 from .storage_key import StorageKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extras:
-    """What a producer may say beyond the nine fields. None: not known, never guessed."""
+    """What a producer may add to the nine fields. None: not known, never guessed.
+
+    The types are those of the wire, which is checked against them; here nothing is.
+    """
 
     capture_id: UUID | None = None
-    project_id: str | None = None
-    model_name: str | None = None
-    model_version: str | None = None
-    task_type: str | None = None
-    protocol: str | None = None
-    action: str | None = None
-    ok: bool | None = None
-    http_status: int | None = None
-    grpc_code: int | None = None
-    error: str | None = None
-    trace_id: str | None = None
-    data_hash: str | None = None
-    data_size: int | None = None
-    data_content_type: str | None = None
-    width: int | None = None
-    height: int | None = None
-    batch_index: int | None = None
-    batch_size: int | None = None
+    project_id: Word | None = None
+    model_name: Word | None = None
+    model_version: Word | None = None
+    task_type: TaskType | None = None
+    protocol: Word | None = None
+    action: Word | None = None
+    ok: StrictBool | None = None
+    http_status: Int32 | None = None
+    grpc_code: Int32 | None = None
+    error: Sentence | None = None
+    trace_id: Word | None = None
+    data_hash: DataHash | None = None
+    data_size: Size | None = None
+    data_content_type: Word | None = None
+    width: Pixels | None = None
+    height: Pixels | None = None
+    batch_index: Position | None = None
+    batch_size: Position | None = None
 
 
 NO_EXTRAS = Extras()

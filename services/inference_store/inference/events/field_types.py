@@ -1,0 +1,51 @@
+"""The types of the fields of an event, with the bounds that the wire has."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, StrictInt, StrictStr
+
+from inference_store.inference.task_types import task_type_named
+
+from .capture_problems import CAPTURE_PROBLEMS
+from .data_hash import data_hash_of
+
+MAX_ID_CHARACTERS = 256
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("holds NUL")
+    return text
+
+
+def _known(reason: str) -> str:
+    if reason not in CAPTURE_PROBLEMS:
+        raise ValueError(f"expected one of {', '.join(CAPTURE_PROBLEMS)}")
+    return reason
+
+
+def _hash(text: str) -> str:
+    found = data_hash_of(text)
+    if found is None:
+        raise ValueError("expected 64 hexadecimal digits")
+    return found
+
+
+def _task_type(name: str) -> str:
+    found = task_type_named(name)
+    if found is None:
+        raise ValueError("expected a task type")
+    return found.name
+
+
+_Id = Annotated[str, Field(strict=True, min_length=1, max_length=MAX_ID_CHARACTERS)]
+Id = Annotated[_Id, AfterValidator(_no_nul)]
+Word = Annotated[str, Field(strict=True, max_length=256), AfterValidator(_no_nul)]
+Sentence = Annotated[str, Field(strict=True, max_length=16_384), AfterValidator(_no_nul)]
+Reason = Annotated[StrictStr, AfterValidator(_known)]
+Int32 = Annotated[StrictInt, Field(ge=-(2**31), lt=2**31)]
+Size = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+Pixels = Annotated[StrictInt, Field(gt=0, lt=2**31)]
+Position = Annotated[Int32, Field(ge=0)]
+TaskType = Annotated[Word, AfterValidator(_task_type)]
+DataHash = Annotated[Word, AfterValidator(_hash)]
