@@ -10,7 +10,7 @@ from inference_store.api.run import serve
 from inference_store.objects.identity import web_identity
 from inference_store.platform.settings import ApiSettings, BlobSettings, Checks, RoleSettings
 
-from .start import started
+from .start import start_service
 
 SETTINGS = ApiSettings
 CHECKS: Checks = {BlobSettings: web_identity, RoleSettings: read_roles}
@@ -22,7 +22,7 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Serve until stopped."""
-    settings = started(ApiSettings, "api", CHECKS)
+    settings = start_service(ApiSettings, "api", CHECKS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0

@@ -1,4 +1,4 @@
-"""`inference-store audit verify`: whether the chain over the audit closes, and what is wrong."""
+"""`inference-store audit verify`: checks the chain over the audit, and reports what is invalid."""
 
 import argparse
 import asyncio
@@ -22,15 +22,15 @@ from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
-from .start import started
+from .start import start_service
 
 
 class _Settings(LogSettings, PostgresSettings):
-    """What the audit needs."""
+    """The settings of the command."""
 
 
 class _WithLedger(_Settings, BlobSettings):
-    """What the ledger needs too."""
+    """The settings of the command, and of the ledger."""
 
 
 SETTINGS = _WithLedger
@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Say each fault on a line of standard output; 1 where there is one."""
-    settings = started(_WithLedger if arguments.ledger else _Settings, "audit")
+    """Print each failure on a line of standard output; return 1 if there is one."""
+    settings = start_service(_WithLedger if arguments.ledger else _Settings, "audit")
     try:
         verdict = asyncio.run(_verify(settings))
     except (BlobsAway, LedgerApart) as away:
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
     for fault in verdict.faults:
         print(f"{fault.number}: {fault.sentence}")
-    print(_summary(verdict), file=sys.stderr)
+    print(_summarize(verdict), file=sys.stderr)
     return 1 if verdict.faults else 0
 
 
@@ -66,45 +66,46 @@ async def _verify(settings: _Settings) -> Verdict:
         anchors: list[tuple[int, bytes]] = []
         kept: list[dict[str, Any]] = []
         if isinstance(settings, _WithLedger):
-            anchors = await asyncio.to_thread(_anchors, settings)
-            kept = await asyncio.to_thread(_kept, settings)
+            anchors = await asyncio.to_thread(_find_anchors, settings)
+            kept = await asyncio.to_thread(_read_locked, settings)
         async with engine.connect() as connection:
-            # One snapshot: what is written meanwhile is no fault.
+            # One snapshot: what is written meanwhile is no failure.
             await connection.execution_options(isolation_level="REPEATABLE READ")
             await require_schema(connection)
-            check = await _checking(settings, connection)
+            check = await _open_check(settings, connection)
             return await audit_chain.verify(connection, check, anchors, kept)
     finally:
         await engine.dispose()
 
 
-async def _checking(settings: _Settings, connection: AsyncConnection) -> Checking:
+async def _open_check(settings: _Settings, connection: AsyncConnection) -> Checking:
     if not isinstance(settings, _WithLedger):
         return await Checking.of(connection)
     with Blobs(settings) as blobs:
         return await Checking.of(connection, Archive(blobs))
 
 
-def _anchors(settings: _WithLedger) -> list[tuple[int, bytes]]:
-    """The newest checkpoint that the ledger has, looked for backwards from its end."""
+def _find_anchors(settings: _WithLedger) -> list[tuple[int, bytes]]:
+    """Return the newest checkpoint of the ledger, searched backwards from its end."""
     with Blobs(settings) as blobs:
         entries = Entries(blobs, settings.ledger_prefix)
         for number in range(entries.last(), 0, -1):
             entry = entries.get(number)
-            if entry is None:  # the ledger was begun anew: its beginning lies elsewhere
+            if entry is None:  # the chain of the ledger was restarted: its beginning is elsewhere
                 break
             if entry.kind == "audit_checkpoint" and entry.said is not None:
                 return [(entry.said.body["number"], bytes.fromhex(entry.said.body["hash"]))]
     return []
 
 
-def _kept(settings: _WithLedger) -> list[dict[str, Any]]:
-    """The signed checkpoints that nobody can take out of the bucket while they are locked."""
+def _read_locked(settings: _WithLedger) -> list[dict[str, Any]]:
+    """Return the signed checkpoints that are locked in the bucket, so that nobody can remove
+    them."""
     head = Head(settings, lock_days=0, key=AUDIT_KEY)
     return [json.loads(one.text) for one in head.versions()]
 
 
-def _summary(verdict: Verdict) -> str:
+def _summarize(verdict: Verdict) -> str:
     found = len(verdict.faults)
     return (
         f"{counted(verdict.linked, 'entry', 'entries')} ({verdict.first} to {verdict.head}), of"

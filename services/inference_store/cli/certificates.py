@@ -1,8 +1,8 @@
-"""`inference-store certificates verify|prove|match|keys|begin-anew`: what was erased, and whether
-it is as it was signed.
+"""`inference-store certificates verify|prove|match|keys|begin-anew`: shows what was erased, and
+checks it against the signatures.
 
-What is wrong goes to standard output, a line each, and makes the exit code 1; all else to standard
-error.
+Invalid documents are printed to standard output, a line each, and make the exit code 1; everything
+else goes to standard error.
 """
 
 import argparse
@@ -35,14 +35,14 @@ from inference_store.platform.settings import (
     PostgresSettings,
 )
 
-from .start import started
-from .user import cli_user
+from .start import start_service
+from .user import find_cli_user
 
 _NEEDS_KEY = "needs INFERENCE_STORE_CERTIFICATE_KEY: the lists are hashed with it"
 
 
 class _Settings(LogSettings, PostgresSettings, BlobSettings, CertificateSettings):
-    """What certificates need."""
+    """The settings of the command."""
 
 
 SETTINGS = _Settings
@@ -89,13 +89,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; 1 where something is not as it was signed."""
+    """Run the subcommand; return 1 if something is not as it was signed."""
     if arguments.what == "keys":
         key = new_key()
         print(f"The key {key.id}, for INFERENCE_STORE_CERTIFICATE_KEY:", file=sys.stderr)
         print(key.pem, end="")
         return 0
-    settings = started(_Settings, "certificates")
+    settings = start_service(_Settings, "certificates")
     try:
         return asyncio.run(_run(settings, arguments))
     except BlobsAway as away:
@@ -151,7 +151,7 @@ async def _begin_anew(settings: _Settings, engine: AsyncEngine, reason: str) -> 
     keys = signing_keys(settings)
     if not keys:
         sys.exit("`begin-anew` needs INFERENCE_STORE_CERTIFICATE_KEY: the new key.")
-    by = f"cli:{cli_user()}"
+    by = f"cli:{find_cli_user()}"
     with Blobs(settings) as blobs:
         try:
             one = await begin_anew(engine, Archive(blobs), keys, by=by, reason=reason)
@@ -170,7 +170,7 @@ async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.
     wrong = 0
     with Blobs(settings) as blobs:
         verification = Verification(engine, Archive(blobs), trusted=trusted)
-        async for each in _wrongs(settings, engine, verification, arguments):
+        async for each in _find_failures(settings, engine, verification, arguments):
             wrong += 1
             print(each)
     seen = verification.seen
@@ -190,7 +190,7 @@ async def _verify(settings: _Settings, engine: AsyncEngine, arguments: argparse.
     return 1 if wrong else 0
 
 
-async def _wrongs(
+async def _find_failures(
     settings: _Settings,
     engine: AsyncEngine,
     verification: Verification,

@@ -1,4 +1,4 @@
-"""A command that was chosen: its arguments are read, and it runs."""
+"""Runs the command that was chosen: reads its arguments and calls it."""
 
 import argparse
 import sys
@@ -18,10 +18,10 @@ class _Parser(argparse.ArgumentParser):
     def format_help(self) -> str:
         if self.settings is None:
             return super().format_help()
-        # Read from the sources, when somebody asks.
-        from .told_settings import told_settings  # noqa: PLC0415
+        # Read from the sources, only if somebody asks.
+        from .settings_help import list_settings  # noqa: PLC0415
 
-        return f"{super().format_help()}\n{told_settings(self.settings)}\n"
+        return f"{super().format_help()}\n{list_settings(self.settings)}\n"
 
 
 def run(command: ModuleType, arguments: Sequence[str], *, program: str, description: str) -> int:

@@ -1,9 +1,9 @@
-"""`inference-store completion`: shell completion, from the commands' own arguments."""
+"""`inference-store completion`: prints shell completion, made from the commands' own arguments."""
 
 import argparse
 from importlib import import_module
 
-from .main import COMMANDS, root_parser
+from .main import COMMANDS, build_root_parser
 
 _SHELLS = ("bash", "zsh", "fish")
 _EPILOG = """examples:
@@ -14,7 +14,7 @@ _EPILOG = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """For which shell."""
+    """Add the argument for the shell."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
     parser.add_argument("shell", choices=_SHELLS)
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _all_commands() -> argparse.ArgumentParser:
-    parser = root_parser()
+    parser = build_root_parser()
     commands = parser.add_subparsers(dest="command")
     for name, sentence in COMMANDS.items():
         command = commands.add_parser(name, help=sentence, description=sentence)

@@ -18,18 +18,18 @@ _EPILOG = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
+    """Add the arguments of the command."""
     parser.epilog = _EPILOG
     parser.add_argument(
         "--folder", type=Path, default=Path(), help="where .inference-store/ is made (default: .)"
     )
     parser.add_argument(
         "--port",
-        type=_port,
+        type=_parse_port,
         help="of the REST API (default: the last start's, at first 8080; if taken, the next free)",
     )
     parser.add_argument(
-        "--proxy-port", type=_port, help="of the proxy (default: likewise, at first 8090)"
+        "--proxy-port", type=_parse_port, help="of the proxy (default: likewise, at first 8090)"
     )
     parser.add_argument(
         "--once", action="store_true", help="stop after the three answers; do not serve on"
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run the demo until Ctrl-C or SIGTERM; 0 when it was stopped, 1 when it could not go on."""
+    """Run the demo until Ctrl-C or SIGTERM; return 0 if it was stopped, 1 if it could not go on."""
     try:
         from inference_store.local.demo.screen import Screen  # noqa: PLC0415
         from inference_store.local.demo.story import tell  # noqa: PLC0415
@@ -49,10 +49,10 @@ def run(arguments: argparse.Namespace) -> int:
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, _interrupt)
     folder, screen = LocalFolder(arguments.folder.resolve() / NAME), Screen()
-    if ignored := told_ignored(os.environ):
+    if ignored := describe_ignored(os.environ):
         screen.say(ignored)
     try:
-        tell(folder, screen, asked_ports=asked_ports(arguments, os.environ), once=arguments.once)
+        tell(folder, screen, asked_ports=read_ports(arguments, os.environ), once=arguments.once)
     except KeyboardInterrupt:
         print("\nstopped; nothing is left running, the data stays")
     except (LocalStackError, argparse.ArgumentTypeError) as error:
@@ -61,13 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def asked_ports(arguments: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, int]:
-    """By part, the ports that must be taken: the command line's, else the environment's.
+def read_ports(arguments: argparse.Namespace, environment: Mapping[str, str]) -> dict[str, int]:
+    """Return the ports that must be used, by part: of the command line, else of the environment.
 
-    Raises ArgumentTypeError where the environment names no port.
+    Raises ArgumentTypeError if the environment names no valid port.
     """
     asked = {
-        part: _port(environment[name], name)
+        part: _parse_port(environment[name], name)
         for name, part in _TAKEN.items()
         if environment.get(name)
     }
@@ -75,8 +75,9 @@ def asked_ports(arguments: argparse.Namespace, environment: Mapping[str, str]) -
     return asked | {part: port for part, port in given.items() if port is not None}
 
 
-def told_ignored(environment: Mapping[str, str]) -> str:
-    """Which settings of the environment the demo ignores, and which it takes; "" without any."""
+def describe_ignored(environment: Mapping[str, str]) -> str:
+    """Describe which settings of the environment the demo ignores, and which it uses; "" if there
+    are none."""
     ignored = sorted(
         name for name in environment if name.startswith(_PREFIX) and name not in _TAKEN
     )
@@ -85,7 +86,7 @@ def told_ignored(environment: Mapping[str, str]) -> str:
     return f"Ignored from your environment: {', '.join(ignored)}. {_EPILOG}"
 
 
-def _port(text: str, name: str = "") -> int:
+def _parse_port(text: str, name: str = "") -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
     wrong = f"{text!r} is no port: write 1 to 65535, as in 8080"
@@ -93,7 +94,7 @@ def _port(text: str, name: str = "") -> int:
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Begin to stop. A second Ctrl-C must not cut short the stopping of the parts: it waits."""
+    """Begin to stop. A second Ctrl-C must not interrupt the stopping of the parts: it waits."""
     for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(one, signal.SIG_IGN)
     raise KeyboardInterrupt

@@ -8,37 +8,37 @@ from inference_store.index.distributing import distribute
 from inference_store.index.distribution import CannotDistribute
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .start import started
+from .start import start_service
 
 _SHARDS = 32
 
 
 class _Settings(LogSettings, PostgresSettings):
-    """What distributing needs."""
+    """The settings of the command."""
 
 
 SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Into how many shards."""
+    """Add the argument for the number of shards."""
     parser.add_argument(
         "--shards",
-        type=_shards,
+        type=_parse_shards,
         default=_SHARDS,
         help=f"shards of each distributed table; a model lives on one (default: {_SHARDS})",
     )
 
 
-def _shards(given: str) -> int:
+def _parse_shards(given: str) -> int:
     if not given.isdigit() or not 1 <= int(given) <= 1024:
         raise argparse.ArgumentTypeError(f"{given} is not a whole number from 1 to 1024")
     return int(given)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Distribute and say so; 1 where it cannot be done, with the reason."""
-    settings = started(_Settings, "distribute")
+    """Distribute the tables, and print it; return 1, with the reason, if that is not possible."""
+    settings = start_service(_Settings, "distribute")
     try:
         asyncio.run(distribute(settings, shards=arguments.shards, say=_say))
     except CannotDistribute as cannot:

@@ -1,4 +1,4 @@
-"""`inference-store doctor`: what is wrong with what the services need, and what to do."""
+"""`inference-store doctor`: checks what the services need, and says what to do."""
 
 import argparse
 import asyncio
@@ -16,9 +16,9 @@ from inference_store.operations.doctor import DoctorSettings, Report, Result, St
 from inference_store.platform.logs import secrets_of, struck_out
 from inference_store.platform.settings import WrongSetting, refuse_unknown, sentences
 
-from .seconds import seconds
+from .seconds import parse_seconds
 
-# 1: it works and will bite; 2: it does not work
+# 1: it works and will cause trouble; 2: it does not work
 _CODES = {State.OK: 0, State.WARNING: 1, State.FAILED: 2}
 _MARKS = {State.OK: "ok     ", State.WARNING: "WARNING", State.FAILED: "FAILED "}
 
@@ -26,11 +26,11 @@ SETTINGS = DoctorSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """How it is told, and how long a check may take."""
+    """Add the arguments: the output format, and how long a check may take."""
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
         "--deadline",
-        type=seconds,
+        type=parse_seconds,
         default=15.0,
         metavar="SECONDS",
         help="of one check (default: 15)",
@@ -38,23 +38,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, tell, and answer 0 (all well), 1 (warnings) or 2 (something does not work)."""
-    # What libraries log of servers that are away is what the checks say better.
+    """Run the checks and print the report; return 0 (all well), 1 (warnings) or 2 (something
+    fails)."""
+    # What libraries log about unavailable servers, the checks report better.
     logging.basicConfig(level=logging.CRITICAL, force=True)
-    unknown = _names()
+    unknown = _list_names()
     try:
         settings = _settings()
     except WrongSetting as wrong:
-        report, secrets = Report([*unknown, _unreadable(wrong)]), frozenset[str]()
+        report, secrets = Report([*unknown, _make_unreadable(wrong)]), frozenset[str]()
     else:
-        found = asyncio.run(_examined(settings, arguments.deadline))
+        found = asyncio.run(_examine(settings, arguments.deadline))
         report, secrets = Report([*unknown, *found.results]), secrets_of(settings)
-    # What servers and libraries say is not ours to trust.
-    print(struck_out(as_json(report) if arguments.json else as_text(report), secrets))
+    # Texts of servers and libraries are not trusted.
+    print(struck_out(format_json(report) if arguments.json else format_text(report), secrets))
     return _CODES[report.state]
 
 
-def _names() -> list[Result]:
+def _list_names() -> list[Result]:
     try:
         refuse_unknown()
     except WrongSetting as wrong:
@@ -73,13 +74,13 @@ def _settings() -> DoctorSettings:
     return settings
 
 
-def _unreadable(wrong: WrongSetting) -> Result:
+def _make_unreadable(wrong: WrongSetting) -> Result:
     remedy = "Mend it first: without settings nothing else can be looked at."
     return Result("settings", [doctor.failed(each, remedy) for each in str(wrong).splitlines()])
 
 
-async def _examined(settings: DoctorSettings, deadline: float) -> Report:
-    # Two tries more, and all of it within a check's deadline.
+async def _examine(settings: DoctorSettings, deadline: float) -> Report:
+    # Two more tries, and all of them within a check's deadline.
     seconds = min(settings.s3_timeout_seconds, deadline / 4)
     settings = settings.model_copy(update={"s3_timeout_seconds": seconds})
     engine = engine_of(settings, application="inference-store-doctor")
@@ -90,12 +91,12 @@ async def _examined(settings: DoctorSettings, deadline: float) -> Report:
         await engine.dispose()
 
 
-def as_text(report: Report) -> str:
-    """A line a finding, and beneath it what to do."""
-    return "\n".join([*_lines(report.results), "", f"All in all: {report.state.value}."])
+def format_text(report: Report) -> str:
+    """Format the report as text: a line for each finding, and below it what to do."""
+    return "\n".join([*_format_lines(report.results), "", f"All in all: {report.state.value}."])
 
 
-def _lines(results: Iterable[Result]) -> Iterable[str]:
+def _format_lines(results: Iterable[Result]) -> Iterable[str]:
     for result in results:
         for finding in result.findings:
             yield f"{_MARKS[finding.state]} {result.name}: {finding.seen}"
@@ -103,8 +104,9 @@ def _lines(results: Iterable[Result]) -> Iterable[str]:
                 yield f"        → {finding.remedy}"
 
 
-def as_json(report: Report) -> str:
-    """`{"state", "checks": [{"name", "state", "findings": [{"state", "seen", "remedy"}]}]}`"""
+def format_json(report: Report) -> str:
+    """Format the report as JSON: `{"state", "checks": [{"name", "state", "findings": [{"state",
+    "seen", "remedy"}]}]}`"""
     checks = [
         {"name": one.name, "state": one.state, "findings": [asdict(each) for each in one.findings]}
         for one in report.results

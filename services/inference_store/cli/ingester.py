@@ -10,7 +10,7 @@ from inference_store.ingester.run import run as ingest
 from inference_store.objects.identity import web_identity
 from inference_store.platform.settings import BlobSettings, IngesterSettings
 
-from .start import started
+from .start import start_service
 
 SETTINGS = IngesterSettings
 
@@ -21,9 +21,9 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Ingest until stopped."""
-    settings = started(IngesterSettings, "ingester", {BlobSettings: web_identity})
-    # A batch is 30,000 small tuples that live for a second: with Python's thresholds the
-    # collector walks them again and again, 36 µs an event, and finds nothing.
+    settings = start_service(IngesterSettings, "ingester", {BlobSettings: web_identity})
+    # A batch is 30,000 small tuples that live for a second: with Python's thresholds the garbage
+    # collector would scan them again and again, 36 µs an event, and find nothing.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -1,5 +1,8 @@
-"""`inference-store keys create|list|rotate|revoke`: straight on the database, so that it makes the
-first key too. The text of a key goes to standard output alone; all else to standard error."""
+"""`inference-store keys create|list|rotate|revoke`: works directly on the database, so that it can
+make the first key.
+
+The text of a key goes to standard output alone; everything else goes to standard error.
+"""
 
 import argparse
 import asyncio
@@ -22,23 +25,23 @@ from inference_store.inference.errors import StoreError
 from inference_store.inference.plural import counted
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .start import started
-from .user import cli_user
+from .start import start_service
+from .user import find_cli_user
 
 _MOST_LISTED = 10_000
-# Answers what is said (to people) and what is printed, once it is committed.
+# Returns what is said (to people) and what is printed, once it is committed.
 Work = Callable[[AsyncConnection, Who], Awaitable[tuple[str, str]]]
 
 
 class _Settings(LogSettings, PostgresSettings):
-    """What the keys need."""
+    """The settings of the command."""
 
 
 SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is done, and with which key."""
+    """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     create = commands.add_parser("create", help="make a key and print its text, this once")
     create.add_argument("--name", required=True, help="who or what uses it")
@@ -59,10 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it, and note it in the audit."""
-    settings = started(_Settings, "keys")
+    """Run the subcommand, and audit it."""
+    settings = start_service(_Settings, "keys")
     try:
-        said, printed = asyncio.run(_run(settings, _work(arguments)))
+        said, printed = asyncio.run(_run(settings, _choose_work(arguments)))
     except StoreError as wrong:
         sys.exit(wrong.detail)
     except (DBAPIError, OSError) as away:
@@ -76,12 +79,12 @@ async def _run(settings: _Settings, work: Work) -> tuple[str, str]:
     engine = engine_of(settings, application="inference-store-keys", pool_size=1)
     try:
         async with engine.begin() as connection:
-            return await work(connection, Who(f"cli:{cli_user()}", None))
+            return await work(connection, Who(f"cli:{find_cli_user()}", None))
     finally:
         await engine.dispose()
 
 
-def _work(arguments: argparse.Namespace) -> Work:
+def _choose_work(arguments: argparse.Namespace) -> Work:
     match arguments.what:
         case "create":
             return _create(arguments)
@@ -94,7 +97,7 @@ def _work(arguments: argparse.Namespace) -> Work:
 
 
 def _create(arguments: argparse.Namespace) -> Work:
-    grants, expires_at = _grants(arguments), _instant(arguments.expires)
+    grants, expires_at = _read_grants(arguments), _parse_instant(arguments.expires)
 
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
         key, secret = await api_keys.create(
@@ -102,13 +105,16 @@ def _create(arguments: argparse.Namespace) -> Work:
         )
         shown = [grant.model_dump(mode="json", exclude={"role"}) for grant in key.grants]
         await note(connection, who, Action.KEY_CREATED, key=key.id, grants=shown)
-        return _told(key), secret.text
+        return _describe_key(key), secret.text
 
     return work
 
 
 def _rotate(arguments: argparse.Namespace) -> Work:
-    old_works_until, expires_at = _instant(arguments.old_works), _instant(arguments.expires)
+    old_works_until, expires_at = (
+        _parse_instant(arguments.old_works),
+        _parse_instant(arguments.expires),
+    )
 
     async def work(connection: AsyncConnection, who: Who) -> tuple[str, str]:
         key, secret = await api_keys.rotate(
@@ -116,7 +122,7 @@ def _rotate(arguments: argparse.Namespace) -> Work:
         )
         until = None if old_works_until is None else old_works_until.isoformat()
         await note(connection, who, Action.KEY_ROTATED, key=key.id, old_works_until=until)
-        return _told(key), secret.text
+        return _describe_key(key), secret.text
 
     return work
 
@@ -133,17 +139,18 @@ def _revoke(arguments: argparse.Namespace) -> Work:
 async def _list(connection: AsyncConnection, _: Who) -> tuple[str, str]:
     found = await api_keys.listed(connection, limit=_MOST_LISTED)
     lines = (
-        f"{key.id}  {_state(key):<8}  {_day(key.last_used_at):<16}  {key.name}: {_may(key)}"
+        f"{key.id}  {_describe_state(key):<8}  {_format_day(key.last_used_at):<16}"
+        f"  {key.name}: {_describe_rights(key)}"
         for key in found
     )
     return counted(len(found), "key"), "\n".join(lines)
 
 
-def _told(key: Key) -> str:
+def _describe_key(key: Key) -> str:
     return f"The key {key.id} ({key.name}). Its text is shown this once:"
 
 
-def _grants(arguments: argparse.Namespace) -> list[Grant]:
+def _read_grants(arguments: argparse.Namespace) -> list[Grant]:
     rights = [word.strip() for word in (arguments.rights or "").split(",") if word.strip()]
     unknown = [word for word in rights if word not in set(Right)]
     if unknown:
@@ -159,14 +166,14 @@ def _grants(arguments: argparse.Namespace) -> list[Grant]:
         raise SystemExit(f"{wrong.errors()[0]['msg']} (--role or --rights).") from None
 
 
-def _instant(text: str | None) -> datetime | None:
-    """An instant, or so long from now. Exits where it is neither."""
+def _parse_instant(text: str | None) -> datetime | None:
+    """Return an instant, or one so far from now. Exits if the text is neither."""
     if text is None:
         return None
     try:
         if text.upper().startswith("P"):
             duration = parse_duration(text)
-            # The distance back in time, laid forwards.
+            # The distance back in time, applied forwards.
             now = datetime.now(UTC)
             return None if duration is None else now + (now - duration.before(now))
         at = datetime.fromisoformat(text)
@@ -175,18 +182,18 @@ def _instant(text: str | None) -> datetime | None:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def _state(key: Key) -> str:
+def _describe_state(key: Key) -> str:
     if key.revoked_at is not None:
         return "revoked"
     expired = key.expires_at is not None and key.expires_at <= datetime.now(UTC)
     return "expired" if expired else "works"
 
 
-def _day(at: datetime | None) -> str:
+def _format_day(at: datetime | None) -> str:
     return "never used" if at is None else f"{at:%Y-%m-%d %H:%M}"
 
 
-def _may(key: Key) -> str:
+def _describe_rights(key: Key) -> str:
     def one(grant: Grant) -> str:
         over = grant.model_id or grant.project_id
         kind = "model" if grant.model_id else "project"

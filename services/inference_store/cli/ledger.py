@@ -1,6 +1,6 @@
-"""`inference-store ledger show|replay|begin-anew`: what was decided about deletion, in the bucket.
+"""`inference-store ledger show|replay|begin-anew`: the decisions about deletion in the bucket.
 
-Entries go to standard output, a JSON object a line; all else to standard error.
+Entries go to standard output, one JSON object a line; everything else goes to standard error.
 """
 
 import argparse
@@ -19,8 +19,8 @@ from inference_store.inference.plural import counted
 from inference_store.objects import Blobs
 from inference_store.platform.settings import BlobSettings, LogSettings, PostgresSettings
 
-from .start import started
-from .user import cli_user
+from .start import start_service
+from .user import find_cli_user
 
 _APART = 1
 _AWAY = 3
@@ -28,14 +28,14 @@ Work = Callable[[Ledger], Awaitable[int]]
 
 
 class _Settings(LogSettings, PostgresSettings, BlobSettings):
-    """What the ledger needs."""
+    """The settings of the command."""
 
 
 SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What is done."""
+    """Add the subcommands and their arguments."""
     commands = parser.add_subparsers(dest="what", required=True)
     show = commands.add_parser("show", help="compare bucket and Postgres, and print entries")
     show.add_argument("--after", type=int, default=0, help="print those after this number")
@@ -50,10 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it; 1: bucket and Postgres are apart, with the remedy; 3: one of them is away."""
-    settings = started(_Settings, "ledger")
+    """Run the subcommand; return 1 if bucket and Postgres diverge, with the remedy, and 3 if one is
+    unavailable."""
+    settings = start_service(_Settings, "ledger")
     try:
-        return asyncio.run(_run(settings, _work(arguments)))
+        return asyncio.run(_run(settings, _choose_work(arguments)))
     except LedgerApart as apart:
         _say(apart.detail)
         return _APART
@@ -76,7 +77,7 @@ async def _run(settings: _Settings, work: Work) -> int:
         await engine.dispose()
 
 
-def _work(arguments: argparse.Namespace) -> Work:
+def _choose_work(arguments: argparse.Namespace) -> Work:
     match arguments.what:
         case "show":
             return _show(arguments.after, arguments.limit)
@@ -89,7 +90,7 @@ def _work(arguments: argparse.Namespace) -> Work:
 def _show(after: int, limit: int) -> Work:
     async def work(ledger: Ledger) -> int:
         for entry in await asyncio.to_thread(ledger.entries.listed, after, limit):
-            print(json.dumps(_shown(entry), ensure_ascii=False, sort_keys=True))
+            print(json.dumps(_format_entry(entry), ensure_ascii=False, sort_keys=True))
         found = await ledger.look()
         _say(f"Bucket and Postgres agree: entry {found.head.number} is the last.")
         return 0
@@ -111,12 +112,12 @@ def _replay(skip_forgotten: bool) -> Work:
 
 
 async def _begin_anew(ledger: Ledger) -> int:
-    entry = await ledger.begin_anew(actor=f"cli:{cli_user()}")
+    entry = await ledger.begin_anew(actor=f"cli:{find_cli_user()}")
     _say(f"The ledger goes on in {ledger.entries.place} with entry {entry.number}.")
     return 0
 
 
-def _shown(entry: Entry) -> dict[str, object]:
+def _format_entry(entry: Entry) -> dict[str, object]:
     said = entry.said
     return {
         "number": entry.number,

@@ -1,4 +1,4 @@
-"""`inference-store <command>`: one file a command."""
+"""`inference-store <command>`: runs a command; each has a file of its own."""
 
 import argparse
 import gc
@@ -32,7 +32,8 @@ COMMANDS = {
 
 
 class _Version(argparse.Action):
-    """Prints the version; looked up only then, as it takes longer than all else of `--help`."""
+    """Prints the version; it is looked up only then, because that takes longer than the rest of
+    `--help`."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
@@ -44,8 +45,8 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def root_parser() -> argparse.ArgumentParser:
-    """What reads the options that come before a command."""
+def build_root_parser() -> argparse.ArgumentParser:
+    """Build the parser of the options that come before a command."""
     parser = argparse.ArgumentParser(prog="inference-store", description=__doc__)
     parser.add_argument("--version", action=_Version)
     return parser
@@ -53,20 +54,20 @@ def root_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; its result is the exit code."""
-    parser = root_parser()
+    parser = build_root_parser()
     commands = parser.add_subparsers(dest="command", required=True)
     for name, sentence in COMMANDS.items():
         commands.add_parser(name, help=sentence, description=sentence, add_help=False)
     known, rest = parser.parse_known_args(arguments)
     chosen: str = known.command
-    run, module = _imported(chosen)
+    run, module = _import_command(chosen)
     try:
         ended = run(module, rest, program=f"inference-store {chosen}", description=COMMANDS[chosen])
         sys.stdout.flush()
     except BrokenPipeError:
         if not _is_reader_gone():
             raise  # another pipe or socket is broken
-        # The reader has enough, such as `| head`: what is left must not be written at the end.
+        # The reader has enough, such as `| head`: the rest must not be written at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return ended
@@ -79,10 +80,11 @@ def _is_reader_gone() -> bool:
     return any(event & select.POLLERR for _, event in output.poll(0))
 
 
-def _imported(name: str) -> tuple[Callable[..., int], ModuleType]:
-    """What runs a command, and the command's module.
+def _import_command(name: str) -> tuple[Callable[..., int], ModuleType]:
+    """Import a command's module; return what runs it, and the module.
 
-    What is imported stays: collecting garbage meanwhile finds none, and takes a fifth of the time.
+    The garbage collector stays off for imported objects: it would find nothing, and take a fifth of
+    the time.
     """
     gc.disable()
     try:

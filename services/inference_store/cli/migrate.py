@@ -8,22 +8,22 @@ from inference_store.index.migration import MigrationBusy, upgrade
 from inference_store.index.schema import DatabaseAway, wait_for_schema
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .seconds import seconds
-from .start import started
+from .seconds import parse_seconds
+from .start import start_service
 
 _BEHIND = 1
 _AWAY = 3
 
 
 class _Settings(LogSettings, PostgresSettings):
-    """What a migration needs."""
+    """The settings of a migration."""
 
 
 SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Where to go, and how long to wait."""
+    """Add the arguments: the revision, and how long to wait."""
     parser.add_argument("--revision", default="head", help="revision to go to (default: head)")
     parser.add_argument(
         "--check",
@@ -33,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--wait-seconds",
-        type=seconds,
+        type=parse_seconds,
         help="longest wait for Postgres, for another migration and for locks (default: 600);"
         " with --check for the schema (default: 0)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Migrate and say so, or only look."""
-    settings = started(_Settings, "migrate")
+    """Migrate and print the result, or only check."""
+    settings = start_service(_Settings, "migrate")
     wait = arguments.wait_seconds
     if arguments.check:
         return _check(settings, wait or 0.0)

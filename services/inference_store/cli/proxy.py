@@ -8,7 +8,7 @@ import uvloop
 from inference_store.platform.settings import Checks, ProxySettings, UpstreamSettings
 from inference_store.proxy.run import configured, serve
 
-from .start import started
+from .start import start_service
 
 CHECKS: Checks = {UpstreamSettings: configured}
 
@@ -20,8 +20,8 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    """Pass calls through until stopped."""
-    settings = started(ProxySettings, "proxy", CHECKS)
+    """Forward calls until stopped."""
+    settings = start_service(ProxySettings, "proxy", CHECKS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings))
     return 0

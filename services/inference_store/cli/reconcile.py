@@ -1,4 +1,4 @@
-"""`inference-store reconcile`: compare the bucket with the index, and repair what is asked for."""
+"""`inference-store reconcile`: compares the bucket with the index, and repairs it on request."""
 
 import argparse
 import asyncio
@@ -32,7 +32,7 @@ from inference_store.operations.reconcile.reconciler import Reconciler
 from inference_store.operations.reconcile.reconciliations import FINAL, REPAIRS, Reconciliation
 from inference_store.platform.settings import IngesterSettings, ReconcileSettings
 
-from .start import started
+from .start import start_service
 
 _TOLD_SECONDS = 5.0
 _ASKED_SECONDS = 0.5
@@ -40,14 +40,14 @@ _SHOWN = 20
 
 
 class _Settings(IngesterSettings, ReconcileSettings):
-    """What comparing needs, and indexing again."""
+    """The settings for comparing, and for indexing again."""
 
 
 SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of which model, and what to do with what is found."""
+    """Add the arguments: the model, and what to do with the findings."""
     parser.add_argument("--model", help="one model alone")
     parser.add_argument(
         "--repair",
@@ -61,11 +61,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compare, tell, and answer 0 (all well), 1 (something was found) or 2 (it failed)."""
+    """Compare and report; return 0 (all well), 1 (something was found) or 2 (it failed)."""
     if arguments.report is not None and (arguments.repair != "erase" or arguments.model):
         print("--report goes with --repair erase, and without --model.", file=sys.stderr)
         return 2
-    settings = started(_Settings, "reconcile")
+    settings = start_service(_Settings, "reconcile")
     try:
         return asyncio.run(_Command(settings, arguments).run())
     except BlobsAway as away:
@@ -96,8 +96,12 @@ class _Command:
                 async with engine.connect() as connection:
                     await require_schema(connection)
                 if self._report is not None:
-                    erasure = await self._erased(engine, blobs, self._report)
-                    print(_as_json(erasure) if self._json else _as_text(erasure))
+                    erasure = await self._erase(engine, blobs, self._report)
+                    print(
+                        _format_erasure_json(erasure)
+                        if self._json
+                        else _format_erasure_text(erasure)
+                    )
                     return 0 if erasure.state in ENDED else 2
                 async with open_election(engine, RECONCILING) as lock:
                     while not await lock.take():
@@ -105,27 +109,28 @@ class _Command:
                         await asyncio.sleep(1)
                     ended = await self._work(engine, blobs)
                 async with engine.connect() as connection:
-                    found = await reconciliations.findings(connection, ended.id, limit=_SHOWN)
-                    told = await self._foretold(connection, ended)
+                    found = await reconciliations.list_findings(connection, ended.id, limit=_SHOWN)
+                    told = await self._estimate(connection, ended)
             finally:
                 await engine.dispose()
-        print(as_json(ended, found, told) if self._json else as_text(ended, found, told))
+        print(format_json(ended, found, told) if self._json else format_text(ended, found, told))
         return 2 if ended.state == "failed" else int(_is_amiss(ended))
 
-    async def _foretold(
+    async def _estimate(
         self, connection: AsyncConnection, ended: Reconciliation
-    ) -> orphans.Foretold | None:
-        """Of `--repair erase`: what would be erased."""
+    ) -> orphans.OrphanEstimate | None:
+        """Return what `--repair erase` would erase."""
         if not self._erases or ended.state == "failed":
             return None
-        return await orphans.foretell(connection, ended.id)
+        return await orphans.estimate_orphans(connection, ended.id)
 
-    async def _erased(self, engine: AsyncEngine, blobs: Blobs, report: UUID) -> Erasure:
-        """Ask for it, unless it was, and follow it: the retention service carries it out."""
+    async def _erase(self, engine: AsyncEngine, blobs: Blobs, report: UUID) -> Erasure:
+        """Request the erasure, unless it was requested, and follow it: the retention service
+        carries it out."""
         async with engine.connect() as connection:
-            one = await orphans.erasure_of(connection, report)
+            one = await orphans.find_erasure(connection, report)
         if one is None:
-            who = Who(f"cli:{_user()}", None)
+            who = Who(f"cli:{_find_user()}", None)
             ledger = Ledger(engine, blobs, prefix=self._settings.ledger_prefix)
             one = await orphans.request(ledger, report, who)
         while one.state not in FINAL_ERASURE:
@@ -137,21 +142,21 @@ class _Command:
 
     async def _work(self, engine: Any, blobs: Blobs) -> Reconciliation:
         if self._repair != "none":
-            # What was decided about deletion since the backup comes first, or it would be undone.
+            # The decisions about deletion since the backup come first, or they would be undone.
             await Ledger(engine, blobs, prefix=self._settings.ledger_prefix).look()
-        one = await self._begun(engine)
+        one = await self._find_begun(engine)
         worker = Reconciler(self._settings, engine, blobs, kafka=self._settings)
         if one.repair == "rebuild" and one.state in {"pending", "repairing"}:
-            one = await self._rebuilt(engine, blobs, worker, one)
+            one = await self._rebuild(engine, blobs, worker, one)
         while one.state not in FINAL:
             one = await worker.step(one)
             self._progress(one)
         return one
 
-    async def _rebuilt(
+    async def _rebuild(
         self, engine: Any, blobs: Blobs, worker: Reconciler, one: Reconciliation
     ) -> Reconciliation:
-        """Index from the bucket, from where it is; afterwards the two are compared."""
+        """Index from the bucket, from where it stopped; afterwards the two are compared."""
         places = worker.places(one)
         named = [str(place) for place in places]
         if one.places != named:
@@ -163,12 +168,14 @@ class _Command:
         return await worker.begin(one, places)
 
     def _progress(self, one: Reconciliation) -> None:
-        self._tell(f"{one.state}: place {one.place + 1} of {len(one.places)}, {_counts(one)}")
+        self._tell(
+            f"{one.state}: place {one.place + 1} of {len(one.places)}, {_format_counts(one)}"
+        )
 
-    async def _begun(self, engine: Any) -> Reconciliation:
-        """The same that was begun and not ended; else a new one."""
+    async def _find_begun(self, engine: Any) -> Reconciliation:
+        """Return a reconciliation that was begun and has not ended; else a new one."""
         async with engine.begin() as connection:
-            found = await reconciliations.unfinished(
+            found = await reconciliations.find_unfinished(
                 connection, repairs=(self._repair,), cause="command", model_id=self._model
             )
             if found is not None:
@@ -178,7 +185,7 @@ class _Command:
             )
             asked: dict[str, Any] = {"asked_model_id": self._model, "repair": self._repair}
             action = Action.RECONCILIATION_REQUESTED
-            who = Who(f"cli:{_user()}", None)
+            who = Who(f"cli:{_find_user()}", None)
             await note(connection, who, action, reconciliation=str(made.id), **asked)
             return made
 
@@ -188,8 +195,8 @@ class _Command:
             print(said, file=sys.stderr, flush=True)
 
 
-def _as_text(one: Erasure) -> str:
-    """An erasure of orphans, for people."""
+def _format_erasure_text(one: Erasure) -> str:
+    """Format an erasure of orphans for people."""
     lines = [f"Erasure {one.id}: {one.state}."]
     lines.append(f"{counted(one.objects, 'object')} erased, {one.bytes} bytes; {one.held} held.")
     if one.certificate:
@@ -199,17 +206,19 @@ def _as_text(one: Erasure) -> str:
     return "\n".join(lines)
 
 
-def _as_json(one: Erasure) -> str:
-    """An erasure of orphans, for programs."""
+def _format_erasure_json(one: Erasure) -> str:
+    """Format an erasure of orphans for programs."""
     return orjson.dumps(asdict(one), default=str, option=orjson.OPT_INDENT_2).decode()
 
 
-def as_text(
-    one: Reconciliation, found: list[reconciliations.Finding], told: orphans.Foretold | None = None
+def format_text(
+    one: Reconciliation,
+    found: list[reconciliations.Finding],
+    told: orphans.OrphanEstimate | None = None,
 ) -> str:
-    """The report for people."""
+    """Format the report for people."""
     lines = [
-        f"{one.state}: {_counts(one)}",
+        f"{one.state}: {_format_counts(one)}",
         f"Judged are objects before {one.orphans_before or 'nothing'}: {one.because}.",
     ]
     if one.books:
@@ -228,16 +237,18 @@ def as_text(
     return "\n".join(lines)
 
 
-def as_json(
-    one: Reconciliation, found: list[reconciliations.Finding], told: orphans.Foretold | None = None
+def format_json(
+    one: Reconciliation,
+    found: list[reconciliations.Finding],
+    told: orphans.OrphanEstimate | None = None,
 ) -> str:
-    """The report for programs; the first findings alone."""
+    """Format the report for programs; with the first findings alone."""
     report = {name: getattr(one, name) for name in Reconciliation.__slots__ if name != "noted"}
     report |= {"findings": found} | ({} if told is None else {"would_erase": told})
     return orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2).decode()
 
 
-def _counts(one: Reconciliation) -> str:
+def _format_counts(one: Reconciliation) -> str:
     return ", ".join(f"{name} {count}" for name, count in one.counts.items()) or "nothing yet"
 
 
@@ -246,7 +257,7 @@ def _is_amiss(one: Reconciliation) -> bool:
     return found or bool((one.books or {}).get("difference"))
 
 
-def _user() -> str:
+def _find_user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in a container

@@ -1,4 +1,4 @@
-"""`inference-store resume`: ingesters that halted set aside what they cannot store, and go on."""
+"""`inference-store resume`: ingesters that stopped quarantine what they cannot store, and go on."""
 
 import argparse
 import asyncio
@@ -15,42 +15,42 @@ from inference_store.index.database import engine_of
 from inference_store.index.schema import require_schema
 from inference_store.platform.settings import LogSettings, PostgresSettings
 
-from .start import started
-from .user import cli_user
+from .start import start_service
+from .user import find_cli_user
 
 _LONGEST = timedelta(days=1)
 
 
 class _Settings(LogSettings, PostgresSettings):
-    """What the command needs."""
+    """The settings of the command."""
 
 
 SETTINGS = _Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """For how long."""
+    """Add the argument for the duration."""
     parser.add_argument(
         "--for",
         dest="duration",
-        type=_duration,
+        type=_parse_duration,
         default=timedelta(minutes=10),
         help="how long the limit is lifted: PT10M (the default), at most P1D; PT0S ends it",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lift the limit, and note it in the audit."""
-    settings = started(_Settings, "resume")
+    """Lift the limit, and audit it."""
+    settings = start_service(_Settings, "resume")
     try:
         until = asyncio.run(_lift(settings, arguments.duration))
     except (DBAPIError, OSError) as away:
         sys.exit(f"Postgres is away, or not migrated (inference-store migrate): {away}"[:500])
-    print(_sentence(until) if arguments.duration else "The limit applies again.")
+    print(_describe(until) if arguments.duration else "The limit applies again.")
     return 0
 
 
-def _sentence(until: datetime) -> str:
+def _describe(until: datetime) -> str:
     return (
         f"Until {until:%Y-%m-%dT%H:%M:%SZ} ingesters set aside whatever they cannot store. One that"
         " halted goes on within ten seconds."
@@ -63,14 +63,14 @@ async def _lift(settings: _Settings, duration: timedelta) -> datetime:
         async with engine.begin() as connection:
             await require_schema(connection)
             until = await set_aside.lift_limit(connection, duration)
-            who = Who(f"cli:{cli_user()}", None)
+            who = Who(f"cli:{find_cli_user()}", None)
             await note(connection, who, Action.LIMIT_LIFTED, until=until.isoformat())
             return until
     finally:
         await engine.dispose()
 
 
-def _duration(text: str) -> timedelta:
+def _parse_duration(text: str) -> timedelta:
     try:
         duration = parse_duration(text)
     except ValueError as wrong:

@@ -18,7 +18,7 @@ from inference_store.platform.settings import (
 )
 from inference_store.retention.run import run as retain
 
-from .start import started
+from .start import start_service
 
 CHECKS: Checks = {CertificateSettings: signing_keys, BlobSettings: web_identity}
 
@@ -31,17 +31,20 @@ def add_arguments(_: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     """Delete by policy until stopped."""
-    settings = started(RetentionSettings, "retention", CHECKS)
-    # A batch is thousands of objects that nothing points to in circles; see the ingester.
+    settings = start_service(RetentionSettings, "retention", CHECKS)
+    # A batch is thousands of objects without reference cycles; see the ingester.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(retain(settings, kafka=_kafka()))
+        runner.run(retain(settings, kafka=_read_kafka_settings()))
     return 0
 
 
-def _kafka() -> KafkaSettings | None:
-    """Where events may be unread. Deletion needs no Kafka: it is no reason not to start."""
+def _read_kafka_settings() -> KafkaSettings | None:
+    """Return the settings of Kafka, where events may be unread.
+
+    Deletion needs no Kafka: the service starts without it.
+    """
     try:
         return KafkaSettings()
     except ValidationError:

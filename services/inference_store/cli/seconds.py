@@ -1,11 +1,11 @@
-"""Seconds on the command line."""
+"""Parses seconds on the command line."""
 
 import argparse
 import math
 
 
-def seconds(text: str) -> float:
-    """A number of seconds. Raises ArgumentTypeError, which says how it is written."""
+def parse_seconds(text: str) -> float:
+    """Parse a number of seconds. Raises ArgumentTypeError, which says how to write it."""
     try:
         found = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""`inference-store smoke`: is the whole line at work? Safe in production."""
+"""`inference-store smoke`: tests the whole pipeline with one inference. Safe in production."""
 
 import argparse
 import ssl
@@ -9,19 +9,19 @@ from aiokafka.errors import KafkaError
 
 from inference_store.inference.errors import BlobsAway
 from inference_store.operations.smoke.capture import MODEL
+from inference_store.operations.smoke.proxy_call import Call, run_steps_through_proxy
+from inference_store.operations.smoke.publish import Failed, run_steps
 from inference_store.operations.smoke.rest import Refused, Rest
 from inference_store.operations.smoke.settings import SmokeSettings
-from inference_store.operations.smoke.story import Failed, tell
-from inference_store.operations.smoke.through import Call, tell_through
 
-from .seconds import seconds
-from .start import started
+from .seconds import parse_seconds
+from .start import start_service
 
 SETTINGS = SmokeSettings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Which api, which proxy, and how long."""
+    """Add the arguments: the api, the proxy, and how long to wait."""
     parser.add_argument(
         "--api", default="http://127.0.0.1:8080", help="address of the api (default: %(default)s)"
     )
@@ -36,19 +36,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--proxy-model", default=MODEL, help="what the store calls it (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=seconds, default=60.0, help="longest wait for the ingester (default: 60)"
+        "--seconds",
+        type=parse_seconds,
+        default=60.0,
+        help="longest wait for the ingester (default: 60)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when every step came to its end; else says which did not."""
-    settings = started(SmokeSettings, "smoke")
+    """Return 0 if every step succeeded; else say which did not."""
+    settings = start_service(SmokeSettings, "smoke")
     token = settings.api_token.get_secret_value() if settings.api_token else None
-    api = Rest(arguments.api.rstrip("/"), token, _trusting(arguments.ca))
+    api = Rest(arguments.api.rstrip("/"), token, _build_ssl_context(arguments.ca))
     try:
-        tell(settings, api, seconds=arguments.seconds, say=print)
+        run_steps(settings, api, seconds=arguments.seconds, say=print)
         if arguments.proxy:
-            tell_through(_call(arguments), api, seconds=arguments.seconds, say=print)
+            run_steps_through_proxy(
+                _read_call(arguments), api, seconds=arguments.seconds, say=print
+            )
     except (Failed, Refused, BlobsAway, KafkaError, OSError) as error:
         print(f"failed: {error}", file=sys.stderr)
         return 1
@@ -56,8 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _call(arguments: argparse.Namespace) -> Call:
-    """Raises Failed where the request is no JSON."""
+def _read_call(arguments: argparse.Namespace) -> Call:
+    """Return the call. Raises Failed if the request is no JSON."""
     try:
         request = orjson.loads(arguments.proxy_request) if arguments.proxy_request else None
     except orjson.JSONDecodeError as error:
@@ -67,9 +72,9 @@ def _call(arguments: argparse.Namespace) -> Call:
         path=arguments.proxy_path,
         request=request,
         model=arguments.proxy_model,
-        tls=_trusting(arguments.proxy_ca),
+        tls=_build_ssl_context(arguments.proxy_ca),
     )
 
 
-def _trusting(file: str | None) -> ssl.SSLContext | None:
+def _build_ssl_context(file: str | None) -> ssl.SSLContext | None:
     return ssl.create_default_context(cafile=file) if file else None

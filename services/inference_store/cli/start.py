@@ -1,4 +1,4 @@
-"""What every service command does first: read settings, refuse unknown ones, log."""
+"""Starts a service command: reads settings, refuses unknown ones, configures logging."""
 
 import sys
 from typing import TypeVar
@@ -10,9 +10,11 @@ from inference_store.platform.settings import read as read_settings
 S = TypeVar("S", bound=LogSettings)
 
 
-def started(settings: type[S], service: str, checks: Checks | None = None) -> S:
-    """The service's settings, with logging configured; exits with a sentence for each that is
-    wrong, and for what the checks find."""
+def start_service(settings: type[S], service: str, checks: Checks | None = None) -> S:
+    """Return the service's settings, with logging configured.
+
+    Exits with a sentence for each invalid setting, and for what the checks find.
+    """
     try:
         read = read_settings(settings, checks)
     except WrongSetting as wrong:

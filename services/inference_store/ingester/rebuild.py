@@ -173,7 +173,7 @@ class Rebuild:
                 counts.update(_counted(arrivals, stored))
                 findings += [_not_indexed(page, read, why) for read, why in _left(arrivals)]
             counts["unreadable"] += len(findings)
-            await reconciliations.add(connection, one.id, findings)
+            await reconciliations.add_findings(connection, one.id, findings)
             after = page.listed.after
             how_far = {"after": after} if after else {"place": one.place + 1, "after": ""}
             written = await reconciliations.update(

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.stalled_sessions import end_stalled_sessions
 from inference_store.operations import figures
-from inference_store.operations.figures import age
+from inference_store.operations.figures import compute_age
 from inference_store.platform import metrics
 
 from .batch import AssignedPartition
@@ -65,9 +65,9 @@ class Watch:
 
     async def _read_postgres(self) -> None:
         async with self._engine.connect() as connection:
-            totals = await figures.of_books(connection)
-            producers = await figures.of_producers(connection)
-            partitions = await figures.of_spans(connection)
+            totals = await figures.read_accounting(connection)
+            producers = await figures.read_producers(connection)
+            partitions = await figures.read_spans(connection)
         self._parked = totals.parked_record_time
         _show_accounting(totals)
         for state, count in producers.states.items():
@@ -85,7 +85,7 @@ class Watch:
 
     def _show_lag(self, assigned: Iterable[AssignedPartition]) -> None:
         lags = {str(one.partition): _measure_lag(one, self._ends) for one in assigned}
-        ages = {partition: age(at) for partition, (_, at) in lags.items()}
+        ages = {partition: compute_age(at) for partition, (_, at) in lags.items()}
         for partition, (events, _) in lags.items():
             metrics.LAG.labels(partition).set(events)
             metrics.LAG_SECONDS.labels(partition).set(ages[partition])
@@ -93,7 +93,7 @@ class Watch:
             metrics.LAG.remove(partition)
             metrics.LAG_SECONDS.remove(partition)
         self._shown = set(lags)
-        metrics.OLDEST.set(max([*ages.values(), age(self._parked)]))
+        metrics.OLDEST.set(max([*ages.values(), compute_age(self._parked)]))
 
 
 def _measure_lag(
@@ -110,7 +110,7 @@ def _measure_lag(
     return events, assigned.in_flight[0][1] if assigned.in_flight else assigned.written_at
 
 
-def _show_accounting(totals: figures.BooksFigures) -> None:
+def _show_accounting(totals: figures.AccountingFigures) -> None:
     for outcome, count in totals.counts.items():
         metrics.BOOKS.labels(outcome.value).set(count)
     metrics.BOOKS_OPEN.set(totals.open_partitions)

@@ -1,4 +1,4 @@
-"""Figures that only the tables know, for the gauges of whoever looks now and then."""
+"""Figures for gauges that only the tables know."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,13 +26,13 @@ from inference_store.index.tables import (
     retention_run,
 )
 
-# What holds keep is not overdue.
+# What holds protect is not overdue.
 _KEPT = ("partly_held", "giving_up")
 
 
 @dataclass(frozen=True, slots=True)
-class BooksFigures:
-    """The books of every partition together, and what waits; ages in seconds."""
+class AccountingFigures:
+    """The offset accounting of all partitions together, and what waits; ages in seconds."""
 
     counts: Mapping[Outcome, int]
     # partitions whose offsets do not each have exactly one state
@@ -44,8 +44,9 @@ class BooksFigures:
     parked_record_time: datetime | None
 
 
-async def of_books(connection: AsyncConnection) -> BooksFigures:
-    """Small whatever is stored: a row a Kafka partition, and indexes of what is set aside."""
+async def read_accounting(connection: AsyncConnection) -> AccountingFigures:
+    """Read them; cheap however much is stored: a row for each Kafka partition, and indexes of
+    quarantined events."""
     here = kafka_partition.c
     states = [here[outcome.value] for outcome in Outcome]
     total = sum(states[1:], start=states[0])
@@ -59,40 +60,40 @@ async def of_books(connection: AsyncConnection) -> BooksFigures:
     )
     parked, since, record_time = (await connection.execute(waiting)).one()
     letters = select(func.count()).select_from(dead_letter).where(dead_letter.c.state == "open")
-    return BooksFigures(
+    return AccountingFigures(
         counts={outcome: int(count) for outcome, count in zip(Outcome, counts, strict=True)},
         open_partitions=unbalanced,
         dead_letters_open=int(await connection.scalar(letters) or 0),
         parked=parked,
-        parked_oldest_seconds=age(since),
+        parked_oldest_seconds=compute_age(since),
         parked_record_time=record_time,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerFigures:
-    """How many producers are in which state, and of how many a report does not close."""
+    """The number of producers in each state, and of those whose reports do not close."""
 
     states: Mapping[str, int]
     open: int
 
 
-async def of_producers(connection: AsyncConnection) -> ProducerFigures:
+async def read_producers(connection: AsyncConnection) -> ProducerFigures:
     """Reads what was reported, and no sequences: a row a reporter."""
     return ProducerFigures(*await accounting.count_producer_states(connection))
 
 
 @dataclass(frozen=True, slots=True)
 class SpanFigures:
-    """The spans of time that the tables are cut into."""
+    """The spans of time that the tables are partitioned by."""
 
     spans: int
-    # for how long from now, without a hole, there are partitions; 0 where there is none for now
+    # how far ahead there are partitions, without a hole; 0 if there is none for now
     ahead_seconds: float
 
 
-async def of_spans(connection: AsyncConnection) -> SpanFigures:
-    """Reads the catalogue."""
+async def read_spans(connection: AsyncConnection) -> SpanFigures:
+    """Read the catalogue."""
     known, now = await spans(connection), datetime.now(UTC)
     catalogue, until = Spans(known), now
     while (span := catalogue.find(until)) is not None:
@@ -102,7 +103,7 @@ async def of_spans(connection: AsyncConnection) -> SpanFigures:
 
 @dataclass(frozen=True, slots=True)
 class RetentionFigures:
-    """What is to be erased, and when a run last ended well."""
+    """What is to be erased, and when a run last succeeded."""
 
     marked: int
     erasures: Mapping[str, int]
@@ -114,8 +115,8 @@ class RetentionFigures:
     held: int
 
 
-async def of_retention(connection: AsyncConnection) -> RetentionFigures:
-    """Marks are few; unfinished erasures are found by the index of their state."""
+async def read_retention(connection: AsyncConnection) -> RetentionFigures:
+    """Read them: marks are few, and unfinished erasures have an index by their state."""
     marked = await connection.scalar(select(func.count()).select_from(erasing))
     columns = (erasure.c.state, func.count(), func.min(erasure.c.requested_at))
     unfinished = [state for state in STATES if state not in ENDED]
@@ -129,7 +130,9 @@ async def of_retention(connection: AsyncConnection) -> RetentionFigures:
     return RetentionFigures(
         marked=int(marked or 0),
         erasures=dict.fromkeys(unfinished, 0) | {row[0]: row[1] for row in rows},
-        oldest_seconds=age(min((row[2] for row in rows if row[0] not in _KEPT), default=None)),
+        oldest_seconds=compute_age(
+            min((row[2] for row in rows if row[0] not in _KEPT), default=None)
+        ),
         last_run=await connection.scalar(ended),
         audit_unlinked_seconds=(await audit_chain.unlinked(connection))[1],
         holds=int(await connection.scalar(in_force) or 0),
@@ -142,13 +145,14 @@ class ReconciliationFigures:
     """What the newest comparison of everything found, and when it ended."""
 
     counts: Mapping[str, int]
-    # so many inferences more has the index than the books
+    # how many inferences more the index has than the offset accounting
     difference: int
     ended: datetime
 
 
-async def of_reconciliation(connection: AsyncConnection) -> ReconciliationFigures | None:
-    """Whoever made it; None where none is kept. One of a single model says nothing of the rest."""
+async def read_reconciliation(connection: AsyncConnection) -> ReconciliationFigures | None:
+    """Read the newest one, whoever made it; None if there is none. One of a single model says
+    nothing about the others."""
     here = reconciliation.c
     query = select(here.counts, here.books, here.finished_at)
     query = query.where(here.state == "done", here.model_id.is_(None))
@@ -159,6 +163,6 @@ async def of_reconciliation(connection: AsyncConnection) -> ReconciliationFigure
     return ReconciliationFigures(row.counts, difference, row.finished_at)
 
 
-def age(since: datetime | None) -> float:
-    """Seconds since then; 0 for never."""
+def compute_age(since: datetime | None) -> float:
+    """Return the seconds since then; 0 for never."""
     return 0.0 if since is None else max(0.0, (datetime.now(UTC) - since).total_seconds())

@@ -27,7 +27,7 @@ from inference_store.erasure.ledger import Ledger
 from inference_store.erasure.mark import marks
 from inference_store.inference.events import StorageKey, parse_stored
 from inference_store.objects import Blobs, Deleted, DeleteFault
-from inference_store.operations.reconcile import awaited, judging, named, orphans
+from inference_store.operations.reconcile import age_bound, judgement, orphans, unstored_names
 from inference_store.platform.failpoints import failpoint
 from inference_store.platform.metrics import ERASED, OBJECTS_DELETED, STEP_SECONDS
 from inference_store.platform.settings import RetentionSettings
@@ -105,10 +105,10 @@ class Orphans:
         async with self._engine.begin() as connection:
             # in the fence: a lower number may become visible after a higher one
             await marks.gate_exclusive(connection)
-            seen = await named.newest(connection)
+            seen = await unstored_names.find_newest(connection)
         async with self._engine.begin() as connection:
-            await orphans.exists(connection, _parse_report(erasure))
-            await named.gather(connection, _parse_report(erasure), self._blobs.buckets)
+            await orphans.ensure_report(connection, _parse_report(erasure))
+            await unstored_names.gather(connection, _parse_report(erasure), self._blobs.buckets)
         progress.seen.update(seen)
         progress.gathered = True
 
@@ -134,7 +134,7 @@ class Orphans:
         async with self._engine.begin() as connection:
             if not await erasures.advance(connection, erasure.id, "marking"):
                 return True
-            keys = await orphans.following(connection, report, after=progress.after)
+            keys = await orphans.find_following(connection, report, after=progress.after)
             if not keys:
                 return False
             judged = await orphans.judge(connection, report, keys)
@@ -158,7 +158,7 @@ class Orphans:
         left = [key for key in keys if key not in gone]
         async with self._engine.begin() as connection:
             await marks.gate_exclusive(connection)
-            await named.gather(connection, report, self._blobs.buckets, progress.seen)
+            await unstored_names.gather(connection, report, self._blobs.buckets, progress.seen)
             judged = await orphans.judge(connection, report, left)
             await self._release(connection, erasure, left, judged)
             doomed = sorted([*judged.doomed, *gone])
@@ -179,35 +179,35 @@ class Orphans:
         connection: AsyncConnection,
         erasure: Erasure,
         keys: Collection[str],
-        judged: orphans.Judged,
+        judged: orphans.Judgement,
     ) -> None:
         """Remove what stays from the erasure, and let the report say why."""
         kept = set(keys) - set(judged.doomed) - set(judged.held)
         await objects.remove(connection, kept)
         await objects.keep(connection, erasure.id, judged.held)
-        await orphans.tell(connection, _parse_report(erasure), kept, "kept")
-        await orphans.tell(connection, _parse_report(erasure), judged.held, "held")
+        await orphans.record_state(connection, _parse_report(erasure), kept, "kept")
+        await orphans.record_state(connection, _parse_report(erasure), judged.held, "held")
 
     async def _measure_aged(self, erasure: Erasure, keys: Sequence[str]) -> Mapping[str, int]:
         """Return the sizes of those that were not written since the report, nor may be in use."""
         before = datetime.fromisoformat((erasure.asked or {})["before"])
         async with self._engine.connect() as connection:
-            waiting = await awaited.waiting(connection, now=before)
-        if waiting and (since := min(at for at, _ in waiting)) != awaited.NEVER:
+            waiting = await age_bound.list_waiting(connection, now=before)
+        if waiting and (since := min(at for at, _ in waiting)) != age_bound.NEVER:
             before = min(before, since - self._grace)
         elif waiting:
-            before = awaited.NEVER
+            before = age_bound.NEVER
         found = await asyncio.to_thread(self._inspect, keys)
         old = {
             key: size
             for key, (size, at) in found.items()
-            if at is None or judging.older(at, before)
+            if at is None or judgement.is_older(at, before)
         }
         young = set(keys) - set(old)
         if young:
             async with self._engine.begin() as connection:
                 await objects.remove(connection, young)
-                await orphans.tell(connection, _parse_report(erasure), young, "kept")
+                await orphans.record_state(connection, _parse_report(erasure), young, "kept")
         return old
 
     def _inspect(self, keys: Sequence[str]) -> dict[str, tuple[int, datetime | None]]:
@@ -257,7 +257,7 @@ class Orphans:
         size = deleted.bytes or sum(sizes[key] for key in keys)
         async with self._engine.begin() as connection:
             await objects.remove(connection, keys)
-            await orphans.tell(connection, _parse_report(erasure), keys, "erased")
+            await orphans.record_state(connection, _parse_report(erasure), keys, "erased")
             await erasures.count(
                 connection, erasure.id, objects=len(keys), versions=deleted.versions, bytes=size
             )
@@ -287,7 +287,7 @@ class Orphans:
             certifying = self._certifier is not None
             state = await objects.finish(connection, erasure, error=error, certifying=certifying)
             if state != "failed":
-                await named.forget(connection, _parse_report(erasure))
+                await unstored_names.remove_names(connection, _parse_report(erasure))
             erasure = await erasures.find(connection, erasure.id) or erasure
         if state == "certifying" and self._certifier is not None:
             state = await self._certifier.certify(erasure, state)

@@ -42,7 +42,7 @@ class ReconciliationWorker:
         If the object store is unavailable, or we may not list, deletion goes on: the next turn
         tries again.
         """
-        reconciliation = await self._reconciler.due(scheduled=self._scheduled)
+        reconciliation = await self._reconciler.find_due(scheduled=self._scheduled)
         if reconciliation is None:
             return
         async with open_election(self._engine, RECONCILING) as lock:

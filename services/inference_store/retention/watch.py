@@ -50,8 +50,8 @@ async def _set_repeatedly(engine: AsyncEngine, keep: Mapping[str, float]) -> Non
     while True:
         try:
             async with engine.connect() as connection:
-                _set_deletion_gauges(await figures.of_retention(connection))
-                _set_reconciliation_gauges(await figures.of_reconciliation(connection))
+                _set_deletion_gauges(await figures.read_retention(connection))
+                _set_reconciliation_gauges(await figures.read_reconciliation(connection))
                 if look % _OVERDUE_EVERY == 0:
                     metrics.OVERDUE.set(await overdue.seconds(connection))
                 look += 1

@@ -17,7 +17,9 @@ async def _report(connection: AsyncConnection, bucket: str, **values: Any) -> UU
     done = {"state": "done", "finished_at": now, "orphans_before": now - timedelta(days=1)}
     await reconciliations.update(connection, one.id, **done | values)
     keys = [f"s3://{bucket}/p/{number}" for number in range(3)]
-    await reconciliations.add(connection, one.id, [Finding("orphan", k, bytes=7) for k in keys])
+    await reconciliations.add_findings(
+        connection, one.id, [Finding("orphan", k, bytes=7) for k in keys]
+    )
     return one.id
 
 

@@ -22,11 +22,11 @@ async def test_books_that_do_not_close_are_counted(engine: AsyncEngine) -> None:
         await accounting.move_offsets(
             connection, PLACE, lo=0, hi=10, outcomes=outcomes, last=(9, b"x")
         )
-        found = await figures.of_books(connection)
+        found = await figures.read_accounting(connection)
         assert (found.counts[Outcome.STORED], found.counts[Outcome.DEAD]) == (7, 3)
         assert (found.open_partitions, found.parked, found.parked_oldest_seconds) == (0, 0, 0.0)
         await connection.execute(text("UPDATE kafka_partition SET stored = 8"))
-        assert (await figures.of_books(connection)).open_partitions == 1
+        assert (await figures.read_accounting(connection)).open_partitions == 1
 
 
 @pytest.mark.parametrize("gap", [False, True])
@@ -34,12 +34,12 @@ async def test_time_without_partitions_ends_what_is_ahead(engine: AsyncEngine, g
     hour, now = timedelta(hours=1), datetime.now(UTC)
     second = now + (2 if gap else 1) * hour
     async with engine.begin() as connection:
-        assert await figures.of_spans(connection) == figures.SpanFigures(0, 0.0)
+        assert await figures.read_spans(connection) == figures.SpanFigures(0, 0.0)
         await lock_catalogue(connection)
         for lo in (now - hour, second):
             hi = now + hour if lo < now else lo + hour
             await partitions.create(connection, Span.between(lo, hi))
-        found = await figures.of_spans(connection)
+        found = await figures.read_spans(connection)
     assert found.spans == 2
     assert found.ahead_seconds == pytest.approx(3600 if gap else 7200, abs=60)
 
@@ -59,4 +59,4 @@ async def test_the_next_span_is_made_an_hour_ahead_and_not_before(
     assert await make_ahead()
     assert not await make_ahead()  # it is there
     async with engine.connect() as connection:
-        assert (await figures.of_spans(connection)).spans == spans
+        assert (await figures.read_spans(connection)).spans == spans

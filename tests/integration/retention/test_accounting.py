@@ -10,7 +10,7 @@ from inference_store.erasure.audit_chain import unsigned
 from inference_store.erasure.erasures import marking
 from inference_store.erasure.housekeeping.record_kinds import RECORD_KINDS
 from inference_store.index.accounting import PartitionId, open_partition
-from inference_store.operations.reconcile.counts import against_books
+from inference_store.operations.reconcile.counts import count_against_accounting
 from inference_store.retention.eraser import Eraser
 
 from .stored import Storing, ago
@@ -49,7 +49,7 @@ async def _finish(engine: AsyncEngine, eraser: Eraser, number: UUID) -> None:
 
 
 async def _difference(engine: AsyncEngine) -> int:
-    found = await against_books(engine)
+    found = await count_against_accounting(engine)
     async with engine.connect() as connection:
         rows = await connection.scalar(text("SELECT count(*) FROM inference"))
     assert found["indexed"] == rows

@@ -31,7 +31,7 @@ async def test_a_leader_shows_what_another_found(
     engine: AsyncEngine, settings: RetentionSettings
 ) -> None:
     async with engine.connect() as connection:
-        assert await figures.of_reconciliation(connection) is None
+        assert await figures.read_reconciliation(connection) is None
     await _compared(engine, 9, counts={"orphans": 7, "missing": 2}, books={"difference": 3})
     await _compared(engine, 5, counts={"orphans": 4, "young": 1}, books={"difference": -1})
     await _compared(engine, 2, counts={"orphans": 99}, model_id="one alone")

@@ -39,7 +39,7 @@ async def test_what_is_in_force_and_what_is_left(engine: AsyncEngine) -> None:
                     f" SELECT {erasure}, 1, gen_random_uuid(), 'inference', gen_random_uuid(), 1"
                 )
             )
-        found = await figures.of_retention(connection)
+        found = await figures.read_retention(connection)
         assert (found.holds, found.held, found.oldest_seconds) == (2, 3, 0)
         # what a hold keeps is not overdue
         keep = dict.fromkeys((each.setting for each in RECORD_KINDS), 1e9)

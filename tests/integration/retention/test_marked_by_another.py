@@ -13,7 +13,7 @@ from inference_store.erasure.mark import marks
 from inference_store.index.partitions import Span
 from inference_store.index.tables import erased_span, erasing, inference, partition_span, prediction
 from inference_store.objects import Blobs
-from inference_store.operations.reconcile.counts import against_books
+from inference_store.operations.reconcile.counts import count_against_accounting
 from inference_store.retention.dropping import reopen_span
 from inference_store.retention.eraser import Eraser
 from inference_store.retention.marker import Marker
@@ -75,7 +75,7 @@ async def test_what_two_were_asked_for_is_gone_when_either_ends_and_counted_once
     assert await eraser.finish(one) == "deleted"
     assert await storing.rows() == {}
     assert (await found(engine, one)).inferences == (await found(engine, other)).inferences == 10
-    assert (await against_books(engine))["erased"] == 10
+    assert (await count_against_accounting(engine))["erased"] == 10
 
 
 async def test_what_a_hold_keeps_of_both_is_told_by_both(

@@ -179,7 +179,7 @@ DELETING = (
     Mutant(
         name="young-orphan-judged",
         promise="an object whose event may still come is no orphan",
-        file="operations/reconcile/judging.py",
+        file="operations/reconcile/judgement.py",
         old="return before is not None and modified_at.astimezone(UTC) < before",
         new="return before is not None",
         command="integration",

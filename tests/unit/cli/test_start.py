@@ -7,7 +7,7 @@ import pytest
 from inference_store.cli.api import CHECKS as API_CHECKS
 from inference_store.cli.proxy import CHECKS as PROXY_CHECKS
 from inference_store.cli.retention import CHECKS as RETENTION_CHECKS
-from inference_store.cli.start import started
+from inference_store.cli.start import start_service
 from inference_store.platform.settings import (
     ApiSettings,
     Checks,
@@ -67,7 +67,7 @@ def ending(
     for name, value in given.items():
         monkeypatch.setenv(f"INFERENCE_STORE_{name}", value)
     with pytest.raises(SystemExit) as end:
-        started(settings, "ingester", checks)
+        start_service(settings, "ingester", checks)
     assert "hunter2" not in str(end.value)
     return str(end.value)
 

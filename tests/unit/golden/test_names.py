@@ -8,7 +8,7 @@ from pydantic_core import PydanticUndefined
 
 from inference_store.access.audit import Action
 from inference_store.access.rights import ROLES, Right
-from inference_store.cli.main import COMMANDS, root_parser
+from inference_store.cli.main import COMMANDS, build_root_parser
 from inference_store.erasure.ledger import KINDS
 from inference_store.inference import errors
 from inference_store.inference.errors import StoreError
@@ -40,7 +40,7 @@ def test_metrics() -> None:
 
 
 def test_commands() -> None:
-    found = [*options_of("inference-store", root_parser())]
+    found = [*options_of("inference-store", build_root_parser())]
     for name in COMMANDS:
         parser = argparse.ArgumentParser()
         import_module(f"inference_store.cli.{name}").add_arguments(parser)

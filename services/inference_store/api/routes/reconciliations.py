@@ -49,7 +49,7 @@ async def list_reconciliations(
     page: Annotated[PageParameters, Query()], connection: Reading
 ) -> Answer:
     """Comparisons of the bucket with the index, the newest first."""
-    found = await reconciliations.listed(
+    found = await reconciliations.list_page(
         connection, before=time_pages.decode_before(page), limit=page.limit + 1
     )
     items, following = time_pages.cut_page(found, page.limit)
@@ -108,7 +108,7 @@ async def list_findings(
     if await reconciliations.find(connection, reconciliation_id) is None:
         raise _make_not_found(reconciliation_id)
     key = cursors.decode(page.cursor, str, str)
-    found = await reconciliations.findings(
+    found = await reconciliations.list_findings(
         connection,
         reconciliation_id,
         kind=page.kind,
@@ -142,7 +142,7 @@ async def erase_orphans(
     if body.dry_run:
         seconds = request.app.state.settings.query_timeout_seconds
         async with engine.connect() as connection:
-            told = await orphans.foretell(connection, reconciliation_id, seconds=seconds)
+            told = await orphans.estimate_orphans(connection, reconciliation_id, seconds=seconds)
         return Answer(asdict(told))
     one = await orphans.request(ledger, reconciliation_id, access.who)
     async with engine.connect() as connection:

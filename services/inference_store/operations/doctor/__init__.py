@@ -1,4 +1,5 @@
-"""Is everything there that the services need, and as they need it? One list of checks."""
+"""The doctor: checks whether everything that the services need exists and fits. One list of
+checks."""
 
 from .checks import CHECKS
 from .examine import Report, Result, examine

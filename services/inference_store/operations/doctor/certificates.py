@@ -1,4 +1,4 @@
-"""Do erasures end with a certificate, where a key signs them?"""
+"""Checks that erasures end with a certificate, if there is a key to sign them."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -18,20 +18,22 @@ _GIVE = (
 )
 
 
-async def look(subject: Subject) -> list[Finding]:
-    """The key can be read, it is the chain's, and nothing waits for it."""
+async def check_certificates(subject: Subject) -> list[Finding]:
+    """Check that the key can be read, that it is the chain's, and that nothing waits for it."""
     try:
         keys = [key.id for key in signing_keys(subject.settings)]
     except WrongSetting as wrong:
         return [failed(str(wrong), "Until then no retention service starts.")]
     async with subject.engine.connect() as connection:
-        found = [each async for each in _found(connection, keys)]
+        found = [each async for each in _find_problems(connection, keys)]
         signed = await chain.counted(connection)
     none = "no key: erasures end without a certificate"
     return found or [ok(counted(signed, "certificate") if keys or signed else none)]
 
 
-async def _found(connection: AsyncConnection, keys: Sequence[str]) -> AsyncIterator[Finding]:
+async def _find_problems(
+    connection: AsyncConnection, keys: Sequence[str]
+) -> AsyncIterator[Finding]:
     known = await chain.keys(connection)
     newest = chain.public_key(known[-1]).id if known else None
     if keys and newest is not None and newest not in keys:

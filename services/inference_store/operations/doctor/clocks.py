@@ -1,4 +1,4 @@
-"""Clocks that disagree: ages are counted on one machine, times were given on another."""
+"""Checks clocks: ages are computed on one machine from times of another."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -16,8 +16,8 @@ _NOTICED_SECONDS = 5.0
 _WRONG_SECONDS = 300.0
 
 
-def judge(server: str, theirs: datetime, before: datetime, after: datetime) -> Finding:
-    """Their clock against ours, which showed `before` and `after` around the question."""
+def compare_clocks(server: str, theirs: datetime, before: datetime, after: datetime) -> Finding:
+    """Compare a server's clock with ours, which showed `before` and `after` around the request."""
     off = (theirs - (before + (after - before) / 2)).total_seconds()
     side = "ahead of" if off > 0 else "behind"
     seen = f"the clock of {server} is {abs(off):.1f} s {side} ours"
@@ -27,18 +27,18 @@ def judge(server: str, theirs: datetime, before: datetime, after: datetime) -> F
     return warning(seen, remedy) if abs(off) > _NOTICED_SECONDS else ok(seen)
 
 
-async def of_postgres(subject: Subject) -> list[Finding]:
-    """Postgres says when an event was parked, and when a run is due."""
+async def check_postgres_clock(subject: Subject) -> list[Finding]:
+    """Check Postgres's clock, which says when an event was parked, and when a run is due."""
     async with subject.engine.connect() as connection:
         await connection.scalar(select(1))
         before = datetime.now(UTC)
         theirs = await connection.scalar(select(func.clock_timestamp()))
         after = datetime.now(UTC)
-    return [judge("Postgres", theirs or after, before, after)]
+    return [compare_clocks("Postgres", theirs or after, before, after)]
 
 
-async def of_object_store(subject: Subject) -> list[Finding]:
-    """S3 refuses what is signed at another time than its own."""
+async def check_object_store_clock(subject: Subject) -> list[Finding]:
+    """Check the clock of S3, which refuses requests that are signed at a very different time."""
     before = datetime.now(UTC)
     try:
         theirs = await asyncio.to_thread(server_time, subject.settings)
@@ -46,4 +46,4 @@ async def of_object_store(subject: Subject) -> list[Finding]:
         return [failed(f"the object store does not answer: {away}", "See the check 'bucket'.")]
     if theirs is None:
         return [ok("the object store does not tell the time")]
-    return [judge("the object store", theirs, before, datetime.now(UTC))]
+    return [compare_clocks("the object store", theirs, before, datetime.now(UTC))]

@@ -1,4 +1,5 @@
-"""Run the checks: all at once, each with a deadline, so that no dead server hides another."""
+"""Runs the checks concurrently, each with a deadline, so that no unavailable server hides
+another."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +10,7 @@ from .finding import Check, Finding, State, Subject, failed, warning
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a check found."""
+    """The findings of a check."""
 
     name: str
     findings: Sequence[Finding]
@@ -17,22 +18,22 @@ class Result:
     @property
     def state(self) -> State:
         """The worst of its findings."""
-        return _worst(finding.state for finding in self.findings)
+        return _find_worst(finding.state for finding in self.findings)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What all checks found."""
+    """The results of all checks."""
 
     results: Sequence[Result]
 
     @property
     def state(self) -> State:
         """The worst of all."""
-        return _worst(result.state for result in self.results)
+        return _find_worst(result.state for result in self.results)
 
 
-def _worst(states: Iterable[State]) -> State:
+def _find_worst(states: Iterable[State]) -> State:
     order = list(State)
     return max(states, key=order.index, default=State.OK)
 
@@ -40,20 +41,20 @@ def _worst(states: Iterable[State]) -> State:
 async def examine(
     checks: Sequence[Check], subject: Subject, *, deadline_seconds: float = 15.0
 ) -> Report:
-    """Every check's findings, in the checks' order."""
+    """Return every check's result, in the order of the checks."""
     tasks: dict[str, asyncio.Task[Result]] = {}
-    for check in checks:  # a check stands behind those that it needs
-        work = _examined(check, subject, dict(tasks), deadline_seconds)
+    for check in checks:  # a check comes after those that it needs
+        work = _run_check(check, subject, dict(tasks), deadline_seconds)
         tasks[check.name] = asyncio.create_task(work)
     return Report(await asyncio.gather(*tasks.values()))
 
 
-async def _examined(
+async def _run_check(
     check: Check, subject: Subject, before: Mapping[str, asyncio.Task[Result]], seconds: float
 ) -> Result:
     for need in check.needs:
         result = await before[need]
-        if result.state is State.FAILED or _unseen(result):
+        if result.state is State.FAILED or _is_unseen(result):
             seen = f"not looked at, because of the check {need!r}"
             return Result(check.name, [warning(seen, f"Mend what {need!r} says first.")])
     try:
@@ -63,10 +64,10 @@ async def _examined(
         seen = f"no answer within {seconds:g} s"
         remedy = "Is the server reachable from here: its address, a firewall, its load?"
         return Result(check.name, [failed(seen, remedy)])
-    except Exception as error:  # one check that breaks must not hide what the others see
+    except Exception as error:  # one check that breaks must not hide the findings of others
         seen = f"the check itself failed: {type(error).__name__}: {error}"[:500]
         return Result(check.name, [failed(seen, "Report this as a defect.")])
 
 
-def _unseen(result: Result) -> bool:
+def _is_unseen(result: Result) -> bool:
     return any(finding.seen.startswith("not looked at") for finding in result.findings)

@@ -1,4 +1,4 @@
-"""What a check sees, and what every check is."""
+"""Findings of checks, and what a check is."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from inference_store.platform.settings import ApiSettings, IngesterSettings, Ret
 
 
 class DoctorSettings(IngesterSettings, ApiSettings, RetentionSettings):
-    """Those of every service: each check looks at some."""
+    """The settings of every service: each check reads some of them."""
 
 
 class State(StrEnum):
-    """How it is; each is worse than the one before."""
+    """The state of a finding; each is worse than the one before."""
 
     OK = "ok"
     WARNING = "warning"
@@ -23,7 +23,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at: how it is, what was seen, and what to do."""
+    """One thing that was checked: its state, what was seen, and what to do."""
 
     state: State
     seen: str
@@ -32,7 +32,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """Whom the checks look at."""
+    """What the checks examine."""
 
     settings: DoctorSettings
     engine: AsyncEngine
@@ -40,7 +40,7 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check. `needs`: checks without which this one has nothing to look at."""
+    """One check. `needs`: checks without which this one has nothing to examine."""
 
     name: str
     sentence: str
@@ -49,15 +49,15 @@ class Check:
 
 
 def ok(seen: str) -> Finding:
-    """As it should be."""
+    """Make a finding that is as it should be."""
     return Finding(State.OK, seen)
 
 
 def warning(seen: str, remedy: str) -> Finding:
-    """It works, and will bite."""
+    """Make a finding that works now and will cause trouble."""
     return Finding(State.WARNING, seen, remedy)
 
 
 def failed(seen: str, remedy: str) -> Finding:
-    """It does not work."""
+    """Make a finding that does not work."""
     return Finding(State.FAILED, seen, remedy)

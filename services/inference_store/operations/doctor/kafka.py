@@ -1,4 +1,4 @@
-"""Kafka itself, the topic, and whether ingesters keep up with it."""
+"""Checks Kafka, the topic, and whether ingesters keep up with it."""
 
 import ssl
 from collections.abc import Iterator, Mapping
@@ -18,15 +18,15 @@ _AWAY = (KafkaError, OSError, ssl.SSLError, ValueError)
 _SHORT_SECONDS = 3 * 24 * 3600
 _STANDS = timedelta(minutes=5)
 _MUCH = 100_000
-# Every Kafka since 0.11 tells them.
+# Every Kafka since 0.11 reports them.
 _NOT_TOLD = (
     "its settings are not told, as this broker knows no DescribeConfigs: it is one for tests, and"
     " keeps nothing when it ends"
 )
 
 
-async def look(subject: Subject) -> list[Finding]:
-    """It answers, and is of a version that we know."""
+async def check_kafka(subject: Subject) -> list[Finding]:
+    """Check that Kafka answers, and is of a supported version."""
     try:
         major, said = await inspection.version(subject.settings)
     except _AWAY as error:
@@ -42,8 +42,8 @@ async def look(subject: Subject) -> list[Finding]:
     return [ok(f"Kafka {said}")]
 
 
-async def topic(subject: Subject) -> list[Finding]:
-    """The topic keeps what it is given, for long enough and not for too long."""
+async def check_topic(subject: Subject) -> list[Finding]:
+    """Check that the topic keeps its records long enough, and not too long."""
     name = subject.settings.kafka_topic
     try:
         found = await inspection.topic(subject.settings)
@@ -58,18 +58,22 @@ async def topic(subject: Subject) -> list[Finding]:
         return [failed(f"there is no topic {name!r}", remedy)]
     seen = f"{counted(found.partitions, 'partition')}, {counted(found.replicas, 'replica')}"
     if found.settings is None:
-        return [*_of_leaders(found)] or [ok(f"{seen}; {_NOT_TOLD}")]
-    judged = (_of_leaders(found), _of_replicas(found), _of_retention(found, subject.settings))
+        return [*_check_leaders(found)] or [ok(f"{seen}; {_NOT_TOLD}")]
+    judged = (
+        _check_leaders(found),
+        _check_replicas(found),
+        _check_retention(found, subject.settings),
+    )
     return [finding for findings in judged for finding in findings] or [ok(seen)]
 
 
-def _of_leaders(found: TopicSettings) -> Iterator[Finding]:
+def _check_leaders(found: TopicSettings) -> Iterator[Finding]:
     if found.leaderless:
         leaderless = counted(found.leaderless, "partition has", "partitions have")
         yield failed(f"{leaderless} no leader", "Bring the brokers back.")
 
 
-def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
+def _check_replicas(found: TopicSettings) -> Iterator[Finding]:
     least = int((found.settings or {}).get("min.insync.replicas") or 1)
     both = f"min.insync.replicas={least} with {counted(found.replicas, 'replica')}"
     if least > found.replicas:
@@ -86,7 +90,7 @@ def _of_replicas(found: TopicSettings) -> Iterator[Finding]:
         yield warning(f"{lagging} a replica in sync", "Look at the brokers.")
 
 
-def _of_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
+def _check_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Finding]:
     told = found.settings or {}
     if "compact" in told.get("cleanup.policy", "delete"):
         seen = "the topic is compacted: of two events with one key the older is dropped"
@@ -106,8 +110,8 @@ def _of_retention(found: TopicSettings, settings: DoctorSettings) -> Iterator[Fi
         )
 
 
-async def lag(subject: Subject) -> list[Finding]:
-    """What is in the topic is in the books, or will be soon."""
+async def check_lag(subject: Subject) -> list[Finding]:
+    """Check that the records of the topic are in the offset accounting, or will be soon."""
     try:
         ends = await inspection.ends(subject.settings)
     except _AWAY as error:
@@ -121,10 +125,10 @@ async def lag(subject: Subject) -> list[Finding]:
         if (account.partition_id.cluster, account.partition_id.topic)
         == (here.kafka_cluster, here.kafka_topic)
     }
-    return [_of_lag(ends, newest)]
+    return [_judge_lag(ends, newest)]
 
 
-def _of_lag(
+def _judge_lag(
     ends: Mapping[int, tuple[int, int]], newest: Mapping[int, accounting.Account]
 ) -> Finding:
     behind = {

@@ -1,4 +1,4 @@
-"""The ledger in the bucket and Postgres: are they of one time?"""
+"""Checks that the ledger in the bucket and Postgres are of the same time."""
 
 from inference_store.erasure.ledger import Ledger
 from inference_store.inference.errors import BlobsAway, LedgerApart
@@ -7,8 +7,8 @@ from inference_store.objects import Blobs
 from .finding import Finding, Subject, failed, ok
 
 
-async def look(subject: Subject) -> list[Finding]:
-    """Services do nothing while they are apart."""
+async def check_ledger(subject: Subject) -> list[Finding]:
+    """Check for divergence: services do nothing while there is any."""
     settings = subject.settings
     with Blobs(settings, threads=1) as blobs:
         ledger = Ledger(subject.engine, blobs, prefix=settings.ledger_prefix)

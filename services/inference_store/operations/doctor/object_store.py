@@ -1,4 +1,4 @@
-"""The buckets: there, readable with our keys, and such that what is deleted is gone."""
+"""Checks the buckets: they exist, our keys can read them, and a delete removes for good."""
 
 import asyncio
 from collections.abc import Iterator
@@ -40,14 +40,14 @@ _TROUBLES = {
 _UNKNOWN = ("the object store refuses", "Look the code up in the object store's manual.")
 
 
-async def look(subject: Subject) -> list[Finding]:
-    """Every bucket that may be read or deleted from."""
+async def check_buckets(subject: Subject) -> list[Finding]:
+    """Check every bucket that may be read or deleted from."""
     names = sorted(subject.settings.buckets)
-    found = await asyncio.gather(*(_bucket(subject, name) for name in names))
+    found = await asyncio.gather(*(_check_bucket(subject, name) for name in names))
     return [finding for findings in found for finding in findings]
 
 
-async def _bucket(subject: Subject, name: str) -> list[Finding]:
+async def _check_bucket(subject: Subject, name: str) -> list[Finding]:
     try:
         state = await asyncio.to_thread(look_at, subject.settings, name)
     except BucketTrouble as trouble:
@@ -56,10 +56,10 @@ async def _bucket(subject: Subject, name: str) -> list[Finding]:
     except BlobsAway as away:
         remedy = "Is INFERENCE_STORE_S3_ENDPOINT its address as seen from here, and its CA known?"
         return [failed(f"the object store does not answer: {away}"[:300], remedy)]
-    return list(_of_versions(name, state)) or [ok(f"{name}: versioning {state.versioning}")]
+    return list(_check_versions(name, state)) or [ok(f"{name}: versioning {state.versioning}")]
 
 
-def _of_versions(name: str, state: BucketState) -> Iterator[Finding]:
+def _check_versions(name: str, state: BucketState) -> Iterator[Finding]:
     if state.missing_rights:
         yield warning(
             f"{name}: may not look at its versioning or its lock",

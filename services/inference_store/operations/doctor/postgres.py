@@ -1,4 +1,4 @@
-"""Postgres itself, and whether its tables are ours."""
+"""Checks Postgres, and whether its tables fit this version."""
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
@@ -17,24 +17,27 @@ _SERVER = text(
 _SERVICES = 3
 
 
-async def look(subject: Subject) -> list[Finding]:
-    """It answers, lets us in, is of a version that we know, and takes writes."""
+async def check_postgres(subject: Subject) -> list[Finding]:
+    """Check that it answers, lets us in, is of a supported version, and accepts writes."""
     try:
         async with subject.engine.connect() as connection:
             version, standby, read_only, most = (await connection.execute(_SERVER)).one()
     except (DBAPIError, OSError) as error:
-        return [_away(cause_of(error))]
-    findings = [_version(version)]
+        return [_describe_failure(cause_of(error))]
+    findings = [_check_version(version)]
     if standby or read_only:
         seen = "it is a standby" if standby else "its transactions are read-only"
         findings.append(
             failed(seen, "INFERENCE_STORE_POSTGRES_DSN must name the server that takes writes.")
         )
-    return findings + _connections(subject, most)
+    return findings + _check_connections(subject, most)
 
 
-def _away(cause: BaseException) -> Finding:
-    """A wrong password has a remedy of its own; the error names the user, never the password."""
+def _describe_failure(cause: BaseException) -> Finding:
+    """Describe why it is unavailable.
+
+    A wrong password has its own remedy; the error names the user, never the password.
+    """
     said = f"{cause}"[:300]
     if "password" in said or "authentication" in said or "no pg_hba.conf entry" in said:
         return failed(
@@ -51,7 +54,7 @@ def _away(cause: BaseException) -> Finding:
     )
 
 
-def _version(version: int) -> Finding:
+def _check_version(version: int) -> Finding:
     seen = f"Postgres {version}"
     if version < _OLDEST:
         return failed(seen, f"Upgrade it to {_OLDEST} or newer.")
@@ -60,7 +63,7 @@ def _version(version: int) -> Finding:
     return ok(seen)
 
 
-def _connections(subject: Subject, most: int) -> list[Finding]:
+def _check_connections(subject: Subject, most: int) -> list[Finding]:
     wanted = subject.settings.postgres_pool_size * _SERVICES
     if wanted < most:
         return []
@@ -72,8 +75,8 @@ def _connections(subject: Subject, most: int) -> list[Finding]:
     ]
 
 
-async def migrations(subject: Subject) -> list[Finding]:
-    """The newest revision of this version is the one that the tables have."""
+async def check_migrations(subject: Subject) -> list[Finding]:
+    """Check that the tables have the newest revision of this version."""
     async with subject.engine.connect() as connection:
         schema = await schema_of(connection)
     if schema.ahead:

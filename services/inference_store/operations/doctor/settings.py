@@ -1,4 +1,4 @@
-"""Settings that are right alone, and fight each other or the world."""
+"""Checks settings that are valid alone, and conflict with each other or with the environment."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +10,8 @@ from .finding import DoctorSettings, Finding, State, Subject, ok
 
 
 @dataclass(frozen=True, slots=True)
-class Fight:
-    """What must not be together. `seen` and `remedy` may name settings as `{name}`."""
+class SettingConflict:
+    """A setting conflict. `seen` and `remedy` may name settings as `{name}`."""
 
     state: State
     happens: Callable[[DoctorSettings], bool]
@@ -20,18 +20,18 @@ class Fight:
 
 
 def _is_far(of: DoctorSettings) -> bool:
-    """Whether Postgres is on another machine, as far as its name tells."""
+    """Whether Postgres is on another machine, as far as its name shows."""
     return not is_loopback(urlsplit(of.postgres_dsn.get_secret_value()).hostname)
 
 
-FIGHTS: Sequence[Fight] = (
-    Fight(
+FIGHTS: Sequence[SettingConflict] = (
+    SettingConflict(
         State.WARNING,
         lambda of: not is_loopback(of.api_host) and of.auth == "off",
         "the api serves {api_host} without access control (AUTH=off)",
         "Set INFERENCE_STORE_AUTH=on and give keys, or bind INFERENCE_STORE_API_HOST=127.0.0.1.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: _is_far(of) and of.postgres_tls_mode in {"disable", "allow", "prefer"},
         "Postgres is elsewhere, and what is sent to it may go in the clear and to anybody"
@@ -39,7 +39,7 @@ FIGHTS: Sequence[Fight] = (
         "Set INFERENCE_STORE_POSTGRES_TLS=verify-full, and INFERENCE_STORE_POSTGRES_CA_FILE where"
         " an authority of yours signed its certificate.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.ingester_parked_first_seconds > of.ingester_parked_longest_seconds,
         "a parked event first waits {ingester_parked_first_seconds} s, and at most"
@@ -47,14 +47,14 @@ FIGHTS: Sequence[Fight] = (
         "Raise INFERENCE_STORE_INGESTER_PARKED_LONGEST_SECONDS above"
         " INFERENCE_STORE_INGESTER_PARKED_FIRST_SECONDS.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.ingester_parked_give_up_seconds <= of.ingester_parked_first_seconds,
         "a parked event is given up after {ingester_parked_give_up_seconds} s, before its first"
         " try after {ingester_parked_first_seconds} s",
         "Raise INFERENCE_STORE_INGESTER_PARKED_GIVE_UP_SECONDS.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.tombstone_seconds < of.ingester_parked_give_up_seconds,
         "an erased inference is remembered for {tombstone_seconds} s, and an event may be parked"
@@ -62,27 +62,27 @@ FIGHTS: Sequence[Fight] = (
         "Raise INFERENCE_STORE_TOMBSTONE_SECONDS above"
         " INFERENCE_STORE_INGESTER_PARKED_GIVE_UP_SECONDS.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.tombstone_seconds < of.retention_interval_seconds,
         "an erased inference is forgotten after {tombstone_seconds} s, before the next run after"
         " {retention_interval_seconds} s",
         "Raise INFERENCE_STORE_TOMBSTONE_SECONDS; its default is 30 days.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.postgres_pool_size < 3,
         "{postgres_pool_size} connections, where an ingester uses 3 at once and retention 4",
         "Raise INFERENCE_STORE_POSTGRES_POOL_SIZE.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.ingester_batch_rows < of.ingester_batch_events,
         "a batch has at most {ingester_batch_rows} rows and {ingester_batch_events} events, each"
         " of which is at least one row",
         "Raise INFERENCE_STORE_INGESTER_BATCH_ROWS.",
     ),
-    Fight(
+    SettingConflict(
         State.WARNING,
         lambda of: of.log_level == "debug",
         "everything is logged (LOG_LEVEL=debug)",
@@ -91,20 +91,22 @@ FIGHTS: Sequence[Fight] = (
 )
 
 
-async def look(subject: Subject) -> list[Finding]:
-    """Every fight that happens."""
+async def check_settings(subject: Subject) -> list[Finding]:
+    """Report every setting conflict."""
     of = subject.settings
-    return list(_fights(of)) or [ok(f"{len(type(of).model_fields)} settings, and none conflict")]
+    return list(_find_conflicts(of)) or [
+        ok(f"{len(type(of).model_fields)} settings, and none conflict")
+    ]
 
 
-def _fights(of: DoctorSettings) -> Iterator[Finding]:
+def _find_conflicts(of: DoctorSettings) -> Iterator[Finding]:
     for fight in FIGHTS:
         if fight.happens(of):
-            yield Finding(fight.state, _filled(fight.seen, of), fight.remedy)
+            yield Finding(fight.state, _fill_in(fight.seen, of), fight.remedy)
 
 
-def _filled(sentence: str, of: DoctorSettings) -> str:
-    """Only what a sentence names goes in, and no sentence names a secret."""
+def _fill_in(sentence: str, of: DoctorSettings) -> str:
+    """Fill in only the settings that a sentence names; no sentence names a secret."""
     return sentence.format_map(_Plain(of))
 
 

@@ -1,4 +1,4 @@
-"""What the tables tell: partitions, books, retention."""
+"""Checks what the tables show: time partitions, offset accounting, retention."""
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -16,11 +16,11 @@ from .finding import Finding, Subject, failed, ok, warning
 _LETTERS = "GET /v1/dead-letters tells why; mend the cause, then redrive or discard them."
 
 
-async def partitions(subject: Subject) -> list[Finding]:
-    """Where events of now are written, the next span is there before it begins."""
+async def check_partitions(subject: Subject) -> list[Finding]:
+    """Check that there is a partition for events of now, and the next one before it begins."""
     async with subject.engine.connect() as connection:
         known, now = await spans(connection), datetime.now(UTC)
-    ahead, recent = _ahead(known, now), [span for span in known if span.hi > now - AHEAD]
+    ahead, recent = _measure_ahead(known, now), [span for span in known if span.hi > now - AHEAD]
     if not recent:
         return [ok(f"{counted(len(known), 'span')}, none of them of now")]
     if ahead < AHEAD / 2:
@@ -36,22 +36,24 @@ async def partitions(subject: Subject) -> list[Finding]:
     return [ok(f"{counted(len(known), 'span')}, made {hours:.1f} hours ahead")]
 
 
-def _ahead(known: Iterable[Span], now: datetime) -> timedelta:
+def _measure_ahead(known: Iterable[Span], now: datetime) -> timedelta:
     catalogue, until = Spans(known), now
     while (span := catalogue.find(until)) is not None:
         until = span.hi
     return until - now
 
 
-async def books(subject: Subject) -> list[Finding]:
-    """The books close, and nothing waits that someone should look at."""
+async def check_accounting(subject: Subject) -> list[Finding]:
+    """Check that the offset accounting closes, and that nothing waits for an operator."""
     async with subject.engine.connect() as connection:
-        found = await figures.of_books(connection)
+        found = await figures.read_accounting(connection)
     total = sum(found.counts.values())
-    return list(_of_books(found)) or [ok(f"{counted(total, 'offset')}, each in exactly one state")]
+    return list(_judge_accounting(found)) or [
+        ok(f"{counted(total, 'offset')}, each in exactly one state")
+    ]
 
 
-def _of_books(found: figures.BooksFigures) -> Iterator[Finding]:
+def _judge_accounting(found: figures.AccountingFigures) -> Iterator[Finding]:
     if found.open_partitions:
         yield failed(
             f"the books of {counted(found.open_partitions, 'partition')} do not close",
@@ -74,14 +76,14 @@ def _of_books(found: figures.BooksFigures) -> Iterator[Finding]:
         )
 
 
-async def retention(subject: Subject) -> list[Finding]:
-    """Runs end well, and what is to be erased goes."""
+async def check_retention(subject: Subject) -> list[Finding]:
+    """Check that runs succeed, and that pending deletions are carried out."""
     interval = subject.settings.retention_interval_seconds
     async with subject.engine.connect() as connection:
-        found = await figures.of_retention(connection)
+        found = await figures.read_retention(connection)
         has_policies = bool(await policies.by_model(connection))
-    problems = list(_of_erasures(found))
-    late = figures.age(found.last_run) > max(3 * interval, 3600)
+    problems = list(_judge_erasures(found))
+    late = figures.compute_age(found.last_run) > max(3 * interval, 3600)
     if has_policies and (found.last_run is None or late):
         when = "never" if found.last_run is None else f"last at {found.last_run:%Y-%m-%d %H:%M} UTC"
         remedy = "Is `inference-store retention` running? Its /health/ready says what it lacks."
@@ -89,7 +91,7 @@ async def retention(subject: Subject) -> list[Finding]:
     return problems or [ok(f"{found.marked} marked, nothing left over")]
 
 
-def _of_erasures(found: figures.RetentionFigures) -> Iterator[Finding]:
+def _judge_erasures(found: figures.RetentionFigures) -> Iterator[Finding]:
     if left := found.erasures.get("failed", 0):
         yield failed(
             f"{counted(left, 'erasure has', 'erasures have')} something left over",
@@ -103,11 +105,11 @@ def _of_erasures(found: figures.RetentionFigures) -> Iterator[Finding]:
         )
 
 
-async def links(subject: Subject) -> list[Finding]:
-    """Links that outlive what they lead to."""
+async def check_links(subject: Subject) -> list[Finding]:
+    """Check for links that outlive what they point to."""
     seconds = subject.settings.presigned_url_seconds
     async with subject.engine.connect() as connection:
-        shortest = await _shortest(connection)
+        shortest = await _find_shortest(connection)
     if shortest is None or shortest.total_seconds() >= seconds:
         return [ok(f"links work for {seconds} s, no input is kept for less")]
     return [
@@ -119,8 +121,8 @@ async def links(subject: Subject) -> list[Finding]:
     ]
 
 
-async def _shortest(connection: AsyncConnection) -> timedelta | None:
-    """For how long the input is kept that is kept least; None: all are kept for ever."""
+async def _find_shortest(connection: AsyncConnection) -> timedelta | None:
+    """Return how long the input that is deleted first is kept; None: all are kept for ever."""
     now = datetime.now(UTC)
 
     chains = (await policies.by_model(connection)).values()

@@ -1,1 +1,1 @@
-"""Comparing what the bucket holds with what the index knows, in the order of their keys."""
+"""Reconciliation: compares the bucket with the index, in the order of their keys."""

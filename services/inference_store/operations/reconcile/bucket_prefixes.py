@@ -1,4 +1,4 @@
-"""Where a reconciliation looks: prefixes of buckets, and there all models or one."""
+"""The prefixes of buckets that a reconciliation reads, for all models or one."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _SETTING = "INFERENCE_STORE_RECONCILE_PREFIXES"
 
 @dataclass(frozen=True, slots=True)
 class BucketPrefix:
-    """A prefix of a bucket, without a slash at its end; with `segment` one model's part of it."""
+    """A prefix of a bucket, without a slash at its end; `segment`: the part of one model in it."""
 
     bucket: str
     prefix: str
@@ -21,18 +21,18 @@ class BucketPrefix:
 
     @property
     def root(self) -> str:
-        """The text that its models' segments follow: `s3://bucket/prefix/`."""
+        """The text before the segments of its models: `s3://bucket/prefix/`."""
         return f"{SCHEME}{self.bucket}/{self.prefix}{'/' if self.prefix else ''}"
 
     @property
     def first(self) -> str:
-        """What all its storage keys begin with."""
+        """The text that all its storage keys begin with."""
         return self.root if self.segment is None else f"{self.root}{self.segment}/"
 
     @property
     def end(self) -> str:
-        """A text behind all its storage keys, and before all others that follow them."""
-        # `0` is the character behind the slash
+        """A text after all its storage keys, and before all others that follow them."""
+        # `0` is the character after the slash
         return self.first[:-1] + "0"
 
     @property
@@ -45,7 +45,7 @@ class BucketPrefix:
 
 
 def parse_prefixes(text: str, buckets: Buckets, model_id: str | None = None) -> list[BucketPrefix]:
-    """The places that the setting names, and where the store itself writes.
+    """Return the prefixes of the setting, and those where the store itself writes.
 
     Raises Invalid for a bucket that is not allowed and for one prefix within another.
     """

@@ -1,9 +1,9 @@
-"""Bucket against index: two streams in the order of their keys, a window of both at a time.
+"""Compares bucket and index: two streams in the order of their keys, a window of both at a time.
 
-The index is read before the bucket, so that a row which is written meanwhile has its objects in
-the listing. A window ends where the shorter of the two pages ends; it is compared, what differs is
-looked at again (judging.py), and where it ends is written with what was found, in one transaction:
-a crash begins again at the last window, and finds the same.
+The index is read before the bucket, so that a row that is written meanwhile has its objects in the
+listing. A window ends where the shorter of the two pages ends. It is compared, differences are
+checked again (judgement.py), and its end is written with the findings, in one transaction: after a
+crash it begins again at the last window, and finds the same.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ from inference_store.inference.layout import EDITED, SIDECARS
 from inference_store.objects import Blobs, Found
 from inference_store.platform.failpoints import failpoint
 
-from . import judging, named, owned, reconciliations, referenced
+from . import judgement, owned, reconciliations, referenced, unstored_names
 from .bucket_prefixes import BucketPrefix
 from .owned import Named
 from .reconciliations import MOST_FINDINGS, Finding, Kind, Reconciliation
@@ -41,7 +41,7 @@ _COUNTED: Mapping[Kind, str] = {
 
 @dataclass(slots=True)
 class Window:
-    """A part of both streams: all that lies behind `after`, up to `until` (None: to the end)."""
+    """A part of both streams: all that lies after `after`, up to `until` (None: to the end)."""
 
     until: str | None
     known: dict[str, Named]
@@ -52,19 +52,22 @@ class Window:
 
 
 class Comparison:
-    """Compares place after place. Raises BlobsAway and the database's trouble: go on later."""
+    """Compares prefix after prefix.
+
+    Raises BlobsAway and the errors of the database: continue later.
+    """
 
     def __init__(
         self, engine: AsyncEngine, blobs: Blobs, *, apart: Sequence[str] = (), window: int = WINDOW
     ) -> None:
-        """`apart`: prefixes of the default bucket that are not inferences'."""
+        """`apart`: prefixes of the default bucket that do not belong to inferences."""
         self._engine = engine
         self._blobs = blobs
         self._apart = tuple(f"s3://{blobs.buckets.default}/{prefix}" for prefix in apart if prefix)
         self._window = window
 
     async def step(self, one: Reconciliation, places: Sequence[BucketPrefix]) -> Reconciliation:
-        """Compare the next window, and write how far it is."""
+        """Compare the next window, and store the progress."""
         place = places[one.place]
         async with self._engine.connect() as connection:
             window = await self._read(connection, place, one.after)
@@ -78,18 +81,18 @@ class Comparison:
         counts.update(window.counts)
         kept = [f for f in window.findings if one.count(_COUNTED[f.kind]) < MOST_FINDINGS]
         async with self._engine.begin() as connection:
-            await reconciliations.add(connection, one.id, kept)
+            await reconciliations.add_findings(connection, one.id, kept)
             return await reconciliations.update(connection, one.id, **progress, counts=dict(counts))
 
     async def _read(self, connection: AsyncConnection, place: BucketPrefix, after: str) -> Window:
-        segments = await _segments(connection, place)
-        mine = await owned.page(connection, place, segments, after=after, limit=self._window)
-        others = await referenced.page(connection, place, after=after, limit=self._window)
+        segments = await _find_segments(connection, place)
+        mine = await owned.find_page(connection, place, segments, after=after, limit=self._window)
+        others = await referenced.find_page(connection, place, after=after, limit=self._window)
         ends = [mine.until]
         if len(others) >= self._window:
             ends.append(others[-1].storage_key)
         found, listed_to = await asyncio.to_thread(self._list, place, after)
-        until = _first([*ends, listed_to])
+        until = _find_first([*ends, listed_to])
         known = {one.storage_key: one for one in (*mine.named, *others)}
         if until is not None:
             known = {key: one for key, one in known.items() if key <= until}
@@ -97,7 +100,8 @@ class Comparison:
         return Window(until, known, mine.strays, found)
 
     def _list(self, place: BucketPrefix, after: str) -> tuple[dict[str, Found], str | None]:
-        """The objects behind `after`, and the key up to which they are all; None: to the end."""
+        """List the objects after `after`; return also the key up to which they are complete, None:
+        to the end."""
         start = after.removeprefix(f"s3://{place.bucket}/") if after else ""
         page = self._blobs.page(place.bucket, place.listed, after=start, limit=self._window)
         found = {str(one.place): one for one in page}
@@ -120,22 +124,22 @@ class Comparison:
         if not missing:
             return
         places = {parse_stored(each.storage_key): each for each in missing}
-        gone = await asyncio.to_thread(self._missing, list(places))
+        gone = await asyncio.to_thread(self._find_missing, list(places))
         async with self._engine.connect() as connection:
-            still = await judging.still_named(connection, [places[key] for key in gone])
+            still = await judgement.find_still_named(connection, [places[key] for key in gone])
             names = await registrations.names(connection, {each.model for each in still})
         window.counts["missing"] += len(still)
         window.findings += [
             Finding("missing", each.storage_key, names.get(each.model), each.uid) for each in still
         ]
 
-    def _missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
-        """Those that are not there, asked one by one."""
+    def _find_missing(self, keys: Sequence[StorageKey]) -> list[StorageKey]:
+        """Return those that do not exist, asked one by one."""
         with ThreadPoolExecutor(_THREADS, thread_name_prefix="reconcile") as executor:
-            there = list(executor.map(self._is_there, keys))
+            there = list(executor.map(self._exists, keys))
         return [key for key, is_there in zip(keys, there, strict=True) if not is_there]
 
-    def _is_there(self, key: StorageKey) -> bool:
+    def _exists(self, key: StorageKey) -> bool:
         try:
             self._blobs.head(key)
         except BlobMissing:
@@ -146,13 +150,13 @@ class Comparison:
         self, window: Window, one: Reconciliation, unknown: Sequence[str]
     ) -> None:
         found = window.objects
-        old = [k for k in unknown if judging.older(found[k].modified_at, one.orphans_before)]
+        old = [k for k in unknown if judgement.is_older(found[k].modified_at, one.orphans_before)]
         window.counts["young" if one.orphans_before else "unjudged"] += len(unknown) - len(old)
         if not old:
             return
         async with self._engine.connect() as connection:
-            told = await named.among(connection, one.id, old)
-            orphans = sorted(await judging.unknown(connection, set(old) - told))
+            told = await unstored_names.find_named(connection, one.id, old)
+            orphans = sorted(await judgement.find_unknown(connection, set(old) - told))
         window.counts["awaited"] += len(told)
         window.counts["orphans"] += len(orphans)
         window.counts["orphan_bytes"] += sum(found[key].size for key in orphans)
@@ -165,13 +169,15 @@ class Comparison:
         return key.startswith(self._apart) if self._apart else False
 
 
-def _first(ends: Sequence[str | None]) -> str | None:
+def _find_first(ends: Sequence[str | None]) -> str | None:
     known = [end for end in ends if end is not None]
     return min(known) if known else None
 
 
-async def _segments(connection: AsyncConnection, place: BucketPrefix) -> dict[str, tuple[int, str]]:
-    """The models that may own captures in a place, by their segments in keys."""
+async def _find_segments(
+    connection: AsyncConnection, place: BucketPrefix
+) -> dict[str, tuple[int, str]]:
+    """Return the models that may own captures under a prefix, by their segments in keys."""
     if place.prefix in {SIDECARS, EDITED}:
         return {}
     rows = await connection.execute(select(registration.c.model_id, registration.c.model))

@@ -1,4 +1,4 @@
-"""What the books say that there should be, and what there is."""
+"""Compares the number of inferences with the offset accounting."""
 
 from sqlalchemy import func, select, text
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -6,9 +6,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.tables import erased_total, inference, kafka_partition, reconciliation
 
 
-async def against_books(engine: AsyncEngine) -> dict[str, int]:
-    """Inferences stored by the books, rebuilt and erased since, indexed now; the difference is 0
-    where nothing is lost. All of one moment.
+async def count_against_accounting(engine: AsyncEngine) -> dict[str, int]:
+    """Count inferences stored by the offset accounting, rebuilt and erased since, and indexed now.
+
+    The difference is 0 if nothing is lost. All numbers are of one moment.
     """
     async with engine.connect() as connection:
         await connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"))

@@ -1,4 +1,5 @@
-"""Orphans that are to be erased: asked for by a report, and judged again, each, before it goes."""
+"""Erasures of orphans: a report requests them, and each orphan is judged again before its
+deletion."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -24,24 +25,24 @@ from inference_store.inference.errors import Conflict, NotFound
 from inference_store.inference.events import parse_stored
 from inference_store.inference.layout import EDITED, SIDECARS, capture_of, segment_of
 
-from . import judging, named, reconciliations
+from . import judgement, reconciliations, unstored_names
 
-# A report is a foretelling: what is older may have been overtaken.
+# A report is an estimate: an older one may be out of date.
 FRESH: Final = timedelta(days=1)
 _BATCH = 1000
 _HERE = reconciliation_finding.c
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
-    """Of some objects, those that are orphans still, and those of them that a hold keeps."""
+class Judgement:
+    """Of some objects, those that still are orphans, and those of them that a hold protects."""
 
     doomed: list[str]
     held: list[str]
 
 
 @dataclass(frozen=True, slots=True)
-class Foretold:
+class OrphanEstimate:
     """What an erasure of a report's orphans would erase now."""
 
     objects: int
@@ -54,8 +55,8 @@ class Foretold:
     """Time was over before all was looked at."""
 
 
-async def erasure_of(connection: AsyncConnection, report: UUID) -> Erasure | None:
-    """The newest erasure of a report's orphans that was not cancelled."""
+async def find_erasure(connection: AsyncConnection, report: UUID) -> Erasure | None:
+    """Return the newest erasure of a report's orphans that was not cancelled."""
     of_report = erasure.c.asked["report"].as_string() == str(report)
     query = select(erasure.c.id).where(erasure.c.cause == "orphans", of_report)
     query = query.where(erasure.c.state.not_in(("cancelling", "cancelled")))
@@ -64,15 +65,15 @@ async def erasure_of(connection: AsyncConnection, report: UUID) -> Erasure | Non
 
 
 async def request(ledger: Ledger, report: UUID, who: Who) -> Erasure:
-    """Ask for the erasure of a report's orphans; the retention service carries it out.
+    """Request the erasure of a report's orphans; the retention service carries it out.
 
-    Raises NotFound; Conflict where the report is not over, too old or judged nothing, or where its
+    Raises NotFound; Conflict if the report is not over, is too old or judged nothing, or if its
     orphans are being erased already.
     """
     number = uuid4()
 
     async def said(connection: AsyncConnection) -> objects.Body:
-        return await _requested(connection, report, number)
+        return await _check_request(connection, report, number)
 
     noted = {"erasure": str(number), "reconciliation": str(report)}
     note = Note(Action.ERASURE_REQUESTED, None, noted)
@@ -80,8 +81,8 @@ async def request(ledger: Ledger, report: UUID, who: Who) -> Erasure:
     return made
 
 
-async def _requested(connection: AsyncConnection, report: UUID, id: UUID) -> objects.Body:
-    going = await erasure_of(connection, report)
+async def _check_request(connection: AsyncConnection, report: UUID, id: UUID) -> objects.Body:
+    going = await find_erasure(connection, report)
     if going is not None:
         raise Conflict(f"The erasure {going.id} is of the orphans of this reconciliation.")
     found = await reconciliations.find(connection, report)
@@ -95,26 +96,31 @@ async def _requested(connection: AsyncConnection, report: UUID, id: UUID) -> obj
     return objects.requested(id, report, found.orphans_before)
 
 
-async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judged:
-    """Which of these nothing names now; of those what holds in force keep. `report`: under which
-    the names of dead letters and parked events were gathered."""
-    told = await named.among(connection, report, sorted(keys))
-    orphans = sorted(await judging.unknown(connection, set(keys) - told, objects=False))
-    held = set(await _held(connection, orphans))
-    return Judged([key for key in orphans if key not in held], sorted(held))
+async def judge(connection: AsyncConnection, report: UUID, keys: Collection[str]) -> Judgement:
+    """Return which of these nothing names now, and which of those holds in force protect.
+
+    `report`: the report that the names of dead letters and parked events were stored for.
+    """
+    told = await unstored_names.find_named(connection, report, sorted(keys))
+    orphans = sorted(await judgement.find_unknown(connection, set(keys) - told, objects=False))
+    held = set(await _find_held(connection, orphans))
+    return Judgement([key for key in orphans if key not in held], sorted(held))
 
 
-async def _held(connection: AsyncConnection, keys: Sequence[str]) -> list[str]:
-    """An orphan whose place names the model of a hold may be what it is to keep: it has no row to
-    ask. One whose place names no model may be any model's."""
+async def _find_held(connection: AsyncConnection, keys: Sequence[str]) -> list[str]:
+    """Return the keys that a hold may protect.
+
+    If a key names the model of a hold, the hold may be meant for it, as it has no row to check. A
+    key that names no model may belong to any model.
+    """
     found = await in_force(connection) if keys else []
     if not found:
         return []
     names = await registrations.names(connection, {one.model for one in found})
-    return [key for key in keys if any(_keeps(one, names, key) for one in found)]
+    return [key for key in keys if any(_is_protecting(one, names, key) for one in found)]
 
 
-def _keeps(one: Hold, names: dict[int, str], key: str) -> bool:
+def _is_protecting(one: Hold, names: dict[int, str], key: str) -> bool:
     if one.model is None or (model_id := names.get(one.model)) is None:
         return True
     path = parse_stored(key).key
@@ -125,40 +131,44 @@ def _keeps(one: Hold, names: dict[int, str], key: str) -> bool:
     return found is None or unquote(found[0]) == model_id
 
 
-async def following(connection: AsyncConnection, report: UUID, *, after: str) -> list[str]:
-    """The next orphans of a report that nobody has decided about yet."""
-    found = await reconciliations.findings(
+async def find_following(connection: AsyncConnection, report: UUID, *, after: str) -> list[str]:
+    """Return the next orphans of a report that nobody has decided about yet."""
+    found = await reconciliations.list_findings(
         connection, report, kind="orphan", state="found", after=("orphan", after), limit=_BATCH
     )
     return [each.storage_key for each in found]
 
 
-async def tell(
+async def record_state(
     connection: AsyncConnection, report: UUID, keys: Collection[str], state: str
 ) -> None:
-    """Say in the report what became of its orphans."""
+    """Record in the report what happened to its orphans."""
     listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
     here = (_HERE.reconciliation == report, _HERE.kind == "orphan", _HERE.storage_key == listed)
     await connection.execute(reconciliation_finding.update().where(*here).values(state=state))
 
 
-async def exists(connection: AsyncConnection, report: UUID) -> None:
-    """A report that a restored backup does not have: what is gathered for it needs one."""
+async def ensure_report(connection: AsyncConnection, report: UUID) -> None:
+    """Ensure that the report exists, which a restored backup may not have."""
     values = {"id": report, "cause": "request", "repair": "none", "state": "failed"}
     made = insert(reconciliation).values(**values, finished_at=func.now())
     lost = made.values(error="it was lost with a restored backup; its erasure goes on")
     await connection.execute(lost.on_conflict_do_nothing())
 
 
-async def foretell(connection: AsyncConnection, report: UUID, *, seconds: float = inf) -> Foretold:
-    """What would go; nothing is changed. The erasure looks again at what dead letters and parked
-    events name. Raises NotFound."""
+async def estimate_orphans(
+    connection: AsyncConnection, report: UUID, *, seconds: float = inf
+) -> OrphanEstimate:
+    """Estimate what would be erased; nothing is changed.
+
+    The erasure checks again what dead letters and parked events name. Raises NotFound.
+    """
     if await reconciliations.find(connection, report) is None:
         raise NotFound(f"There is no reconciliation {report}.")
     until = time.monotonic() + seconds
     after, found, size, held, looked = "", 0, 0, 0, 0
     is_partial = False
-    while keys := await following(connection, report, after=after):
+    while keys := await find_following(connection, report, after=after):
         if time.monotonic() > until:
             is_partial = True
             break
@@ -172,4 +182,4 @@ async def foretell(connection: AsyncConnection, report: UUID, *, seconds: float 
         found += len(judged.doomed)
         held += len(judged.held)
         looked += len(keys)
-    return Foretold(found, size, held, looked - found - held, is_partial)
+    return OrphanEstimate(found, size, held, looked - found - held, is_partial)

@@ -1,8 +1,9 @@
 """The objects that stored inferences own by their captures, in the order of their keys.
 
-A capture's own objects have no row in `blob_reference`: their keys are read from the inferences.
-Our layout puts model, hour and capture before the kind, so an hour of a model, sorted by capture,
-is sorted by key; models are taken in the order of their segments and hours in that of time.
+A capture's own objects have no row in `blob_reference`: their keys are computed from the
+inferences. Our layout puts model, hour and capture before the kind, so an hour of a model, sorted
+by capture, is sorted by key; models are read in the order of their segments and hours in the order
+of time.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,9 +39,9 @@ class Named(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Objects in the order of their keys. `until`: all up to it are here; None: to the end.
+    """Objects in the order of their keys. `until`: all up to it are included; None: to the end.
 
-    `strays` are a capture's own too, but lie elsewhere than its model and hour say.
+    `strays` are a capture's own too, but not under the key that its model and hour give.
     """
 
     named: Sequence[Named]
@@ -48,7 +49,7 @@ class Page:
     until: str | None
 
 
-async def page(
+async def find_page(
     connection: AsyncConnection,
     place: BucketPrefix,
     segments: Mapping[str, tuple[int, str]],
@@ -56,7 +57,7 @@ async def page(
     after: str,
     limit: int,
 ) -> Page:
-    """The first objects behind `after` that inferences of these models own.
+    """Return the first objects after `after` that inferences of these models own.
 
     `segments`: a model's segment in keys → its integer and its id.
     """
@@ -68,12 +69,12 @@ async def page(
         root = f"{place.root}{segment}/"
         if root[:-1] + "0" <= after:
             continue
-        hour = _hour_of(root, after)
-        while (at := await _next_hour(connection, model, hour, known)) is not None:
+        hour = _find_hour(root, after)
+        while (at := await _find_next_hour(connection, model, hour, known)) is not None:
             folder = f"{root}{at:%Y/%m/%d/%H}/"
             start = after.removeprefix(folder)[:_CAPTURE] if after.startswith(folder) else ""
-            while rows := await _captures(connection, model, at, start, limit):
-                for one, is_stray in _objects(rows, place, model_id, folder):
+            while rows := await _read_captures(connection, model, at, start, limit):
+                for one, is_stray in _list_objects(rows, place, model_id, folder):
                     if is_stray:
                         strays.append(one)
                     elif one.storage_key > after:
@@ -87,8 +88,8 @@ async def page(
     return Page(named, strays, None)
 
 
-def _hour_of(root: str, after: str) -> datetime:
-    """The first hour whose folder has keys behind `after`."""
+def _find_hour(root: str, after: str) -> datetime:
+    """Return the first hour whose folder has keys after `after`."""
     low, high = 0, _HOURS
     while low < high:
         middle = (low + high) // 2
@@ -99,10 +100,10 @@ def _hour_of(root: str, after: str) -> datetime:
     return _FIRST + low * _HOUR
 
 
-async def _next_hour(
+async def _find_next_hour(
     connection: AsyncConnection, model: int, hour: datetime, known: Sequence[Span]
 ) -> datetime | None:
-    """The first hour from `hour` on in which a model has captures; one span after the other."""
+    """Return the first hour from `hour` on in which a model has captures, span by span."""
     here = inference.c
     for span in sorted(known):
         if span.hi <= hour:
@@ -119,21 +120,22 @@ async def _next_hour(
     return None
 
 
-async def _captures(
+async def _read_captures(
     connection: AsyncConnection, model: int, hour: datetime, start: str, limit: int
 ) -> Sequence[Any]:
-    """The first captures of an hour whose text is not before `start`: sorted, never all of it."""
-    query = _of_hour(model, hour)
+    """Return the first captures of an hour whose text is not before `start`: sorted, never all of
+    it."""
+    query = _select_hour(model, hour)
     if start:
         query = query.where(cast(inference.c.capture_id, Text(collation="C")) >= start)
     query = query.order_by(inference.c.capture_id, inference.c.uid).limit(limit)
     return list(await connection.execute(query))
 
 
-def _of_hour(model: int, hour: datetime) -> Select[Any]:
+def _select_hour(model: int, hour: datetime) -> Select[Any]:
     here = inference.c
     keys = (here.data_storage_key, here.metadata_storage_key, here.response_storage_key)
-    return select(here.model, here.uid, here.capture_id, *keys, *gone_columns()).where(
+    return select(here.model, here.uid, here.capture_id, *keys, *select_deleted()).where(
         here.model == model,
         here.uid >= uid_floor(hour),
         here.uid < uid_floor(hour + _HOUR),
@@ -141,13 +143,14 @@ def _of_hour(model: int, hour: datetime) -> Select[Any]:
     )
 
 
-def gone_columns() -> list[Any]:
-    """The columns that say of a blob that it was deleted, and the row stays."""
+def select_deleted() -> list[Any]:
+    """Return the columns that say of a blob that it was deleted while the row stays."""
     return [column for column in inference.c if column.name.endswith("_deleted_at")]
 
 
-def live_keys(row: Any) -> list[str]:
-    """The storage keys of the blobs that an inference has still, in the order of their kinds."""
+def list_live_keys(row: Any) -> list[str]:
+    """Return the storage keys of the blobs that an inference still has, in the order of their
+    kinds."""
     found = []
     for kind in ("data", "metadata", "response"):
         key = getattr(row, f"{kind}_storage_key")
@@ -156,12 +159,13 @@ def live_keys(row: Any) -> list[str]:
     return found
 
 
-def _objects(
+def _list_objects(
     rows: Sequence[Any], place: BucketPrefix, model_id: str, folder: str
 ) -> Iterator[tuple[Named, bool]]:
-    """What inferences own under a place; True: it lies elsewhere than model and hour say."""
+    """Yield what inferences own under a prefix; True: its key is not the one that model and hour
+    give."""
     for row in rows:
-        for key in dict.fromkeys(live_keys(row)):
+        for key in dict.fromkeys(list_live_keys(row)):
             if not key.startswith(place.first):
                 continue
             if key.startswith(f"{folder}{row.capture_id}/"):

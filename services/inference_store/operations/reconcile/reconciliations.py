@@ -1,6 +1,6 @@
-"""Reconciliations as they are kept: asked for, how far they are, what they found.
+"""The stored reconciliations: requests, progress, findings.
 
-pending → comparing → repairing (where that was asked for) → done, or `failed` with the reason.
+pending → comparing → repairing (if that was requested) → done, or `failed` with the reason.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.erasure.housekeeping.record_kinds import ENDED_REPORTS, REBUILT_NOTHING
 from inference_store.index.tables import reconciliation, reconciliation_finding
 
-from .awaited import Note
+from .age_bound import Note
 
 Cause = Literal["schedule", "request", "command"]
 Repair = Literal["none", "rebuild"]
@@ -26,7 +26,7 @@ Kind = Literal["orphan", "missing", "unreadable"]
 REPAIRS: Final = get_args(Repair)
 KINDS: Final = get_args(Kind)
 FINAL: Final = ("done", "failed")
-# More of a kind are counted, and not named.
+# Further findings of a kind are counted, and not named.
 MOST_FINDINGS: Final = 1_000_000
 KEPT: Final = 10
 _ROWS = 1000
@@ -57,13 +57,13 @@ class Reconciliation:
     error: str | None
 
     def count(self, name: str) -> int:
-        """A count; 0 where nothing of the kind was met."""
+        """Return a count; 0 if nothing of the kind was found."""
         return self.counts.get(name, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """An object, or a row's object, of which only one side knows."""
+    """A finding: an object in the bucket or a key in the index that the other does not have."""
 
     kind: Kind
     storage_key: str
@@ -78,57 +78,59 @@ class Finding:
 async def request(
     connection: AsyncConnection, *, model_id: str | None, cause: Cause, repair: Repair = "none"
 ) -> Reconciliation:
-    """Ask for one."""
+    """Request a reconciliation."""
     values = {"id": uuid4(), "model_id": model_id, "cause": cause, "repair": repair}
     made = reconciliation.insert().values(**values, state="pending").returning(reconciliation)
-    return _of((await connection.execute(made)).one())
+    return _read_row((await connection.execute(made)).one())
 
 
 async def find(connection: AsyncConnection, id: UUID) -> Reconciliation | None:
-    """One of them."""
+    """Return a reconciliation by its id."""
     query = select(reconciliation).where(reconciliation.c.id == id)
     row = (await connection.execute(query)).first()
-    return None if row is None else _of(row)
+    return None if row is None else _read_row(row)
 
 
-async def listed(
+async def list_page(
     connection: AsyncConnection, *, before: tuple[datetime, UUID] | None = None, limit: int = 100
 ) -> list[Reconciliation]:
-    """The newest first; `before`: (requested_at, id) of the last one of a page."""
+    """Return a page, the newest first; `before`: (requested_at, id) of the last one of the page
+    before."""
     here = reconciliation.c
     query = select(reconciliation).order_by(here.requested_at.desc(), here.id.desc())
     if before is not None:
         query = query.where(tuple_(here.requested_at, here.id) < before)
-    return [_of(row) for row in await connection.execute(query.limit(limit))]
+    return [_read_row(row) for row in await connection.execute(query.limit(limit))]
 
 
-async def unfinished(
+async def find_unfinished(
     connection: AsyncConnection,
     *,
     repairs: Sequence[Repair] = REPAIRS,
     cause: Cause | None = None,
     model_id: str | None = None,
 ) -> Reconciliation | None:
-    """The oldest that is not over; with `cause` one of that cause over exactly that model."""
+    """Return the oldest that is not over; with `cause`, one of that cause over exactly that
+    model."""
     here = reconciliation.c
     query = select(reconciliation).where(here.state.not_in(FINAL), here.repair.in_(repairs))
     if cause is not None:
         same = here.model_id.is_not_distinct_from(model_id)
         query = query.where(here.cause == cause, same)
     row = (await connection.execute(query.order_by(here.requested_at).limit(1))).first()
-    return None if row is None else _of(row)
+    return None if row is None else _read_row(row)
 
 
-async def noted(connection: AsyncConnection) -> list[Note]:
-    """Where topics ended when each of them began, the newest first."""
+async def list_notes(connection: AsyncConnection) -> list[Note]:
+    """Return where topics ended when each of them began, the newest first."""
     here = reconciliation.c
     query = select(here.noted_at, here.noted).where(here.noted_at.is_not(None))
     rows = await connection.execute(query.order_by(here.noted_at.desc()).limit(2 * KEPT))
     return [Note.of(row.noted_at, row.noted) for row in rows]
 
 
-async def last(connection: AsyncConnection, cause: Cause) -> datetime | None:
-    """When one was last asked for by this cause."""
+async def find_last_request(connection: AsyncConnection, cause: Cause) -> datetime | None:
+    """Return when one was last requested for this cause."""
     here = reconciliation.c
     query = select(func.max(here.requested_at)).where(here.cause == cause)
     found: datetime | None = await connection.scalar(query)
@@ -136,32 +138,32 @@ async def last(connection: AsyncConnection, cause: Cause) -> datetime | None:
 
 
 async def update(connection: AsyncConnection, id: UUID, **values: Any) -> Reconciliation:
-    """Write how far it is."""
+    """Store its progress."""
     here = reconciliation.c.id == id
     made = changed(reconciliation).where(here).values(values).returning(reconciliation)
-    return _of((await connection.execute(made)).one())
+    return _read_row((await connection.execute(made)).one())
 
 
 async def finish(
     connection: AsyncConnection, id: UUID, *, error: str | None = None
 ) -> Reconciliation:
-    """It is over, well or with the reason; what former ones found goes."""
+    """End it, well or with the reason; findings of earlier ones are deleted."""
     values = {"finished_at": func.now(), "error": error and error[:_ERROR_CHARACTERS]}
-    await forget(connection, keep=KEPT)
+    await delete_old(connection, keep=KEPT)
     return await update(connection, id, state="failed" if error else "done", **values)
 
 
-async def forget(connection: AsyncConnection, *, keep: int) -> None:
-    """Forget all but the newest, those that rebuilt something, for the books name it, and those
-    whose orphans are being erased."""
+async def delete_old(connection: AsyncConnection, *, keep: int) -> None:
+    """Delete all but the newest; keep those that rebuilt something, because the offset accounting
+    names them, and those whose orphans are being erased."""
     here = reconciliation.c
     kept = select(here.id).order_by(here.requested_at.desc()).limit(keep)
     old = delete(reconciliation).where(here.id.not_in(kept), ENDED_REPORTS, REBUILT_NOTHING)
     await connection.execute(old)
 
 
-async def add(connection: AsyncConnection, id: UUID, findings: Sequence[Finding]) -> None:
-    """Note what was found; what is noted already stays as it is."""
+async def add_findings(connection: AsyncConnection, id: UUID, findings: Sequence[Finding]) -> None:
+    """Store findings; those that are stored already stay as they are."""
     for start in range(0, len(findings), _ROWS):
         rows = [
             {"reconciliation": id, **{name: getattr(one, name) for name in Finding.__slots__}}
@@ -171,7 +173,7 @@ async def add(connection: AsyncConnection, id: UUID, findings: Sequence[Finding]
         await connection.execute(made)
 
 
-async def findings(
+async def list_findings(
     connection: AsyncConnection,
     id: UUID,
     *,
@@ -180,7 +182,8 @@ async def findings(
     after: tuple[str, str] | None = None,
     limit: int = 100,
 ) -> list[Finding]:
-    """What was found, by kind and storage key; `after`: those of the last one of a page."""
+    """Return a page of findings, by kind and storage key; `after`: those of the last one of the
+    page before."""
     here = reconciliation_finding.c
     query = select(reconciliation_finding).where(here.reconciliation == id)
     if kind is not None:
@@ -196,5 +199,5 @@ async def findings(
     ]
 
 
-def _of(row: Any) -> Reconciliation:
+def _read_row(row: Any) -> Reconciliation:
     return Reconciliation(**row._mapping)

@@ -1,4 +1,4 @@
-"""The objects that several inferences may point to, in the order of their keys: an index has it."""
+"""The objects that several inferences may use, in the order of their keys, from an index."""
 
 from collections.abc import Sequence
 
@@ -12,10 +12,11 @@ from .bucket_prefixes import BucketPrefix
 from .owned import Named
 
 
-async def page(
+async def find_page(
     connection: AsyncConnection, place: BucketPrefix, *, after: str, limit: int
 ) -> Sequence[Named]:
-    """The first storage keys of a place behind `after`, each with one that points to it.
+    """Return the first storage keys of a prefix after `after`, each with one inference that uses
+    it.
 
     Fewer than `limit`: there are no more.
     """

@@ -1,1 +1,2 @@
-"""The smoke test that any operator can run: one inference goes the whole way, and is read back."""
+"""The smoke test that any operator can run: sends one inference the whole way, and reads it
+back."""

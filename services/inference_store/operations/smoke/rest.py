@@ -1,4 +1,4 @@
-"""Questions to the api."""
+"""A client of the api."""
 
 import ssl
 import urllib.error
@@ -27,11 +27,11 @@ class Rest:
     tls: ssl.SSLContext | None = None
 
     def ask(self, method: str, path: str, body: object = None) -> bytes:
-        """The answer's bytes. Raises Refused with the api's own words."""
+        """Return the answer's bytes. Raises Refused with the api's own words."""
         headers = {"Content-Type": "application/json"}
         if self.token:
             headers["Authorization"] = f"Bearer {self.token}"
-        else:  # without access control an api answers no other name
+        else:  # without access control an api answers to no other name
             headers["Host"] = "localhost"
         request = urllib.request.Request(
             self.address + path,

@@ -1,4 +1,4 @@
-"""What the smoke test needs: where a producer writes, and the token to ask with."""
+"""The settings of the smoke test: where a producer writes, and the token for the api."""
 
 from pydantic import SecretStr
 

@@ -116,7 +116,7 @@ async def test_one_that_reports_seldom_is_silent_later(engine: AsyncEngine) -> N
 
 async def test_the_figures_are_those_of_the_accounts(engine: AsyncEngine) -> None:
     async with engine.begin() as connection:
-        empty = await figures.of_producers(connection)
+        empty = await figures.read_producers(connection)
         assert (empty.states, empty.open) == ({"running": 0, "ended": 0, "dead": 0}, 0)
         await accounting.store_reports(
             connection,
@@ -128,7 +128,7 @@ async def test_the_figures_are_those_of_the_accounts(engine: AsyncEngine) -> Non
                 read("only found", reporter="finder"),
             ],
         )
-        found = await figures.of_producers(connection)
+        found = await figures.read_producers(connection)
         accounts = await accounting.list_producers(connection)
     counted: list[str] = [each.state for each in accounts]
     assert found.states == {state: counted.count(state) for state in found.states}

@@ -331,22 +331,22 @@ async def test_partitions_that_end_soon_are_found(
 ) -> None:
 
     await _span(engine, 12, minutes)
-    (finding,) = await store.partitions(Subject(DoctorSettings(), engine))
+    (finding,) = await store.check_partitions(Subject(DoctorSettings(), engine))
     assert finding.state == state, finding
     await partitions.make_ahead(engine, target=1000)
     if minutes > 0:
-        (finding,) = await store.partitions(Subject(DoctorSettings(), engine))
+        (finding,) = await store.check_partitions(Subject(DoctorSettings(), engine))
         assert finding.state == "ok", finding
 
 
 async def test_a_link_that_outlives_its_input_is_found(engine: AsyncEngine) -> None:
 
     subject = Subject(DoctorSettings(presigned_url_seconds=900), engine)
-    assert [each.state for each in await store.links(subject)] == ["ok"]
+    assert [each.state for each in await store.check_links(subject)] == ["ok"]
     rule = {"keep_input": "PT5M", "keep_inference": "P1D"}
     async with engine.begin() as connection:
         model = await registrations.ensure(connection, "model")
         await policies.put(connection, model, RetentionPolicy.model_validate({"rules": [rule]}))
-    (finding,) = await store.links(subject)
+    (finding,) = await store.check_links(subject)
     assert (finding.state, "keeps inputs for 300 s" in finding.seen) == ("warning", True)
-    assert "a run has ended well never" in (await store.retention(subject))[0].seen
+    assert "a run has ended well never" in (await store.check_retention(subject))[0].seen

@@ -75,7 +75,7 @@ def reconcile(
         while one.state not in FINAL:
             one = await worker.step(one)
         async with engine.connect() as connection:
-            return one, await reconciliations.findings(connection, one.id, limit=1000)
+            return one, await reconciliations.list_findings(connection, one.id, limit=1000)
 
     return carry_out
 

@@ -11,7 +11,7 @@ from inference_store.index.accounting import PartitionId, ReceivedReport
 from inference_store.index.tables import kafka_partition
 from inference_store.inference.events import StorageKey
 from inference_store.inference.producer_reports import ProducerReport
-from inference_store.operations.reconcile import awaited
+from inference_store.operations.reconcile import age_bound
 from inference_store.platform.settings import KafkaSettings
 from tests.integration.retention.stored import Storing
 
@@ -112,15 +112,17 @@ async def test_spools_are_waited_for_whoever_found_them(
             connection, [ReceivedReport(one, place, 0) for one in reports]
         )
     async with engine.connect() as connection:
-        waited = await awaited.waiting(connection, now=NOW)
+        waited = await age_bound.list_waiting(connection, now=NOW)
         hours = sorted(round((NOW - at) / timedelta(hours=1)) for at, _ in waited)
         assert hours == [0, 30, 50]
-        later = await awaited.waiting(connection, now=NOW + timedelta(days=8))
+        later = await age_bound.list_waiting(connection, now=NOW + timedelta(days=8))
     assert [round((NOW - at) / timedelta(hours=1)) for at, _ in later] == [50]
     stranger = _said("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
         await accounting.store_reports(connection, [ReceivedReport(stranger, place, 0)])
-        (found,) = [at for at, _ in await awaited.waiting(connection, now=NOW) if at.year == 1]
+        (found,) = [
+            at for at, _ in await age_bound.list_waiting(connection, now=NOW) if at.year == 1
+        ]
     assert found.tzinfo is UTC
 
 
@@ -129,6 +131,6 @@ async def test_the_grace_before_the_first_of_times_is_no_fault(engine: AsyncEngi
     stranger = _said("unheard", "finder", 1, 0.5, queued=1, spooled=1)
     async with engine.begin() as connection:
         await accounting.store_reports(connection, [ReceivedReport(stranger, place, 0)])
-        note = awaited.Note(NOW, "default", "t", {})
-        found = await awaited.bound(connection, note, grace_seconds=86400)
+        note = age_bound.Note(NOW, "default", "t", {})
+        found = await age_bound.find_bound(connection, note, grace_seconds=86400)
     assert found.before is None

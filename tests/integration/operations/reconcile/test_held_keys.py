@@ -3,7 +3,7 @@
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.operations.reconcile import judging
+from inference_store.operations.reconcile import judgement
 from inference_store.query.explain import Explain
 from inference_store.query.plan import plan_of
 
@@ -23,7 +23,7 @@ async def test_what_holds_keep_is_not_read_whole(engine: AsyncEngine) -> None:
         await connection.execute(text(made))
         await connection.execute(text("ANALYZE erasure_held"))
     kept = {f"s3://b/{kind}/{number}" for kind in KINDS for number in (7, ROWS)}
-    asked = judging.held({*kept, "s3://b/data/0"})
+    asked = judgement.select_held({*kept, "s3://b/data/0"})
     async with engine.connect() as connection:
         plan = plan_of((await connection.execute(Explain(asked))).scalar_one())
         found = set((await connection.execute(asked)).scalars())

@@ -94,7 +94,7 @@ async def _again(engine: AsyncEngine, one: Erasure) -> Erasure:
 
 async def _states(engine: AsyncEngine, report: UUID) -> dict[str, str]:
     async with engine.connect() as connection:
-        found = await reconciliations.findings(connection, report, limit=1000)
+        found = await reconciliations.list_findings(connection, report, limit=1000)
     return {each.storage_key.split("/", 3)[3]: each.state for each in found}
 
 
@@ -107,7 +107,7 @@ async def test_orphans_go_and_what_is_stored_stays(
     report, found = await reconcile()
     assert len(found) == 4
     async with engine.connect() as connection:
-        told = await orphans.foretell(connection, report.id)
+        told = await orphans.estimate_orphans(connection, report.id)
     assert (told.objects, told.bytes, told.held, told.kept) == (4, 36, 0, 0)
     one = await erase(report.id)
     assert (one.state, one.objects, one.bytes, one.inferences) == ("certified", 4, 36, 0)
@@ -162,7 +162,7 @@ async def test_what_a_hold_may_keep_stays_until_it_is_released(
     hold = await place(engine, held, "ok")
     report, _ = await reconcile()
     async with engine.connect() as connection:
-        told = await orphans.foretell(connection, report.id)
+        told = await orphans.estimate_orphans(connection, report.id)
     assert (told.objects, told.held) == (2, 3)
     one = await erase(report.id)
     assert (one.state, one.objects, one.held) == ("certified", 2, 3)

@@ -11,7 +11,7 @@ import pytest
 
 from inference_store.index.database import create_engine
 from inference_store.operations.doctor.finding import DoctorSettings, Finding, State, Subject
-from inference_store.operations.doctor.object_store import look
+from inference_store.operations.doctor.object_store import check_buckets
 from tests.settings import make_settings
 
 _LISTED = b"<ListBucketResult><Name>b</Name><IsTruncated>false</IsTruncated></ListBucketResult>"
@@ -58,7 +58,7 @@ def found(endpoint: str) -> list[Finding]:
     settings = make_settings(
         DoctorSettings, s3_endpoint=endpoint, s3_access_key="a", s3_secret_key="b" * 16
     )
-    return asyncio.run(look(Subject(settings, create_engine("postgresql://nobody/none"))))
+    return asyncio.run(check_buckets(Subject(settings, create_engine("postgresql://nobody/none"))))
 
 
 @pytest.mark.parametrize(

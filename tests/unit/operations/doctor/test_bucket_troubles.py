@@ -12,7 +12,7 @@ import pytest
 
 from inference_store.index.database import create_engine
 from inference_store.operations.doctor.finding import DoctorSettings, Finding, State, Subject
-from inference_store.operations.doctor.object_store import look
+from inference_store.operations.doctor.object_store import check_buckets
 from tests.servers.minio import S3
 from tests.settings import make_settings
 
@@ -24,7 +24,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def looked(**given: Any) -> Finding:
     settings = make_settings(DoctorSettings, **given)
-    (finding,) = asyncio.run(look(Subject(settings, create_engine("postgresql://nobody/none"))))
+    (finding,) = asyncio.run(
+        check_buckets(Subject(settings, create_engine("postgresql://nobody/none")))
+    )
     return finding
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inference_store.operations.doctor import CHECKS, Check, Finding, State, examine, failed
-from inference_store.operations.doctor.clocks import judge
+from inference_store.operations.doctor.clocks import compare_clocks
 from inference_store.operations.doctor.finding import ok, warning
 
 NOBODY: Any = None
@@ -73,6 +73,6 @@ def test_a_check_stands_behind_those_that_it_needs() -> None:
 def test_a_clock_is_judged(seconds: float, state: str) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     later = now + timedelta(seconds=2)
-    found = judge("Postgres", now + timedelta(seconds=1 + seconds), now, later)
+    found = compare_clocks("Postgres", now + timedelta(seconds=1 + seconds), now, later)
     assert found.state == state
     assert ("ahead of" in found.seen) == (seconds > 0)

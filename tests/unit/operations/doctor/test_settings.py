@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from inference_store.operations.doctor import DoctorSettings, State, Subject
-from inference_store.operations.doctor.settings import FIGHTS, look
+from inference_store.operations.doctor.settings import FIGHTS, check_settings
 
 PLANTED: list[dict[str, object]] = [
     {"auth": "off", "api_host": "0.0.0.0"},
@@ -35,7 +35,7 @@ def subject(**changes: object) -> Subject:
 
 
 async def test_by_default_nothing_fights() -> None:
-    assert [finding.state for finding in await look(subject())] == [State.OK]
+    assert [finding.state for finding in await check_settings(subject())] == [State.OK]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_by_default_nothing_fights() -> None:
 async def test_a_line_to_postgres_that_may_be_in_the_clear(
     changes: dict[str, object], *, is_warned: bool
 ) -> None:
-    found = await look(subject(**changes))
+    found = await check_settings(subject(**changes))
     assert any("sslmode=" in finding.seen for finding in found) == is_warned
 
 
@@ -63,6 +63,6 @@ def test_every_fight_is_planted() -> None:
 
 @pytest.mark.parametrize("number", range(len(PLANTED)))
 async def test_a_fight_is_found_and_told(number: int) -> None:
-    found = await look(subject(**PLANTED[number]))
+    found = await check_settings(subject(**PLANTED[number]))
     assert FIGHTS[number].remedy in [finding.remedy for finding in found]
     assert not [finding for finding in found if "{" in finding.seen or "not-in-a" in finding.seen]

@@ -7,7 +7,7 @@ import pytest
 
 from inference_store.index.database import create_engine
 from inference_store.operations.doctor.finding import DoctorSettings, Finding, State, Subject
-from inference_store.operations.doctor.kafka import topic
+from inference_store.operations.doctor.kafka import check_topic
 from tests.settings import make_settings
 
 
@@ -30,7 +30,7 @@ def broker() -> Iterator[str]:
 async def found(broker: str, name: str) -> Finding:
     settings = make_settings(DoctorSettings, kafka_bootstrap_servers=broker, kafka_topic=name)
     engine = create_engine("postgresql://nobody/none")
-    (one,) = await topic(Subject(settings, engine))
+    (one,) = await check_topic(Subject(settings, engine))
     return one
 
 

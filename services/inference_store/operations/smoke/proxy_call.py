@@ -1,4 +1,5 @@
-"""A call through a proxy: captured, indexed, found through the api, and erased again."""
+"""The smoke test through a proxy: a call is captured, indexed, found through the api, and
+erased."""
 
 import ssl
 import time
@@ -11,13 +12,13 @@ from uuid import uuid4
 import orjson
 
 from .capture import MODEL
+from .publish import Failed, Say, erase, wait_indexed
 from .rest import Rest
-from .story import Failed, Say, erased, indexed
 
 _TIMEOUT_SECONDS = 60.0
-# The proxy's own answers: what it has to say of a model server that is away.
+# The proxy's own answers about a model server that is unavailable.
 _AWAY = frozenset({502, 503, 504})
-# Of a model that is not there: any model server refuses it, and no model is troubled.
+# For an unknown model: any model server refuses it, and no model is troubled.
 _PATH = f"/v2/models/{MODEL}/infer"
 _REQUEST = {
     "inputs": [{"name": "smoke", "shape": [1], "datatype": "BYTES", "data": ["Anybody there?"]}]
@@ -39,22 +40,22 @@ class Call:
     tls: ssl.SSLContext | None = None
 
 
-def tell_through(call: Call, api: Rest, *, seconds: float, say: Say) -> None:
-    """Each step once, said as it ends. Raises Failed and Refused."""
+def run_steps_through_proxy(call: Call, api: Rest, *, seconds: float, say: Say) -> None:
+    """Run each step once, and report it as it ends. Raises Failed and Refused."""
     name = f"smoke-{uuid4()}"
-    status = _answered(call, name)
+    status = _send_call(call, name)
     say(f"the call {name} went through the proxy at {call.proxy}: its answer has status {status}")
     began = time.monotonic()
-    found = indexed(api, call.model, name, seconds=seconds)
+    found = wait_indexed(api, call.model, name, seconds=seconds)
     if found.get("http_status") != status:
         raise Failed(f"{name} was answered {status}, and is stored as {found.get('http_status')}")
     say(f"it is captured and indexed: {time.monotonic() - began:.1f} s after the answer")
-    erased(api, call.model, name)
+    erase(api, call.model, name)
     say("it is hidden again, and its erasure is on its way")
 
 
-def _answered(call: Call, name: str) -> int:
-    """The answer's status."""
+def _send_call(call: Call, name: str) -> int:
+    """Return the answer's status."""
     body = orjson.dumps(_REQUEST if call.request is None else call.request)
     headers = {"Content-Type": "application/json", "Chariot-Inference-Base-ID": name}
     address = call.proxy.rstrip("/") + (call.path or _PATH)

@@ -1,4 +1,4 @@
-"""What `--help` says of a command's settings: name, default and a line each."""
+"""Lists a command's settings for `--help`: name, default and a line each."""
 
 import inspect
 import shutil
@@ -11,12 +11,12 @@ from inference_store.inference.documented import field_docs
 from inference_store.platform.settings import PREFIX, Group
 
 
-def told_settings(group: type[Group]) -> str:
-    """All settings, by the groups that they are of; the command's own come first."""
-    return "\n".join(_lines(group, min(shutil.get_terminal_size().columns - 2, 100)))
+def list_settings(group: type[Group]) -> str:
+    """List all settings by their groups; the command's own come first."""
+    return "\n".join(_format_lines(group, min(shutil.get_terminal_size().columns - 2, 100)))
 
 
-def _lines(group: type[Group], width: int) -> Iterator[str]:
+def _format_lines(group: type[Group], width: int) -> Iterator[str]:
     yield "settings, of the environment or of .env; a secret NAME may be a file, NAME_FILE:"
     docs = field_docs(group)
     for kind in group.__mro__:
@@ -24,11 +24,11 @@ def _lines(group: type[Group], width: int) -> Iterator[str]:
         if own:
             yield f"\n {str(kind.__doc__).splitlines()[0]}"
         for name in own:
-            yield f"  {PREFIX}{name.upper()}{_default(group, name)}"
+            yield f"  {PREFIX}{name.upper()}{_format_default(group, name)}"
             yield textwrap.indent(textwrap.fill(docs.get(name, ""), width - 6), " " * 6)
 
 
-def _default(group: type[Group], name: str) -> str:
+def _format_default(group: type[Group], name: str) -> str:
     value = group.model_fields[name].get_default()
     if isinstance(value, SecretStr):
         value = value.get_secret_value()

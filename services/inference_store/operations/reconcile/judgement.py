@@ -1,6 +1,7 @@
-"""Looking again at what two streams did not say alike, one by one: only what is still so is told.
+"""Checks differences between the two streams again, one by one: only what still differs is
+reported.
 
-Between the two looks an ingester may have written, and an eraser deleted.
+Between the two checks an ingester may have written, and an eraser deleted.
 """
 
 from collections import defaultdict
@@ -21,28 +22,30 @@ from inference_store.index.tables import blob_reference, erasing, erasure_held, 
 from inference_store.inference.events import parse_stored, uid_floor
 from inference_store.inference.layout import around, capture_of
 
-from .owned import Named, live_keys
+from .owned import Named, list_live_keys
 
 
-async def still_named(connection: AsyncConnection, named: Sequence[Named]) -> list[Named]:
-    """Those that their inference still has, and that nothing is deleting."""
+async def find_still_named(connection: AsyncConnection, named: Sequence[Named]) -> list[Named]:
+    """Return those that their inference still has, and that nothing is deleting."""
     rows: dict[tuple[int, UUID], set[str]] = {}
     for model, uids in by_model((one.model, one.uid) for one in named):
         found = await connection.execute(select(inference).where(among(inference, model, uids)))
         for row in found:
             sidecar = {row.sidecar_storage_key} - {None}
-            rows[model, row.uid] = {*live_keys(row), *sidecar}
+            rows[model, row.uid] = {*list_live_keys(row), *sidecar}
         marked = select(erasing.c.uid).where(among(erasing, model, uids))
         for uid in (await connection.execute(marked)).scalars():
             rows.pop((model, uid), None)
     return [one for one in named if one.storage_key in rows.get((one.model, one.uid), ())]
 
 
-async def unknown(
+async def find_unknown(
     connection: AsyncConnection, keys: Iterable[str], *, objects: bool = True
 ) -> set[str]:
-    """Those that no inference owns or points to, no erasure is deleting, and no hold has kept from
-    one. Without `objects`: also those that are being deleted as orphans."""
+    """Return the keys that no inference owns or uses, no erasure is deleting, and no hold protects.
+
+    Without `objects`: also those that are being deleted as orphans.
+    """
     left = set(keys)
     if not left:
         return left
@@ -50,20 +53,23 @@ async def unknown(
     query = select(here).where(here == any_(literal(sorted(left), ARRAY(Text(collation="C")))))
     left -= set((await connection.execute(query)).scalars())
     left -= await marks.claimed(connection, left, objects=objects)
-    left -= set((await connection.execute(held(left))).scalars())
-    return left - await _owned(connection, left)
+    left -= set((await connection.execute(select_held(left))).scalars())
+    return left - await _find_owned(connection, left)
 
 
-def held(keys: Iterable[str]) -> CompoundSelect[Any]:
-    """Those that are kept for a legal hold though nothing is stored of them: what came after it had
-    expired is no row, and no mark any more. Each column by its index: it is asked in the gate."""
+def select_held(keys: Iterable[str]) -> CompoundSelect[Any]:
+    """Select the keys that are kept for a legal hold although nothing is stored of them.
+
+    What came after it had expired has no row, and no mark any more. Each column by its index: it is
+    asked in the fence.
+    """
     listed = any_(literal(sorted(keys), ARRAY(Text(collation="C"))))
     columns = [erasure_held.c[name] for name in marks.KEYS]
     return union(*(select(column).where(column == listed) for column in columns))
 
 
-async def _owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
-    """Those whose capture is stored, in the hour that the key says by whatever clock."""
+async def _find_owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
+    """Return the keys whose capture is stored, in the hour of the key by whatever clock."""
     of_model: dict[str, list[tuple[datetime, UUID, str]]] = defaultdict(list)
     for key in keys:
         found = capture_of(parse_stored(key).key)
@@ -74,12 +80,14 @@ async def _owned(connection: AsyncConnection, keys: Iterable[str]) -> set[str]:
     for model_id, one in (await registrations.known(connection, set(of_model))).items():
         for lo, hi in around(hour for hour, *_ in of_model[model_id]):
             near = [(capture, key) for hour, capture, key in of_model[model_id] if lo <= hour < hi]
-            stored = await _stored(connection, one.model, lo, hi, {capture for capture, _ in near})
+            stored = await _find_stored(
+                connection, one.model, lo, hi, {capture for capture, _ in near}
+            )
             owned.update(key for capture, key in near if capture in stored)
     return owned
 
 
-async def _stored(
+async def _find_stored(
     connection: AsyncConnection, model: int, lo: datetime, hi: datetime, captures: Set[UUID]
 ) -> set[UUID]:
     here = inference.c
@@ -92,6 +100,6 @@ async def _stored(
     return set((await connection.execute(query)).scalars())
 
 
-def older(modified_at: datetime, before: datetime | None) -> bool:
+def is_older(modified_at: datetime, before: datetime | None) -> bool:
     """Whether an object is old enough to be judged."""
     return before is not None and modified_at.astimezone(UTC) < before

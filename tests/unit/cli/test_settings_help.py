@@ -7,7 +7,7 @@ from importlib import import_module
 import pytest
 
 from inference_store.cli.main import COMMANDS
-from inference_store.cli.told_settings import told_settings
+from inference_store.cli.settings_help import list_settings
 from inference_store.inference.documented import field_docs
 from inference_store.platform.settings import GROUPS, PREFIX, Group, ProxySettings
 
@@ -19,7 +19,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_setting_is_told_with_its_line(group: type[Group]) -> None:
-    told = told_settings(group)
+    told = list_settings(group)
     names = re.findall(rf"^  {PREFIX}([A-Z0-9_]+)", told, re.MULTILINE)
     assert sorted(names) == sorted(name.upper() for name in group.model_fields)
     words = " ".join(told.split())
@@ -37,11 +37,11 @@ def test_every_setting_is_told_with_its_line(group: type[Group]) -> None:
     ],
 )
 def test_defaults_are_told(line: str) -> None:
-    assert f"  {PREFIX}{line}\n" in told_settings(ProxySettings)
+    assert f"  {PREFIX}{line}\n" in list_settings(ProxySettings)
 
 
 def test_the_commands_own_come_first() -> None:
-    assert told_settings(ProxySettings).index("PROXY_PORT") < told_settings(ProxySettings).index(
+    assert list_settings(ProxySettings).index("PROXY_PORT") < list_settings(ProxySettings).index(
         "LOG_LEVEL"
     )
 
@@ -50,7 +50,7 @@ def reading() -> Iterator[str]:
     """The commands that read settings."""
     for name in COMMANDS:
         module = import_module(f"inference_store.cli.{name}")
-        if hasattr(module, "started") or name == "doctor":
+        if hasattr(module, "start_service") or name == "doctor":
             yield name
 
 

@@ -1,12 +1,12 @@
-"""Up to when an object must have been written to be judged: its event may be still to come.
+"""Finds the time before which an object must have been written to be judged.
 
-Blobs are written before their event. How late an event comes no record says: one that waited for
-Kafka is new in the topic, and its objects are old. So where the topic ends is noted, and an object
-is no orphan unless it was written, by the grace, before
+Blobs are written before their event, and no record says how late an event may come: one that waited
+for Kafka is new in the topic, and its objects are old. So the ends of the topic are noted, and an
+object is an orphan only if it was written, by the grace period, before
 
 - a note up to which every event has been read since, whenever it came;
 - the start of any producer that reports a spool, whoever found it;
-- the last report of a producer that has not said its last word: what it wrote since may wait.
+- the last report of a producer that did not end well: what it wrote since may wait.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,15 +22,15 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index.tables import kafka_partition, producer_report
 from inference_store.platform.settings import KafkaSettings
 
-# So long after it was last heard a producer that did not end well is waited for.
+# How long a producer that did not end well is waited for, after it was last heard.
 _HEARD: Final = timedelta(days=7)
-# A topic in which nothing was read for so long is one of former times.
+# A topic in which nothing was read for so long is no longer in use.
 _READ: Final = timedelta(days=30)
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 
 
 class NotKnown(Exception):
-    """Why nothing can be judged, to people."""
+    """The reason why nothing can be judged, for people."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,35 +44,36 @@ class Note:
 
     @property
     def document(self) -> dict[str, Any]:
-        """As it is kept."""
+        """The note as it is stored."""
         ends = {str(partition): end for partition, end in self.ends.items()}
         return {"cluster": self.cluster, "topic": self.topic, "ends": ends}
 
     @classmethod
     def of(cls, at: datetime, document: Mapping[str, Any]) -> "Note":
-        """From what is kept."""
+        """Read a stored note."""
         ends = {int(partition): end for partition, end in document["ends"].items()}
         return cls(at, document["cluster"], document["topic"], ends)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Objects from `before` on are not judged; None: none is. `because` says why, to people."""
+    """Objects from `before` on are not judged; None: none is judged. `because`: the reason, for
+    people."""
 
     before: datetime | None
     because: str
 
 
-async def note(connection: AsyncConnection, settings: KafkaSettings | None) -> Note:
-    """Where the topic ends now. Raises NotKnown where that cannot be said."""
-    # By a reconciliation alone: nothing else of the api or the retention service has aiokafka.
+async def note_end(connection: AsyncConnection, settings: KafkaSettings | None) -> Note:
+    """Note where the topic ends now. Raises NotKnown if that cannot be read."""
+    # Imported by a reconciliation alone: nothing else of the api or retention needs aiokafka.
     from inference_store.platform.kafka import inspection  # noqa: PLC0415
 
     if settings is None:
         raise NotKnown("no settings of Kafka that can be used, so its events are not known")
     await _refuse_others(connection, settings)
     # before Kafka is asked: what is read meanwhile lies before the end
-    read, at = await _read(connection, settings), datetime.now(UTC)
+    read, at = await _read_offsets(connection, settings), datetime.now(UTC)
     try:
         ends = {number: end for number, (_, end) in (await inspection.ends(settings)).items()}
     except inspection.AWAY as error:
@@ -94,7 +95,7 @@ async def is_read(connection: AsyncConnection, settings: KafkaSettings, one: Not
 
     if (one.cluster, one.topic) != (settings.kafka_cluster, settings.kafka_topic):
         return False
-    read = await _read(connection, settings)
+    read = await _read_offsets(connection, settings)
     left = {number: end for number, end in one.ends.items() if read.get(number, 0) < end}
     if not left:
         return True
@@ -106,48 +107,50 @@ async def is_read(connection: AsyncConnection, settings: KafkaSettings, one: Not
 
 
 async def is_ever_read(connection: AsyncConnection, settings: KafkaSettings) -> bool:
-    """Whether the books know the topic at all."""
-    return bool(await _read(connection, settings))
+    """Whether the offset accounting knows the topic at all."""
+    return bool(await _read_offsets(connection, settings))
 
 
-async def bound(connection: AsyncConnection, read: Note | None, *, grace_seconds: float) -> Bound:
-    """The bound by the newest note up to which all is read; None: there is none."""
+async def find_bound(
+    connection: AsyncConnection, read: Note | None, *, grace_seconds: float
+) -> Bound:
+    """Return the bound by the newest note up to which all is read; None if there is none."""
     if read is None:
         return Bound(None, "the ingesters have not read what was in the topic, nor ever before")
-    said = f"what was in the topic at {_instant(read.at)} has been read"
-    at, because = min([(read.at, said), *await waiting(connection, now=read.at)])
+    said = f"what was in the topic at {_format_instant(read.at)} has been read"
+    at, because = min([(read.at, said), *await list_waiting(connection, now=read.at)])
     if at == NEVER:
         return Bound(None, because)
     return Bound(at - timedelta(seconds=grace_seconds), f"{because}; grace {grace_seconds:g} s")
 
 
-async def waiting(connection: AsyncConnection, *, now: datetime) -> list[tuple[datetime, str]]:
-    """Since when producers may have exchanges that are not in the topic, with the reason."""
+async def list_waiting(connection: AsyncConnection, *, now: datetime) -> list[tuple[datetime, str]]:
+    """Return since when producers may have exchanges that are not in the topic, with the reason."""
     here = producer_report.c
     columns = (here.producer, here.reporter, here.booted_at, here.reported_at)
     query = select(*columns, here.spooled, here.final, here.heard_at)
     rows = await connection.execute(query.order_by(here.producer, here.reported_at))
-    found = (_since(list(those), now) for _, those in groupby(rows, lambda row: row.producer))
+    found = (_find_since(list(those), now) for _, those in groupby(rows, lambda row: row.producer))
     return [each for each in found if each is not None]
 
 
-def _since(reports: Sequence[Any], now: datetime) -> tuple[datetime, str] | None:
-    """Of one producer; the newest report is the last."""
+def _find_since(reports: Sequence[Any], now: datetime) -> tuple[datetime, str] | None:
+    """Return it for one producer, whose newest report is the last."""
     newest = reports[-1]
     own = [one for one in reports if one.reporter == one.producer]
     if newest.spooled > 0:
-        if not own:  # who found its spool does not know when it ran
+        if not own:  # whoever found its spool does not know when it ran
             return NEVER, "a spool is reported of an unknown producer"
         booted = min(one.booted_at for one in own)
-        return booted, f"a producer that reports a spool ran since {_instant(booted)}"
+        return booted, f"a producer that reports a spool ran since {_format_instant(booted)}"
     if newest.final or newest.reporter != newest.producer or newest.heard_at < now - _HEARD:
         return None
-    said = f"a producer that has not ended was last heard at {_instant(newest.reported_at)}"
+    said = f"a producer that has not ended was last heard at {_format_instant(newest.reported_at)}"
     return newest.reported_at, said
 
 
 async def _refuse_others(connection: AsyncConnection, settings: KafkaSettings) -> None:
-    """Events of another topic are asked for by nobody. Raises NotKnown."""
+    """Raise NotKnown if producers use another topic, which nobody reads."""
     here = kafka_partition.c
     query = select(here.cluster, here.topic).where(here.updated_at > func.now() - _READ)
     for cluster, topic in await connection.execute(query.distinct().order_by(here.topic)):
@@ -158,8 +161,8 @@ async def _refuse_others(connection: AsyncConnection, settings: KafkaSettings) -
             )
 
 
-async def _read(connection: AsyncConnection, settings: KafkaSettings) -> dict[int, int]:
-    """The next offset of each partition, of its newest epoch."""
+async def _read_offsets(connection: AsyncConnection, settings: KafkaSettings) -> dict[int, int]:
+    """Return the next offset of each partition, of its newest epoch."""
     here = kafka_partition.c
     query = (
         select(here.partition, here.next)
@@ -170,5 +173,5 @@ async def _read(connection: AsyncConnection, settings: KafkaSettings) -> dict[in
     return {row.partition: row.next for row in await connection.execute(query)}
 
 
-def _instant(at: datetime) -> str:
+def _format_instant(at: datetime) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S} UTC"

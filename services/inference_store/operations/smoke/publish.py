@@ -1,4 +1,4 @@
-"""Publish one inference, find it through the api, and erase it again."""
+"""The smoke test without a proxy: publish one inference, find it through the api, and erase it."""
 
 import asyncio
 import time
@@ -23,44 +23,47 @@ Say = Callable[[str], None]
 
 
 class Failed(Exception):
-    """A step did not come to its end; the text says which, and what to look at."""
+    """A step did not succeed; the text says which, and what to check."""
 
 
-def tell(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -> None:
-    """Each step once, said as it ends. Raises Failed, Refused, BlobsAway and KafkaError."""
+def run_steps(settings: SmokeSettings, api: Rest, *, seconds: float, say: Say) -> None:
+    """Run each step once, and report it as it ends.
+
+    Raises Failed, Refused, BlobsAway and KafkaError.
+    """
     capture = Capture()
-    _registered(api)
+    _register(api)
     say(f"the api answers at {api.address}, and lets us in")
     try:
-        _stored(settings, capture)
+        _store_blobs(settings, capture)
         say(f"three blobs are in the bucket {settings.s3_bucket}")
         asyncio.run(_publish(settings, capture.event))
     except (BlobsAway, KafkaError, OSError):
-        say(_removed(settings, capture))
+        say(_remove_objects(settings, capture))
         raise
     try:
-        _answered(settings, api, capture, seconds=seconds, say=say)
+        _run_from_event(settings, api, capture, seconds=seconds, say=say)
     except (Failed, Refused):
-        say(_erased_after_all(api, capture))
+        say(_erase_published(api, capture))
         raise
 
 
-def _answered(
+def _run_from_event(
     settings: SmokeSettings, api: Rest, capture: Capture, *, seconds: float, say: Say
 ) -> None:
-    """From the published event to its erasure."""
+    """Run the steps from the published event to its erasure."""
     began = time.monotonic()
     say(f"the event of {capture.inference_id} is on the topic {settings.kafka_topic}")
-    indexed(api, MODEL, capture.inference_id, seconds=seconds)
+    wait_indexed(api, MODEL, capture.inference_id, seconds=seconds)
     say(f"an ingester has indexed it: {time.monotonic() - began:.1f} s after the event")
-    _asked(api, capture)
+    _check_query(api, capture)
     say("a query by metadata and prediction finds it, and its datum is what was written")
-    erased(api, MODEL, capture.inference_id)
+    erase(api, MODEL, capture.inference_id)
     say("it is hidden again, and its erasure is on its way")
 
 
-def _registered(api: Rest) -> None:
-    """The model is there, also for an ingester that refuses unknown ones."""
+def _register(api: Rest) -> None:
+    """Register the model, for ingesters that refuse unknown ones."""
     try:
         api.ask("GET", f"/v1/models/{MODEL}")
     except Refused as refused:
@@ -70,7 +73,7 @@ def _registered(api: Rest) -> None:
         api.ask("PUT", f"/v1/models/{MODEL}", body)
 
 
-def _stored(settings: SmokeSettings, capture: Capture) -> None:
+def _store_blobs(settings: SmokeSettings, capture: Capture) -> None:
     with Blobs(settings) as blobs:
         for key, data in capture.blobs.items():
             blobs.put(blobs.parse(key), data, content_type="application/octet-stream")
@@ -86,12 +89,12 @@ async def _publish(settings: SmokeSettings, event: bytes) -> None:
         await producer.stop()
 
 
-def indexed(api: Rest, model: str, inference_id: str, *, seconds: float) -> dict[str, Any]:
-    """The inference, once an ingester has indexed it. Raises Failed and Refused."""
+def wait_indexed(api: Rest, model: str, inference_id: str, *, seconds: float) -> dict[str, Any]:
+    """Return the inference, once an ingester has indexed it. Raises Failed and Refused."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return dict(orjson.loads(api.ask("GET", path_of(model, inference_id))))
+            return dict(orjson.loads(api.ask("GET", build_path(model, inference_id))))
         except Refused as refused:
             if refused.status != 404:
                 raise
@@ -103,18 +106,18 @@ def indexed(api: Rest, model: str, inference_id: str, *, seconds: float) -> dict
         time.sleep(_PAUSE_SECONDS)
 
 
-def _asked(api: Rest, capture: Capture) -> None:
+def _check_query(api: Rest, capture: Capture) -> None:
     answer = api.ask("POST", f"/v1/models/{MODEL}/inferences/query", capture.question)
     found = [each["inference_id"] for each in orjson.loads(answer)["items"]]
     if found != [capture.inference_id]:
         raise Failed(f"the query found {found} and not {capture.inference_id} alone")
-    if api.ask("GET", f"{path_of(MODEL, capture.inference_id)}/data") != capture.data:
+    if api.ask("GET", f"{build_path(MODEL, capture.inference_id)}/data") != capture.data:
         raise Failed(f"the datum of {capture.inference_id} is not what was written")
 
 
-def erased(api: Rest, model: str, inference_id: str) -> None:
-    """Erase it, and see that it is hidden at once. Raises Failed and Refused."""
-    path = path_of(model, inference_id)
+def erase(api: Rest, model: str, inference_id: str) -> None:
+    """Erase it, and check that it is hidden at once. Raises Failed and Refused."""
+    path = build_path(model, inference_id)
     api.ask("DELETE", path)
     try:
         api.ask("GET", path)
@@ -125,8 +128,8 @@ def erased(api: Rest, model: str, inference_id: str) -> None:
     raise Failed(f"{inference_id} is shown still, after it was erased")
 
 
-def _removed(settings: SmokeSettings, capture: Capture) -> str:
-    """No event names them: nobody else would ever delete these objects."""
+def _remove_objects(settings: SmokeSettings, capture: Capture) -> str:
+    """Delete objects that no event names: nobody else would ever delete them."""
     try:
         with Blobs(settings) as blobs:
             faults = blobs.delete_objects([blobs.parse(key) for key in capture.blobs])
@@ -137,9 +140,10 @@ def _removed(settings: SmokeSettings, capture: Capture) -> str:
     return "what was stored is deleted again"
 
 
-def _erased_after_all(api: Rest, capture: Capture) -> str:
-    """The event is out: its objects may only go by way of the api, or it would wait for them."""
-    path = path_of(MODEL, capture.inference_id)
+def _erase_published(api: Rest, capture: Capture) -> str:
+    """Erase an inference whose event is published: its objects may only be deleted through the
+    api."""
+    path = build_path(MODEL, capture.inference_id)
     try:
         api.ask("DELETE", path)
     except Refused as refused:
@@ -149,6 +153,6 @@ def _erased_after_all(api: Rest, capture: Capture) -> str:
     return "it is erased all the same"
 
 
-def path_of(model: str, inference_id: str) -> str:
-    """Where the api has an inference."""
+def build_path(model: str, inference_id: str) -> str:
+    """Return the path of an inference in the api."""
     return f"/v1/models/{quote(model, safe='')}/inferences/{quote(inference_id, safe='')}"

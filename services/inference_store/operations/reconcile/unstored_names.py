@@ -1,4 +1,4 @@
-"""Objects that events name which are not stored: dead letters, whatever was decided of them, and
+"""Finds objects that unstored events name: dead letters, whatever was decided about them, and
 parked events. No such object is an orphan."""
 
 import re
@@ -14,24 +14,24 @@ from inference_store.index.tables import dead_letter, parked_event, reconciliati
 from inference_store.inference.events import Buckets
 
 _PAGE = 500
-# Of a message that is no JSON: whatever stands in quotes may be a key.
+# In a message that is no JSON, any quoted text may be a key.
 _QUOTED = re.compile(rb'"([^"\\\x00-\x1f]{1,1024})"')
 
 
 async def gather(
     connection: AsyncConnection, id: UUID, buckets: Buckets, seen: dict[str, int] | None = None
 ) -> int:
-    """Note what dead letters and parked events name; how many objects. Repeatable.
+    """Store what dead letters and parked events name; return how many objects. Repeatable.
 
-    In one transaction, with a page of events in memory. `seen`: the last that was looked at of each
-    table, to go on behind it the next time.
+    It runs in one transaction, with a page of events in memory. `seen`: the last event that was
+    read of each table, after which the next call continues.
     """
     names = 0
     for table in (dead_letter, parked_event):
         after = 0 if seen is None else seen.get(table.name, 0)
-        while rows := await _page(connection, table, after):
+        while rows := await _read_page(connection, table, after):
             after = rows[-1][0]
-            keys = sorted({key for _, payload in rows for key in named_in(payload, buckets)})
+            keys = sorted({key for _, payload in rows for key in list_names(payload, buckets)})
             names += len(keys)
             for start in range(0, len(keys), _PAGE):
                 values = [{"reconciliation": id, "storage_key": k} for k in keys[start:][:_PAGE]]
@@ -42,38 +42,41 @@ async def gather(
     return names
 
 
-async def newest(connection: AsyncConnection) -> dict[str, int]:
-    """The last of each table, to `gather` behind it. In the gate: no lower one is still to come."""
+async def find_newest(connection: AsyncConnection) -> dict[str, int]:
+    """Return the last id of each table, to `gather` after it.
+
+    In the fence: no lower one can come.
+    """
     return {
         table.name: await connection.scalar(select(func.coalesce(func.max(table.c.id), 0))) or 0
         for table in (dead_letter, parked_event)
     }
 
 
-async def forget(connection: AsyncConnection, id: UUID) -> None:
-    """It is over: what was named is looked for anew the next time."""
+async def remove_names(connection: AsyncConnection, id: UUID) -> None:
+    """Remove what was stored: the next reconciliation collects the names again."""
     await connection.execute(
         delete(reconciliation_named).where(reconciliation_named.c.reconciliation == id)
     )
 
 
-async def among(connection: AsyncConnection, id: UUID, keys: Sequence[str]) -> set[str]:
-    """Those of the keys that are named."""
+async def find_named(connection: AsyncConnection, id: UUID, keys: Sequence[str]) -> set[str]:
+    """Return the keys that are named."""
     here = reconciliation_named.c
     query = select(here.storage_key).where(here.reconciliation == id, here.storage_key.in_(keys))
     return set((await connection.execute(query)).scalars())
 
 
-def named_in(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
-    """Every storage key that a message may name, whatever its fields are called."""
-    for text in _texts(payload or b""):
+def list_names(payload: bytes | None, buckets: Buckets) -> Iterator[str]:
+    """Yield every storage key that a message may name, whatever its fields are called."""
+    for text in _list_texts(payload or b""):
         try:
             yield str(buckets.resolve(text))
         except ValueError:
             continue
 
 
-def _texts(payload: bytes) -> Iterator[str]:
+def _list_texts(payload: bytes) -> Iterator[str]:
     try:
         waiting = [orjson.loads(payload)]
     except orjson.JSONDecodeError:
@@ -89,7 +92,7 @@ def _texts(payload: bytes) -> Iterator[str]:
             waiting.extend(one.values() if isinstance(one, dict) else one)
 
 
-async def _page(
+async def _read_page(
     connection: AsyncConnection, table: Table, after: int
 ) -> Sequence[tuple[int, bytes | None]]:
     query = select(table.c.id, table.c.payload).where(table.c.id > after)
