@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.query.explain import Recording, recording
 from inference_store.query.matching import Query
-from inference_store.query.scan_range import pieces
+from inference_store.query.scan_range import find_pieces_of
 
 from .access import Access
 
@@ -26,7 +26,7 @@ class QueryRecording:
         """Return what is added to the answer: nothing if it was not requested."""
         if self.found is None:
             return {}
-        total = len(await pieces(connection, query.scan_range, newest_first=True))
+        total = len(await find_pieces_of(connection, query.scan_range, newest_first=True))
         how = f"; {self.found.form}" if self.found.form else ""
         self.found.form = f"{query.form}{how}"
         everything = access.sees.is_everything

@@ -27,9 +27,9 @@ from inference_store.query.cql2.tree import Node
 from inference_store.query.hit import Hit
 from inference_store.query.matching import Query
 from inference_store.query.order import AtRandom
-from inference_store.query.pages import Page, cursor_after, find_page, to_narrow
+from inference_store.query.pages import Page, describe_narrowing, find_page, make_cursor
 from inference_store.query.read import Inference, read
-from inference_store.query.sort import Sort, resolve
+from inference_store.query.sort import Sort, resolve_sort
 
 from .access import Access
 from .answer import encode_json
@@ -101,11 +101,15 @@ def remove_instant(body: InferenceQuery) -> InferenceQuery:
     return body.model_copy(update={"cursor": cursors.unpin(body.cursor)[0]})
 
 
-async def resolve_sort(connection: AsyncConnection, models: Models, body: InferenceQuery) -> Sort:
-    """Resolve the order of a page: random for a sample. Raises as `resolve` does."""
+async def resolve_page_sort(
+    connection: AsyncConnection, models: Models, body: InferenceQuery
+) -> Sort:
+    """Resolve the order of a page: random for a sample. Raises as `resolve_sort` does."""
     if body.sample is not None:
         return Sort(descending=False, order=AtRandom(body.sample.seed))
-    return await resolve(connection, models, body.sort, kind=sorted_cursor.find_family(body.cursor))
+    return await resolve_sort(
+        connection, models, body.sort, kind=sorted_cursor.find_family(body.cursor)
+    )
 
 
 def compute_fingerprint(of: str, body: InferenceQuery, tree: Node | None) -> bytes:
@@ -159,7 +163,7 @@ async def build_page(  # noqa: PLR0917
     pin = asked.filter.pin
     return FormattedPage(
         items=[chosen.pick(item) for _, item in found],
-        cursors=(pin(cursor_after(asked.sort, asked.fingerprint, hit)) for hit, _ in found),
+        cursors=(pin(make_cursor(asked.sort, asked.fingerprint, hit)) for hit, _ in found),
         next=None if page.next is None else pin(page.next),
         searched_back_to=page.searched_back_to,
         warnings=warnings,
@@ -177,7 +181,7 @@ async def _search(
     until = set_deadline(body, settings)
     if body.timeout_seconds is None:
         until = until.softly(settings.page_seconds)
-    with limit_query_time("page", to_narrow(asked.sort), asked.query):
+    with limit_query_time("page", describe_narrowing(asked.sort), asked.query):
         page = await find_page(
             connection,
             asked.queries,

@@ -20,7 +20,7 @@ from inference_store.index.accounting import Outcome
 from inference_store.index.records import Trouble
 from inference_store.index.writing import Indexable
 from inference_store.inference.errors import StoreError
-from inference_store.query.facts import facts_of
+from inference_store.query.facts import build_facts
 
 from .batch import MissingBlob, ReadRecord
 
@@ -131,7 +131,7 @@ def _expired(
     if isinstance(read.result, MissingBlob):
         cutoffs = chain.certain(now)
     else:
-        cutoffs = chain.decide(facts_of(item, indexed_at=now), now, item.all_flags)
+        cutoffs = chain.decide(build_facts(item, indexed_at=now), now, item.all_flags)
     return cutoffs.expired(item.event.received_at)
 
 
@@ -153,7 +153,7 @@ def _held(in_force: Sequence[Hold], read: ReadRecord, item: Indexable, now: date
         if isinstance(read.result, MissingBlob):
             return True
         try:
-            if holds.held(one, facts_of(item, indexed_at=now), item.all_flags):
+            if holds.held(one, build_facts(item, indexed_at=now), item.all_flags):
                 return True
         except (StoreError, ValueError, KeyError, TypeError):
             return True

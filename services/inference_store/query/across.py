@@ -1,8 +1,8 @@
-"""The same request of several models: pages in order of time, and counts.
+"""One query of several models: pages in order of time, and counts.
 
-As for one model a page first walks what is nearest and then lets an index lead; partition after
-partition, each for all models, before the next. A statement looks at so many models and
-partitions at most that planning it is cheap and its locks are few.
+As for one model, a page first scans the newest inferences and then uses driving indexes; partition
+after partition, each for all models, before the next. The models and partitions of a statement are
+bounded, so that planning it is cheap and its locks are few.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +21,16 @@ from .hit import Hit
 from .matching import Query, count_matches, match_by_index, match_by_scan, order_matches
 from .page import SCAN
 from .progress import Progress
-from .scan_range import HIGHEST, LOWEST, ScanRange, around, groups, pieces, unbroken
-from .stored import numbers
+from .scan_range import (
+    HIGHEST,
+    LOWEST,
+    ScanRange,
+    find_pieces_of,
+    span_around,
+    split_groups,
+    take_unbroken,
+)
+from .stored import read_numbers
 
 MODELS = 8
 _FEW_SCANS = 4
@@ -32,10 +40,10 @@ Unit = tuple[Query, ScanRange]
 """A model's request and the span of uids where it is asked."""
 
 
-async def spread(
+async def build_queries(
     connection: AsyncConnection, query: Query, models: Sequence[int]
 ) -> tuple[Query, ...]:
-    """The request of each of these models."""
+    """Return the query for each of these models."""
     here = erasing.c
     marked = select(here.model).where(here.model.in_(models), here.scope == "inference").distinct()
     marks = set((await connection.execute(marked)).scalars())
@@ -45,8 +53,9 @@ async def spread(
     )
 
 
-def batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
-    """So many models at once; fewer where the conditions take many index scans or comparisons."""
+def split_batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
+    """Yield so many models at once; fewer if the conditions take many index scans or
+    comparisons."""
     if not queries:
         return
     first = queries[0]
@@ -57,8 +66,8 @@ def batches(queries: Sequence[Query]) -> Iterator[Sequence[Query]]:
         yield queries[start : start + size]
 
 
-def units(queries: Sequence[Query], parts: Sequence[ScanRange]) -> list[Unit]:
-    """Each model's request in each of the parts, which lie in any one model."""
+def pair_units(queries: Sequence[Query], parts: Sequence[ScanRange]) -> list[Unit]:
+    """Return each model's query in each of the parts, which are ranges of any one model."""
     return [
         (query, replace(part, model=query.scan_range.model))
         for part in parts
@@ -69,7 +78,7 @@ def units(queries: Sequence[Query], parts: Sequence[ScanRange]) -> list[Unit]:
 
 @dataclass(slots=True, kw_only=True)
 class SearchAcross(Progress):
-    """What a search has found so far; it has looked everywhere as far as it says."""
+    """What a search has found so far; everything up to `searched` was checked."""
 
     wanted: int
     newest_first: bool
@@ -81,7 +90,7 @@ class SearchAcross(Progress):
         return self.wanted - len(self.hits)
 
     def take(self, hits: Sequence[Hit], scan_range: ScanRange) -> None:
-        """Keep what all models together have in the range."""
+        """Store what all models together have in the range."""
         best = sorted(hits, key=lambda hit: hit.uid, reverse=self.newest_first)
         self.hits.extend(best[: self.missing])
         self.searched = scan_range.lo if self.newest_first else UUID(int=scan_range.hi.int - 1)
@@ -96,7 +105,7 @@ async def find_across(
     scan: int = SCAN,
     goes_on: bool = False,
 ) -> SearchAcross:
-    """Up to `limit` hits in order of time. Raises OutOfTime only when nothing was looked at."""
+    """Find up to `limit` hits in order of time. Raises OutOfTime only if nothing was checked."""
     newest_first = not queries or queries[0].newest_first
     search = SearchAcross(
         wanted=limit, newest_first=newest_first, deadline=deadline, goes_on=goes_on
@@ -104,7 +113,7 @@ async def find_across(
     if not queries or queries[0].nothing or queries[0].scan_range.empty:
         return search
     first = queries[0]
-    parts = await pieces(connection, first.scan_range, newest_first=first.newest_first)
+    parts = await find_pieces_of(connection, first.scan_range, newest_first=first.newest_first)
     try:
         rest = await _scan(connection, queries, parts, search, scan)
         await _follow(connection, queries, rest, search)
@@ -118,25 +127,25 @@ async def find_across(
 async def count_across(
     connection: AsyncConnection, queries: Sequence[Query], *, deadline: Deadline
 ) -> int:
-    """The number of matches in all of them. Raises OutOfTime."""
+    """Count the matches in all of them. Raises OutOfTime."""
     if not queries or queries[0].nothing or queries[0].scan_range.empty:
         return 0
     first, what = queries[0], "count the matches"
-    search = await pieces(connection, first.scan_range, newest_first=True)
-    known = await numbers(connection, queries, search, deadline)
+    search = await find_pieces_of(connection, first.scan_range, newest_first=True)
+    known = await read_numbers(connection, queries, search, deadline)
     matches = sum(known.values())
-    for group in groups(search, first.group):
-        for batch in batches(queries):
-            left = [unit for unit in units(batch, group) if unit[1] not in known]
+    for group in split_groups(search, first.group):
+        for batch in split_batches(queries):
+            left = [unit for unit in pair_units(batch, group) if unit[1] not in known]
             if not left:
                 continue
-            statement = partial(_counts, left)
+            statement = partial(_select_counts, left)
             rows = await fetch(connection, statement, deadline, large=first.large, what=what)
             matches += int(rows[0][0])
     return matches
 
 
-def _counts(asked: Sequence[Unit]) -> Select[Any]:
+def _select_counts(asked: Sequence[Unit]) -> Select[Any]:
     together = union_all(
         *(count_matches(query, scan_range) for query, scan_range in asked)
     ).subquery()
@@ -150,15 +159,18 @@ async def _scan(
     search: SearchAcross,
     scan: int,
 ) -> Sequence[ScanRange]:
-    """Test inference after inference, as `page` does; the pieces that are left."""
+    """Test inference after inference, as `page` does; return the pieces that are left."""
     first, length = queries[0], scan
     if not first.conditions:
         return parts
     while parts and search.missing > 0:
-        stride, parts = await _stride(connection, queries, parts, length, search.until)
+        stride, parts = await _choose_stride(connection, queries, parts, length, search.until)
         hits: list[Hit] = []
-        for batch in batches(queries):
-            asked = [partial(_tested, *unit, search.missing) for unit in units(batch, [stride])]
+        for batch in split_batches(queries):
+            asked = [
+                partial(_select_scanned, *unit, search.missing)
+                for unit in pair_units(batch, [stride])
+            ]
             what = "walk in order of time"
             hits += await _fetch(connection, asked, search.until, what, large=first.large)
         search.take(hits, stride)
@@ -169,25 +181,25 @@ async def _scan(
     return parts
 
 
-async def _stride(
+async def _choose_stride(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[ScanRange],
     length: int,
     deadline: Deadline,
 ) -> tuple[ScanRange, Sequence[ScanRange]]:
-    """What is walked next, so that of no model more than its share is; and the pieces after it."""
+    """Return the next range to scan, with a fair share of each model, and the pieces after it."""
     share = max(length // len(queries), _LEAST_SCAN if length >= SCAN else 1)
     newest_first = queries[0].newest_first
-    run = unbroken(parts)
-    here = around(run)
+    run = take_unbroken(parts)
+    here = span_around(run)
     ends: list[UUID] = []
-    for batch in batches(queries):
+    for batch in split_batches(queries):
         lasts = []
-        for query, scan_range in units(batch, [here]):
+        for query, scan_range in pair_units(batch, [here]):
             uids = select(inference.c.uid).where(scan_range.of(inference))
             last = uids.order_by(query.order(inference.c.uid)).offset(share - 1).limit(1)
-            lasts.append(partial(_named, query, last))
+            lasts.append(partial(_add_model, query, last))
         hits = await _fetch(connection, lasts, deadline, "see how far to walk")
         ends += [hit.uid for hit in hits]
     if not ends:
@@ -208,7 +220,7 @@ async def _follow(
     parts: Sequence[ScanRange],
     search: SearchAcross,
 ) -> None:
-    """Let an index lead: one partition, then two, then more, as long as the page is not full."""
+    """Use driving indexes: one partition, then two, then more, until the page is full."""
     start, size = 0, 1
     while start < len(parts) and search.missing > 0:
         group = parts[start : start + size]
@@ -231,12 +243,12 @@ async def _follow_group(
     *,
     share: float = 1.0,
 ) -> None:
-    """All models in these partitions; models that come later only beyond what was found."""
+    """Search these partitions for all models; later models only beyond what was found."""
     hits: list[Hit] = []
     scopes = list(group)
-    for batch in batches(queries):
+    for batch in split_batches(queries):
         parts = []
-        for query, scan_range in units(batch, scopes):
+        for query, scan_range in pair_units(batch, scopes):
             parts.append(partial(_select_driven, query, scan_range, search.missing))
         if parts:
             first = queries[0]
@@ -250,21 +262,21 @@ async def _follow_group(
             worst = hits[-1].uid
             bound = (worst, HIGHEST) if search.newest_first else (LOWEST, worst)
             scopes = [scan_range.clip(*bound) for scan_range in group]
-    search.take(hits, around(group))
+    search.take(hits, span_around(group))
     search.came_on = True
 
 
-def _tested(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
-    return _named(query, order_matches(query, match_by_scan(query, scan_range), limit))
+def _select_scanned(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
+    return _add_model(query, order_matches(query, match_by_scan(query, scan_range), limit))
 
 
 def _select_driven(query: Query, scan_range: ScanRange, limit: int) -> Select[Any]:
     matches, unique = match_by_index(query, scan_range)
-    return _named(query, order_matches(query, matches, limit, unique=unique))
+    return _add_model(query, order_matches(query, matches, limit, unique=unique))
 
 
-def _named(query: Query, search: Select[Any]) -> Select[Any]:
-    """A SELECT of uids, with the model beside them."""
+def _add_model(query: Query, search: Select[Any]) -> Select[Any]:
+    """Add the model to a SELECT of uids."""
     uids = search.subquery()
     return select(literal(query.scan_range.model, Integer).label("model"), uids.c.uid)
 

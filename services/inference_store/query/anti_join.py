@@ -1,7 +1,7 @@
-"""Those that lack a key, which are in no index: all inferences, without those that have it.
+"""Anti-joins: inferences without a key, which no index has, are all inferences minus those with it.
 
-So they are counted: two long lists, each read once, where to test every inference takes many
-times as long. And so they are found, where they are too few to be met on a walk.
+For a count, two long lists are each read once; testing every inference would take many times as
+long. For a page it is used if such inferences are too rare to be met by a scan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from .bounded import Deadline, fetch
 from .conditions import OfKey
 from .conditions.condition import exists
 from .matching import Query, test_each
-from .scan_range import ScanRange, unmarked
-from .stored import numbers
+from .scan_range import ScanRange, test_unmarked
+from .stored import read_numbers
 
 WORKERS: Final = 2
 """Processes of Postgres that may help with a statement in which no order is kept."""
 MOST: Final = 4
 """Keys whose lists are taken from all; that further ones are lacking is tested."""
-# One hash a partition, of those that have a key.
+# One hash for each partition, of those that have a key.
 JOINING: Final[Mapping[str, str]] = MappingProxyType(
     {
         "enable_nestloop": "off",
@@ -38,14 +38,15 @@ JOINING: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def find_anti_joins(query: Query) -> list[OfKey]:
-    """The conditions that a key is lacking, where no index leads to the matches."""
+    """Return the conditions that a key is missing, if no index drives the query."""
     if query.is_driven:
         return []
     return [each for each in query.conditions if isinstance(each, OfKey) and not each.when][:MOST]
 
 
 def count_without(query: Query, key: OfKey, scan_range: ScanRange) -> list[Select[Any]]:
-    """Numbers whose sum is how many inferences lack the key: all, less those that have it."""
+    """Select numbers whose sum is how many inferences are without the key: all, minus those with
+    it."""
     everyone = select(inference.c.uid).where(scan_range.of(inference))
     there = [_count_rows(query, scan_range, each, -sign) for sign, each in key.counted(scan_range)]
     return [_count_rows(query, scan_range, everyone, 1), *there]
@@ -53,7 +54,7 @@ def count_without(query: Query, key: OfKey, scan_range: ScanRange) -> list[Selec
 
 def _count_rows(query: Query, scan_range: ScanRange, uids: Any, sign: int) -> Select[Any]:
     rows = uids.subquery()
-    marks = [unmarked(scan_range, rows.c.uid)] if query.marks else []
+    marks = [test_unmarked(scan_range, rows.c.uid)] if query.marks else []
     number = (func.count() * sign).label("matches")
     return select(number).select_from(rows).where(*marks)
 
@@ -65,7 +66,7 @@ async def keep_pieces_with_matches(
     deadline: Deadline,
     share: float,
 ) -> Sequence[ScanRange]:
-    """The pieces in which of each key that is to be lacking some inference is. Raises OutOfTime."""
+    """Return the pieces that have inferences without each of the keys. Raises OutOfTime."""
     for key in find_anti_joins(query):
         if group:
             group = await _keep_of_key(connection, query, key, group, deadline, share)
@@ -81,7 +82,7 @@ async def _keep_of_key(  # noqa: PLR0917
     share: float,
 ) -> Sequence[ScanRange]:
     alone = replace(query, conditions=(key,))
-    known = await numbers(connection, [alone], group, deadline)
+    known = await read_numbers(connection, [alone], group, deadline)
     parts = [
         each.add_columns(literal(index, Integer).label("part"))
         for index, scan_range in enumerate(group)
@@ -109,13 +110,14 @@ async def _keep_of_key(  # noqa: PLR0917
 
 
 def build_anti_join(query: Query, scan_range: ScanRange) -> Select[Any]:
-    """The matches of a piece: all inferences without those that have such a key, then tested."""
+    """Select the matches of a piece: all inferences without those that have such a key, then
+    tested."""
     keys = find_anti_joins(query)
     have = union_all(*(rows for key in keys for rows in key.rows(scan_range))).subquery()
     lacked = select(inference.c.uid).where(
         scan_range.of(inference), ~exists([have], have.c.uid == inference.c.uid)
     )
-    # OFFSET: the tests are made of what is left, not of all
+    # OFFSET: only what is left is tested, not all
     rows = lacked.offset(0).subquery()
     others = [each for each in query.conditions if each not in keys]
     return select(rows.c.uid).where(*test_each(query, others, scan_range, rows.c.uid))

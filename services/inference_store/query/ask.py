@@ -1,4 +1,4 @@
-"""A request as it was asked, made into a Query: names to integers, values to types."""
+"""Turns a request into a Query: names become integers, values get types."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,10 +16,10 @@ from .conditions import (
     Condition,
     Neither,
     Received,
-    all_of,
-    certainly,
-    condition_of,
-    names_of,
+    combine_all,
+    compile_certain,
+    compile_condition,
+    read_names,
 )
 from .extent import Extent
 from .matching import Query
@@ -30,7 +30,7 @@ from .scan_range import ScanRange, has_marks, range_of_time
 
 @dataclass(frozen=True, slots=True)
 class PreparedQuery:
-    """The query, and what the caller should know about it."""
+    """The query, and the warnings for the caller."""
 
     query: Query
     warnings: tuple[str, ...] = ()
@@ -39,10 +39,10 @@ class PreparedQuery:
 async def prepare(
     connection: AsyncConnection, model: Models, request: QueryRequest, extent: Extent | None = None
 ) -> PreparedQuery:
-    """The request with names resolved. Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
+    """Resolve the names of a request. Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
 
-    Of several models (`across.spread` asks each of them) a name is one that any of them has.
-    `extent`: of the one model, where it is known.
+    With several models (`across.spread` makes a query for each) a name is one that any of them has.
+    `extent`: of the one model, if it is known.
     """
     understood = await check_request(connection, model, request)
     first = model if isinstance(model, int) else next(iter(model), 0)
@@ -61,24 +61,24 @@ async def build_query(
 ) -> Query:
     """Return the query that matches all of the predicates; time conditions narrow its range.
 
-    `certain`: whatever the index may lack of it. `extent`: of the model, where it is known.
+    `certain`: only certain matches. `extent`: of the model, if it is known.
     """
     whole = And(tuple(predicates))
-    names = await names_of(connection, whole)
-    found = certainly(whole, names) if certain else condition_of(whole, names)
+    names = await read_names(connection, whole)
+    found = compile_certain(whole, names) if certain else compile_condition(whole, names)
     return await _make_query(connection, scan_range, whole, found, extent)
 
 
 async def find_doubtful(
     connection: AsyncConnection, scan_range: ScanRange, predicates: Sequence[Predicate]
 ) -> Query | None:
-    """The query of what satisfies them as the index has it, and may not; None: nothing is so."""
+    """Return the query of matches that are not certain; None if there can be none."""
     whole = And(tuple(predicates))
-    names = await names_of(connection, whole)
-    found, sure = condition_of(whole, names), certainly(whole, names)
+    names = await read_names(connection, whole)
+    found, sure = compile_condition(whole, names), compile_certain(whole, names)
     if found == sure:
         return None
-    return await _make_query(connection, scan_range, whole, all_of([found, Neither((sure,))]))
+    return await _make_query(connection, scan_range, whole, combine_all([found, Neither((sure,))]))
 
 
 async def _make_query(

@@ -1,4 +1,4 @@
-"""Statements that may not run longer than what is left of a request's time."""
+"""Runs statements for no longer than what is left of a request's time."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ from inference_store.index.database import cause_of, driver_now, is_autocommit, 
 from inference_store.index.prepared import Prepared, driver_error
 
 from . import explain
-from .building import Building, Built, NotBegun, built
+from .building import Building, Built, NotBegun, build_statement
 
 _LEAST_SECONDS = 0.001
 _SAVE = "SAVEPOINT bounded"
 _BACK = "ROLLBACK TO SAVEPOINT bounded"
-# the same where no transaction is open
+# the same if no transaction is open
 _BEGIN = "BEGIN READ ONLY"
 _END = "ROLLBACK"
 _UNDONE_WITHIN = 20
@@ -35,7 +35,7 @@ class Overloaded(OutOfTime):
 
 
 class _Work:
-    """Seconds that a request's statements took."""
+    """The seconds that a request's statements took."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -45,7 +45,7 @@ class _Work:
 class Deadline:
     """The instant, on the monotonic clock, at which a request's time is over.
 
-    `soft`: the instant from which whoever could answer in part looks no further.
+    `soft`: the instant from which a search that can answer in part stops.
     """
 
     at: float
@@ -55,11 +55,11 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> "Deadline":
-        """So many seconds from now."""
+        """Return a deadline in so many seconds."""
         return cls(time.monotonic() + seconds)
 
     def softly(self, seconds: float) -> "Deadline":
-        """The same one, with a soft end so many seconds from now."""
+        """Return the same deadline, with a soft end in so many seconds."""
         return replace(self, soft=min(self.at, time.monotonic() + seconds))
 
     @property
@@ -69,7 +69,7 @@ class Deadline:
 
     @property
     def early(self) -> "Deadline":
-        """Its soft end as the only one; itself where it has none."""
+        """Its soft end as the only one; itself if it has none."""
         return self if self.soft is None else replace(self, at=self.soft, soft=None)
 
     @property
@@ -79,11 +79,12 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether too little is left for any statement."""
+        """Whether too little time is left for any statement."""
         return self.left_seconds < _LEAST_SECONDS
 
-    def exceeded(self) -> OutOfTime:
-        """What to raise when it is over: Overloaded if the statements had less than half of it."""
+    def make_error(self) -> OutOfTime:
+        """Return the error for when it is over: Overloaded if the statements had less than half of
+        it."""
         passed = time.monotonic() - self.began
         return OutOfTime() if 2 * self.work.seconds >= passed else Overloaded()
 
@@ -101,46 +102,47 @@ async def fetch(
     settings: Mapping[str, str] | None = None,
     parameters: Mapping[str, Any] | None = None,
 ) -> list[Any]:
-    """The statement's rows, within a share of the time that is left. Raises OutOfTime, which is
-    Overloaded if the time went by while other requests kept this process busy.
+    """Return the statement's rows, within a share of the time that is left.
 
-    `large`: it is built and compiled beside the loop. `what` it does, for people, where the
-    query is being explained.
-    `plain`: it needs no settings, and takes one round trip where no transaction is open.
-    `settings` of Postgres hold for this statement alone; `parameters` are its own.
-    Without parallel workers UNION ALL gives its parts in the order they are written.
+    Raises OutOfTime, which is Overloaded if other requests kept this process busy meanwhile.
+
+    `large`: it is built and compiled beside the event loop. `what`: what it does, for people, if
+    the query is explained. `plain`: it needs no settings, and takes one round trip if no
+    transaction is open. `settings` of Postgres apply to this statement alone; `parameters` are its
+    own. Without parallel workers UNION ALL returns its parts in the order in which they are
+    written.
     """
     if plain and isinstance(building, Prepared) and _is_alone(connection):
         return await _fetch_plain(connection, building, deadline, share, parameters or {})
-    statement = await _built(connection, building, deadline.left_seconds * share, large)
+    statement = await _build(connection, building, deadline.left_seconds * share, large)
     milliseconds = int(deadline.left_seconds * share * 1000)
     if milliseconds < _LEAST_SECONDS * 1000:
-        raise deadline.exceeded()
+        raise deadline.make_error()
     limits = {
         **await explain.planning_settings(connection),
         "statement_timeout": str(milliseconds),
         "max_parallel_workers_per_gather": str(workers),
         **(settings or {}),
     }
-    began = _unoccupied()
+    began = _measure_unoccupied()
     undo = await _limit(connection, limits)
     try:
-        rows = list(await explain.watched(connection, statement, what, parameters))
+        rows = list(await explain.fetch_watched(connection, statement, what, parameters))
     except DBAPIError as exc:
         if not exc.connection_invalidated:
             await _undo(connection, undo)
-        if _cut_off(exc):
+        if _is_cut_off(exc):
             deadline.work.seconds += milliseconds / 1000  # by Postgres's clock
-            raise deadline.exceeded() from exc
+            raise deadline.make_error() from exc
         raise
-    deadline.work.seconds += _unoccupied() - began
-    # Nothing was written. What was set, the time left above all, binds nothing after it.
+    deadline.work.seconds += _measure_unoccupied() - began
+    # Nothing was written. The settings, above all the time that was left, no longer apply.
     await _undo(connection, undo)
     return rows
 
 
 def _is_alone(connection: AsyncConnection) -> bool:
-    """Whether a statement is a transaction by itself, and nobody asks for its plan."""
+    """Whether a statement is a transaction by itself, and its plan is not recorded."""
     is_open = is_in_transaction(driver_now(connection))
     return is_autocommit(connection) and not is_open and not explain.is_on()
 
@@ -152,36 +154,42 @@ async def _fetch_plain(
     share: float,
     parameters: Mapping[str, Any],
 ) -> list[Any]:
-    """The rows of a statement that runs under the settings which the connection has. Raises
-    OutOfTime when this process says so, and has Postgres cancel it; or by the connection's own
-    statement_timeout, which holds as well."""
+    """Return the rows of a statement that runs under the connection's own settings.
+
+    Raises OutOfTime when this process's clock says so, and cancels it in Postgres; or by the
+    connection's own statement_timeout, which applies as well.
+    """
     seconds = deadline.left_seconds * share
     if seconds < _LEAST_SECONDS:
-        raise deadline.exceeded()
-    began = _unoccupied()
+        raise deadline.make_error()
+    began = _measure_unoccupied()
     late: Exception
     try:
         return await statement.fetch(connection, parameters, seconds=seconds)
     except TimeoutError as exc:
         late = exc
     except DBAPIError as exc:
-        if not _cut_off(exc):
+        if not _is_cut_off(exc):
             raise
         late = exc
     finally:
-        deadline.work.seconds += _unoccupied() - began
-    raise deadline.exceeded() from late
+        deadline.work.seconds += _measure_unoccupied() - began
+    raise deadline.make_error() from late
 
 
-def _unoccupied() -> float:
-    """Seconds that have gone by less those for which this process kept a processor busy. While it
-    does so an answer of Postgres waits: that time is not the statement's."""
+def _measure_unoccupied() -> float:
+    """Return the seconds that have passed, minus those in which this process kept a processor busy.
+
+    While it is busy an answer of Postgres waits: that time is not the statement's.
+    """
     return time.monotonic() - time.process_time()
 
 
 async def _limit(connection: AsyncConnection, limits: Mapping[str, str]) -> str:
-    """Begin a transaction, or a savepoint in one, in which Postgres has these settings: one round
-    trip, by the driver. What ends it."""
+    """Begin a transaction or a savepoint with these settings, in one round trip of the driver.
+
+    Returns the command that ends it.
+    """
     driver = driver_now(connection)
     if is_in_transaction(driver):
         first, undo = [_SAVE], _BACK
@@ -195,42 +203,42 @@ async def _limit(connection: AsyncConnection, limits: Mapping[str, str]) -> str:
 
 
 async def _undo(connection: AsyncConnection, command: str) -> None:
-    """Back to before the statement. The little time it had left may end this one too."""
+    """Roll back to before the statement. The little time it had left may end this one too."""
     driver = driver_now(connection)
     for _ in range(_UNDONE_WITHIN):
         try:
             await _send(driver, command)
             return
         except DBAPIError as exc:
-            if not _cut_off(exc):
+            if not _is_cut_off(exc):
                 raise
     await _send(driver, command)
 
 
 async def _send(driver: Any, command: str) -> None:
-    """Raises DBAPIError, as a statement of SQLAlchemy's does."""
+    """Send a command. Raises DBAPIError, as a statement of SQLAlchemy does."""
     try:
         await driver.execute(command)
     except asyncio.CancelledError:
-        # Whether Postgres has done it is not known: no other request may get this connection.
+        # Whether Postgres has done it is unknown: no other request may get this connection.
         driver.terminate()
         raise
     except (PostgresError, InterfaceError, OSError) as exc:
         raise driver_error(driver, command, exc) from exc
 
 
-def _cut_off(exc: DBAPIError) -> bool:
+def _is_cut_off(exc: DBAPIError) -> bool:
     return isinstance(cause_of(exc), QueryCanceledError)
 
 
-async def _built(
+async def _build(
     connection: AsyncConnection, building: Building, seconds: float, large: bool
 ) -> Built:
     try:
-        return await built(
+        return await build_statement(
             connection,
             building,
-            explain.planned(),
+            explain.get_planner(),
             beside=large,
             seconds=seconds,
         )

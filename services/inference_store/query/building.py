@@ -1,7 +1,7 @@
-"""Statements, built and compiled: large ones beside the loop that answers everybody.
+"""Builds and compiles statements: large ones in a thread, beside the event loop.
 
 A filter of hundreds of comparisons takes the better part of a second to become SQL. One thread
-makes all such statements, one after the other: what is left of the processor is for the others.
+builds all such statements, one after the other: the rest of the processor is for other requests.
 """
 
 import asyncio
@@ -25,18 +25,18 @@ _MOST_COMPILED = 32
 
 
 class NotBegun(TimeoutError):
-    """The statement waited for others that were being built until its time was over."""
+    """The statement waited until its time was over, while others were being built."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What is executed. `explained`: the same in its other form, where that is asked for."""
+    """What is executed. `explained`: its EXPLAIN, if that is requested."""
 
     statement: Executable | Prepared
     explained: Executable | Prepared | None
 
 
-async def built(
+async def build_statement(
     connection: AsyncConnection,
     building: Building,
     explain: Callable[[Executable], Executable] | None = None,
@@ -44,30 +44,30 @@ async def built(
     beside: bool,
     seconds: float,
 ) -> Built:
-    """The statement; built `beside` the loop it is compiled as well, and kept in no cache.
+    """Build the statement; `beside` the event loop it is compiled as well, and not cached.
 
-    Raises TimeoutError after so many seconds; NotBegun if it was not its turn by then.
+    Raises TimeoutError after so many seconds; NotBegun if its turn had not come by then.
     """
     if not beside:
-        return _whole(building, explain)
+        return _build_both(building, explain)
     dialect = connection.dialect
 
     def compiled() -> Built:
-        made = _whole(building, explain)
-        explained = None if made.explained is None else _compiled(made.explained, dialect)
-        return Built(_compiled(made.statement, dialect), explained)
+        made = _build_both(building, explain)
+        explained = None if made.explained is None else _compile(made.explained, dialect)
+        return Built(_compile(made.statement, dialect), explained)
 
     working = _thread().submit(compiled)
     try:
         async with asyncio.timeout(seconds):
             return await asyncio.wrap_future(working)
     except TimeoutError:
-        if working.cancelled():  # by the timeout; what has begun cannot be
+        if working.cancelled():  # by the timeout; what has begun cannot be cancelled
             raise NotBegun from None
         raise
 
 
-def _whole(building: Building, explain: Callable[[Executable], Executable] | None) -> Built:
+def _build_both(building: Building, explain: Callable[[Executable], Executable] | None) -> Built:
     if isinstance(building, Prepared):
         return Built(building, None if explain is None else explain(building.statement))
     statement = building if isinstance(building, Executable) else building()
@@ -75,7 +75,7 @@ def _whole(building: Building, explain: Callable[[Executable], Executable] | Non
 
 
 class _Compiled(Executable, ClauseElement):
-    """A statement that executes as what it was compiled to."""
+    """A statement that executes what it was compiled to."""
 
     inherit_cache = False
 
@@ -86,10 +86,10 @@ class _Compiled(Executable, ClauseElement):
         return self._found
 
 
-def _compiled(statement: Executable | Prepared, dialect: Any) -> Executable | Prepared:
+def _compile(statement: Executable | Prepared, dialect: Any) -> Executable | Prepared:
     if isinstance(statement, Prepared):
         return statement
-    # What executing it would call, and the one way to have it done before.
+    # What executing it would call; there is no other way to have it done before.
     return _Compiled(
         cast(ClauseElement, statement)._compile_w_cache(
             dialect,
@@ -102,7 +102,7 @@ def _compiled(statement: Executable | Prepared, dialect: Any) -> Executable | Pr
 
 
 class RecentlyCompiled(dict[Any, Any]):
-    """SQLAlchemy's cache of the last `most` statements compiled; the oldest makes way."""
+    """SQLAlchemy's cache of the last `most` compiled statements; the oldest is dropped."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
@@ -115,9 +115,12 @@ class RecentlyCompiled(dict[Any, Any]):
 
 
 @cache
-def recently_compiled() -> RecentlyCompiled:
-    """Of statements that hold a filter. In the engine's own cache, of 500 statements and more, they
-    took 400 MiB: each is 0.3 MiB and more, and few are asked twice."""
+def get_compiled_cache() -> RecentlyCompiled:
+    """Return the cache of statements with a filter.
+
+    In the engine's own cache, of 500 statements and more, they took 400 MiB: each is 0.3 MiB and
+    more, and few are repeated.
+    """
     return RecentlyCompiled(_MOST_COMPILED)
 
 

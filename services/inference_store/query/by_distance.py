@@ -11,7 +11,7 @@ from inference_store.inference.metadata import COORDINATES, Family
 from inference_store.query.filters.typed import Distance
 
 from .conditions.combination import Combination
-from .conditions.distances import metres
+from .conditions.distances import compute_metres
 from .conditions.names import Names
 from .rows import Rows
 from .scan_range import ScanRange
@@ -19,9 +19,9 @@ from .scan_range import ScanRange
 
 @dataclass(frozen=True, slots=True)
 class ByDistance:
-    """By metres from the location to a point, as `distance()` of a filter has them.
+    """By metres from the location to a point, as `distance()` of a filter computes them.
 
-    `names`: the integers of the coordinates. What has no location has no value.
+    `names`: the integers of the coordinates. An inference without a location has no value.
     """
 
     to: Distance
@@ -42,12 +42,12 @@ class ByDistance:
         return not set(COORDINATES) <= set(self.names.coordinates)
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """The range's values."""
+        """Return the range's values."""
         if self._nowhere:
             # any double: no row is read, and a constant orders nothing
             return Rows(inference.c.top_score, inference.c.uid, (false(),))
         combination = Combination(scan_range, self.names)
-        value = metres(self.to, combination).double
+        value = compute_metres(self.to, combination).double
         assert combination.uid is not None, "a coordinate leads"
         return Rows(value, combination.uid, tuple(combination.where))
 

@@ -1,4 +1,4 @@
-"""How many inferences match, partition by partition; in some that is stored."""
+"""Counts matches, partition by partition; in some partitions the count is stored."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -13,57 +13,57 @@ from .conditions import OfKey
 from .driving import DrivingIndex, build_matches, group_by_joins, settings_for
 from .list_sizes import find_candidates
 from .matching import Query, find_pieces
-from .scan_range import groups
-from .stored import numbers
+from .scan_range import split_groups
+from .stored import read_numbers
 
 
 async def count(connection: AsyncConnection, query: Query, *, deadline: Deadline) -> int:
-    """The number of matches. Raises OutOfTime."""
+    """Count the matches. Raises OutOfTime."""
     if query.nothing or query.scan_range.empty:
         return 0
     parts = await find_pieces(connection, query, newest_first=True)
-    known = await numbers(connection, [query], parts, deadline)
+    known = await read_numbers(connection, [query], parts, deadline)
     matches = sum(known.values())
-    for group in groups([part for part in parts if part not in known], query.group):
+    for group in split_groups([part for part in parts if part not in known], query.group):
         for pieces in group_by_joins(await find_candidates(connection, query, group, deadline)):
-            matches += await _sum(connection, query, pieces, deadline)
+            matches += await _sum_pieces(connection, query, pieces, deadline)
     return matches
 
 
-async def _sum(
+async def _sum_pieces(
     connection: AsyncConnection, query: Query, pieces: Sequence[DrivingIndex], deadline: Deadline
 ) -> int:
     settings, workers = settings_for(pieces), WORKERS
     if any(each.joins for each in pieces):
         workers = 0  # each process would have hashes of its own
-    elif _subtracted(query):
+    elif _find_subtracted(query):
         settings = JOINING
     rows = await fetch(
         connection,
-        partial(_summed, query, pieces),
+        partial(_select_sum, query, pieces),
         deadline,
         large=query.large,
         workers=workers,
         settings=settings,
     )
-    # never less than none: of a span that is being dropped the parents go first
+    # never below zero: in a span that is being dropped the parents are deleted first
     return max(0, int(rows[0][0]))
 
 
-def _summed(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
-    counted = union_all(*(part for piece in pieces for part in _counted(query, piece)))
+def _select_sum(query: Query, pieces: Sequence[DrivingIndex]) -> Select[Any]:
+    counted = union_all(*(part for piece in pieces for part in _select_counts(query, piece)))
     return select(func.sum(counted.subquery().c.matches))
 
 
-def _subtracted(query: Query) -> OfKey | None:
-    """The one condition, where those that do not satisfy it are counted."""
+def _find_subtracted(query: Query) -> OfKey | None:
+    """Return the one condition, if inferences that do not satisfy it are counted and subtracted."""
     keys = find_anti_joins(query)
     return keys[0] if len(query.conditions) == len(keys) == 1 else None
 
 
-def _counted(query: Query, piece: DrivingIndex) -> list[Select[Any]]:
-    """Numbers whose sum is how many match."""
-    key = _subtracted(query)
+def _select_counts(query: Query, piece: DrivingIndex) -> list[Select[Any]]:
+    """Select numbers whose sum is how many match."""
+    key = _find_subtracted(query)
     if key is not None:
         return count_without(query, key, piece.scan_range)
     found, unique = build_matches(query, piece)

@@ -1,4 +1,4 @@
-"""Where the next page begins: opaque to callers, bound to its query."""
+"""Cursors: where the next page begins. Opaque to callers, and bound to a query."""
 
 import base64
 import binascii
@@ -18,17 +18,20 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def fingerprint(canonical: str) -> bytes:
-    """What a cursor knows its query by."""
+    """Return what a cursor identifies its query by."""
     return hashlib.sha256(canonical.encode("utf-8", "surrogatepass")).digest()[:_HASH_BYTES]
 
 
 def encode(query: bytes, uid: UUID) -> str:
-    """A cursor that goes on after `uid`."""
+    """Return a cursor that continues after `uid`."""
     return seal(query, uid.bytes)
 
 
 def decode(query: bytes, cursor: str) -> UUID:
-    """The uid to go on after. Raises InvalidCursor for a damaged one, or another query's."""
+    """Return the uid to continue after.
+
+    Raises InvalidCursor for a damaged cursor, or another query's.
+    """
     payload = open_sealed(query, cursor)
     if len(payload) != _UID_BYTES:
         raise make_refusal("it is damaged")
@@ -36,12 +39,12 @@ def decode(query: bytes, cursor: str) -> UUID:
 
 
 def seal(query: bytes, payload: bytes) -> str:
-    """A cursor of that query."""
+    """Return a cursor of that query."""
     return _encode_base64(query + payload)
 
 
 def open_sealed(query: bytes, cursor: str) -> bytes:
-    """What was sealed. Raises InvalidCursor as `decode` does."""
+    """Return the payload. Raises InvalidCursor as `decode` does."""
     raw = _decode_base64(cursor)
     if len(raw) < _HASH_BYTES + _UID_BYTES:
         raise make_refusal("it is damaged")
@@ -51,18 +54,21 @@ def open_sealed(query: bytes, cursor: str) -> bytes:
 
 
 def read_payload(cursor: str) -> bytes:
-    """What was sealed, for whichever query. Raises InvalidCursor."""
+    """Return the payload, for whichever query. Raises InvalidCursor."""
     return _decode_base64(cursor)[_HASH_BYTES:]
 
 
 def pin(cursor: str, now: datetime) -> str:
-    """The cursor of a request with relative times: they stay what they are at `now`."""
+    """Add the instant `now` to a cursor: relative times of the request keep referring to it."""
     microseconds = (now - _EPOCH) // _MICROSECOND
     return f"{cursor}{_PINNED}{_encode_base64(microseconds.to_bytes(_INSTANT_BYTES, signed=True))}"
 
 
 def unpin(cursor: str) -> tuple[str, datetime | None]:
-    """The cursor without its instant, and the instant. Raises InvalidCursor for a damaged one."""
+    """Split a cursor into the plain cursor and its instant.
+
+    Raises InvalidCursor for a damaged one.
+    """
     plain, pinned, at = cursor.partition(_PINNED)
     if not pinned:
         return cursor, None
@@ -85,6 +91,6 @@ def _decode_base64(cursor: str) -> bytes:
 
 
 def make_refusal(why: str) -> InvalidCursor:
-    """The refusal of a cursor."""
+    """Return the error that refuses a cursor."""
     detail = f"The cursor cannot be used: {why}. Send the first page's body again, without one."
     return InvalidCursor(detail, faults=[Fault("cursor", why)])

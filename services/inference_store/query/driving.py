@@ -1,10 +1,10 @@
-"""How the matches of a partition are led to, where several indexes could.
+"""Chooses the driving index of each partition, if several indexes could drive.
 
-Planners know little of these tables: values of all keys lie in one column. So it is looked what
-there is, up to `FEW` of each list: a partition in which one list is empty is passed over; a short
-list leads, newest uid first, and its inferences are tested one by one; long lists are joined by
-their hashes, which reads each of them once, whatever was estimated. A long list alone is left to
-the planner, which may walk until the page is full.
+Planners know little about these tables: the values of all keys are in one column. So lists are
+counted, up to `FEW` of each. A partition in which one list is empty is skipped. A short list
+drives, newest uid first, and its inferences are tested one by one. Long lists are joined by hashes,
+which reads each of them once, whatever was estimated. A single long list is left to the planner,
+which may scan until the page is full.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ SOME = 3 * FEW
 """A list of no more is joined with one other, and what both have is tested: mostly it is little."""
 VERY_FEW = 256
 """Of a list that is shorter each is tested, however long the others are: those are not counted."""
-# What a short list cannot have become in the moment since it was counted.
+# A short list cannot have grown longer than this in the moment since it was counted.
 _GROWN = 4 * FEW
 MOST_JOINED = 2
 """Pieces whose long lists are joined by one statement that reads them all: each has hashes."""
@@ -33,14 +33,14 @@ MOST_JOINED = 2
 _JOINING: Final[Mapping[str, str]] = MappingProxyType(
     {"enable_nestloop": "off", "enable_mergejoin": "off", "hash_mem_multiplier": "1"}
 )
-# What the hashes of a statement share; a hash that gets too little goes through files.
+# The memory that the hashes of a statement share; a hash that gets too little spills to files.
 _HASHES_MB, _LEAST_MB = 256, 4
 
 
 @dataclass(frozen=True, slots=True)
 class DrivingIndex:
-    """A piece of the range, and how long the list of each leading condition is there, `most` at
-    most; no sizes: it was not looked."""
+    """A piece of the range, and the length of the list of each driving condition in it, `most` at
+    most; without sizes: it was not counted."""
 
     scan_range: ScanRange
     sizes: tuple[int, ...] = ()
@@ -52,12 +52,12 @@ class DrivingIndex:
 
     @property
     def shortest(self) -> int | None:
-        """The length of the shortest list, where it is short."""
+        """The length of the shortest list, if it is short."""
         return min((size for size in self.sizes if size < self.most), default=None)
 
     @property
     def is_very_short(self) -> bool:
-        """Whether its shortest list leads, however long the others are."""
+        """Whether its shortest list drives, however long the others are."""
         return self.shortest is not None and self.shortest < VERY_FEW
 
     @property
@@ -67,7 +67,7 @@ class DrivingIndex:
 
     @property
     def joins(self) -> int:
-        """How many hash joins there are of its lists, where all are long."""
+        """How many hash joins its lists need, if all are long."""
         if self.pairs:
             return 1
         return len(self.sizes) - 1 if self.sizes and self.shortest is None else 0
@@ -79,7 +79,7 @@ class DrivingIndex:
 
 
 def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """The matches of a piece, and whether each is there once."""
+    """Select the matches of a piece; return also whether each is there once."""
     if piece.anti_join:
         return build_anti_join(query, piece.scan_range), True
     if not piece.sizes or (piece.shortest is None and not piece.joins):
@@ -92,7 +92,7 @@ def build_matches(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]
 
 
 def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
-    """What Postgres is told for a statement over these pieces."""
+    """Return the settings of Postgres for a statement over these pieces."""
     if any(each.anti_join for each in pieces):
         return JOINING
     joins = sum(each.joins for each in pieces)
@@ -102,7 +102,7 @@ def settings_for(pieces: Sequence[DrivingIndex]) -> Mapping[str, str]:
 
 
 def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingIndex]]:
-    """The pieces that one statement reads whole: few of those whose lists are joined."""
+    """Yield the pieces that one statement reads as a whole: few of those whose lists are joined."""
     light = [each for each in pieces if not each.joins]
     if light:
         yield light
@@ -112,7 +112,7 @@ def group_by_joins(pieces: Sequence[DrivingIndex]) -> Iterator[Sequence[DrivingI
 
 
 def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Select[Any], bool]:
-    """From one short list, each of its inferences tested.
+    """Select from one short list, and test each of its inferences.
 
     It may have grown since it was counted: beyond `_GROWN` it would be cut.
     """
@@ -124,7 +124,7 @@ def _drive_by_one(query: Query, scan_range: ScanRange, index: int) -> tuple[Sele
 
 
 def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
-    """By the hash of the shortest list, which another is looked up in; then the tests."""
+    """Select by the hash of the shortest list, in which another is looked up; then test."""
     driving, _ = split_driving(query.conditions)
     shortest = sorted(range(len(driving)), key=piece.sizes.__getitem__)[:2]
     first, second = (driving[index] for index in shortest)
@@ -137,15 +137,17 @@ def _join_two(query: Query, piece: DrivingIndex) -> tuple[Select[Any], bool]:
 
 
 def _mark_short(uids: Select[Any], name: str) -> Any:
-    """The same list by way of an array: the planner takes it to be short. So it hashes this one,
-    not the other, and makes tests one by one."""
+    """Return the same list by way of an array, so that the planner takes it to be short.
+
+    It then hashes this one, not the other, and tests one by one.
+    """
     array = func.array(uids.scalar_subquery(), type_=ARRAY(UUID(as_uuid=True)))
     uid = column("uid", UUID(as_uuid=True))
     return func.unnest(array).table_valued(uid, name=name).render_derived()
 
 
 def _join_all(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """By the hashes of all lists."""
+    """Select by the hashes of all lists."""
     driving, others = split_driving(query.conditions)
     first, *more = [select_list(each, scan_range).offset(0).subquery() for each in driving]
     joined: Any = first

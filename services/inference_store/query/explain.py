@@ -1,6 +1,6 @@
-"""What a query did, for people: statement by statement, what was estimated and what was found.
+"""Explains a query to people: for each statement, estimated and actual rows.
 
-While `recording` is open, every bounded statement is planned once more by EXPLAIN before it runs.
+While `recording` is open, every bounded statement is also planned by EXPLAIN before it runs.
 """
 
 import time
@@ -18,16 +18,19 @@ from sqlalchemy.sql.elements import ClauseElement
 from inference_store.index.distribution import is_distributed_cached
 from inference_store.index.prepared import Prepared
 
-from .building import Built, recently_compiled
-from .plan import Plan, plan_of
+from .building import Built, get_compiled_cache
+from .plan import Plan, summarize_plan
 
-# Later steps are not planned once more, and told as one.
+# Later steps are not planned, and are reported as one.
 MOST_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True)
 class ExplainStep:
-    """One statement. `actual_rows` None: it was cut off; `estimated_rows`: not planned here."""
+    """One statement.
+
+    `actual_rows` None: it was cut off; `estimated_rows` None: not planned here.
+    """
 
     what: str
     partitions: int
@@ -48,7 +51,7 @@ class Recording:
     _more_seconds: float = 0.0
 
     def add(self, what: str, plan: Plan | None, rows: int | None, seconds: float) -> None:
-        """Note a statement that has come to an end, or was cut off."""
+        """Add a statement that has ended, or was cut off."""
         if plan is None:
             self._more += 1
             self._more_seconds += seconds
@@ -56,10 +59,15 @@ class Recording:
         self.visited |= plan.spans
         cut = " (cut off: time ran out)" if rows is None else ""
         said = f"{what or 'read'}{cut}: {plan.scans}"
-        self.steps.append(ExplainStep(said, len(plan.spans), plan.rows, rows, _ms(seconds)))
+        self.steps.append(
+            ExplainStep(said, len(plan.spans), plan.rows, rows, _to_milliseconds(seconds))
+        )
 
     def shown(self, *, partitions_total: int, estimates: bool) -> dict[str, Any]:
-        """For JSON. Estimates are made of all models' values together: not for everybody."""
+        """Return the recording for JSON.
+
+        Estimates use the values of all models: not for everybody.
+        """
         steps: list[dict[str, Any]] = [
             {
                 "what": each.what,
@@ -73,17 +81,17 @@ class Recording:
         if self._more:
             more: dict[str, Any] = {"what": f"{self._more} more statements", "partitions": 0}
             rest = {"estimated_rows": None, "actual_rows": None}
-            steps.append({**more, **rest, "milliseconds": _ms(self._more_seconds)})
+            steps.append({**more, **rest, "milliseconds": _to_milliseconds(self._more_seconds)})
         return {
             "form": self.form,
             "steps": steps,
             "partitions_visited": len(self.visited),
             "partitions_total": partitions_total,
-            "milliseconds": _ms(time.perf_counter() - self.began),
+            "milliseconds": _to_milliseconds(time.perf_counter() - self.began),
         }
 
 
-def _ms(seconds: float) -> float:
+def _to_milliseconds(seconds: float) -> float:
     return round(seconds * 1000, 3)
 
 
@@ -92,7 +100,7 @@ _CURRENT: ContextVar[Recording | None] = ContextVar("explained_query", default=N
 
 @contextmanager
 def recording(on: bool) -> Iterator[Recording | None]:
-    """Record the bounded statements within; None where it is not asked for."""
+    """Record the bounded statements within; None if that is off."""
     made = Recording() if on else None
     token = _CURRENT.set(made)
     try:
@@ -101,16 +109,18 @@ def recording(on: bool) -> Iterator[Recording | None]:
         _CURRENT.reset(token)
 
 
-# A worker plans its part of a statement by itself: what the coordinator is told reaches it too.
+# A worker plans its part of a statement by itself: the coordinator's settings must reach it too.
 _REACHING = {"citus.propagate_set_commands": "local"}
-# Citus refuses a statement that it would run partly in this process once another was planned on a
-# connection to this very node. So nothing of the transaction runs here; and all tasks are told.
+# Citus refuses a statement that it would run partly in this process after another was planned on a
+# connection to this very node. So nothing of the transaction runs here; and all tasks are reported.
 _APART = {**_REACHING, "citus.enable_local_execution": "off", "citus.explain_all_tasks": "on"}
 
 
 async def planning_settings(connection: AsyncConnection) -> Mapping[str, str]:
-    """Settings that Citus needs before all others, of a transaction in which a statement runs and
-    may be planned before: none, if the tables are not distributed."""
+    """Return settings that Citus needs first in a transaction whose statements may be explained.
+
+    None are needed if the tables are not distributed.
+    """
     if not await is_distributed_cached(connection):
         return {}
     return _REACHING if _CURRENT.get() is None else _APART
@@ -121,33 +131,33 @@ def is_on() -> bool:
     return _CURRENT.get() is not None
 
 
-def say_form(form: str) -> None:
-    """Say which form was chosen, where the query is being explained."""
+def record_form(form: str) -> None:
+    """Record the chosen form, if the query is being explained."""
     current = _CURRENT.get()
     if current is not None:
         current.form = form
 
 
-def planned() -> Callable[[Executable], Executable] | None:
-    """What makes a statement its plan's; None where none is planned once more."""
+def get_planner() -> Callable[[Executable], Executable] | None:
+    """Return what turns a statement into its EXPLAIN; None if none is planned."""
     current = _CURRENT.get()
     return Explain if current is not None and len(current.steps) < MOST_STEPS else None
 
 
-async def watched(
+async def fetch_watched(
     connection: AsyncConnection,
     built: Built,
     what: str,
     parameters: Mapping[str, Any] | None = None,
 ) -> Sequence[Any]:
-    """The statement's rows; planned and noted where the query is being explained."""
+    """Return the statement's rows; if the query is being explained, plan and record it."""
     current = _CURRENT.get()
     if current is None:
         return await _rows(connection, built.statement, parameters)
     plan = None
     if built.explained is not None:
         [[told]] = await _rows(connection, built.explained, parameters)
-        plan = plan_of(told)
+        plan = summarize_plan(told)
     began, found = time.perf_counter(), None
     try:
         rows = await _rows(connection, built.statement, parameters)
@@ -165,7 +175,7 @@ async def _rows(
 ) -> Sequence[Any]:
     if isinstance(statement, Prepared):
         return await statement.fetch(connection, parameters or {})
-    options = {"compiled_cache": recently_compiled()}
+    options = {"compiled_cache": get_compiled_cache()}
     return (await connection.execute(statement, parameters, execution_options=options)).all()
 
 

@@ -1,4 +1,4 @@
-"""A model with what every request about it begins with: one statement instead of three."""
+"""Reads a model and its extent, with which every query begins: one statement instead of three."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from inference_store.index.registrations import (
 from inference_store.index.tables import erasing, partition_span, registration
 from inference_store.inference.events import uid_floor
 
-from .scan_range import Range, has_marks, ranges
+from .scan_range import Range, find_ranges, has_marks
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +37,28 @@ class Extent:
 async def model_with_extent(
     connection: AsyncConnection, model_id: str, *, within: Reach = EVERYTHING
 ) -> tuple[Registration, Extent]:
-    """A model's registration, and its extent at the same instant. Raises NotFound as `get` does."""
+    """Return a model's registration, and its extent at the same instant.
+
+    Raises NotFound as `get` does.
+    """
     if await is_distributed_cached(connection):  # whose tables no one statement of Citus may join
-        return await _one_by_one(connection, model_id, within)
-    row = await find(connection, _together(within), model_id)
+        return await _read_one_by_one(connection, model_id, within)
+    row = await find(connection, _build_statement(within), model_id)
     bounds = zip(row["since"], row["until"], strict=True)
     known = [(uid_floor(lo), uid_floor(hi)) for lo, hi in bounds]
     return registration_of(row), Extent(known, row["has_marks"])
 
 
-async def _one_by_one(
+async def _read_one_by_one(
     connection: AsyncConnection, model_id: str, within: Reach
 ) -> tuple[Registration, Extent]:
     found = await get(connection, model_id, within=within)
     marks = await has_marks(connection, found.model)
-    return found, Extent(await ranges(connection), marks)
+    return found, Extent(await find_ranges(connection), marks)
 
 
 @lru_cache(MOST_REACHES)
-def _together(within: Reach) -> Prepared:
+def _build_statement(within: Reach) -> Prepared:
     here = partition_span.c
     bounds = (
         func.array(

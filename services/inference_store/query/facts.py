@@ -1,4 +1,4 @@
-"""What is known of an inference that is not stored yet: as its rows will have it."""
+"""The facts of an inference that is not stored yet: as its rows will have them."""
 
 from datetime import datetime
 from operator import attrgetter
@@ -20,9 +20,9 @@ _EXTRAS: Final = tuple(name for name in EXTRAS_COLUMNS if name in PROPERTIES)
 _extras_of = attrgetter(*_EXTRAS)
 
 
-def facts_of(item: Indexable, *, indexed_at: datetime) -> Facts:
-    """The facts that filters are evaluated against. Keys and labels beyond a model's caps, which
-    no index has, are among them."""
+def build_facts(item: Indexable, *, indexed_at: datetime) -> Facts:
+    """Return the facts that filters are evaluated on, including keys and labels beyond a model's
+    caps, which no index has."""
     items = item.predictions.items
     first = next((each for each in items or () if each.rank == 1), None)
     single: dict[str, Any] = {
@@ -34,17 +34,17 @@ def facts_of(item: Indexable, *, indexed_at: datetime) -> Facts:
         "problem": item.metadata.problem or item.predictions.problem,
         "revision": 1,
     }
-    properties = {**_of_event(item.event), **_known(single)}
+    properties = {**_read_event(item.event), **_select_known(single)}
     predictions = None if items is None else [each._asdict() for each in items]
     return Facts(properties, item.metadata, predictions)
 
 
-def facts_of_event(event: InferenceEvent, metadata: Metadata) -> Facts:
-    """The facts of an event whose response has not been read. See `NOT_IN_EVENTS`."""
-    return Facts(_of_event(event), metadata, None)
+def build_event_facts(event: InferenceEvent, metadata: Metadata) -> Facts:
+    """Return the facts of an event whose response has not been read. See `NOT_IN_EVENTS`."""
+    return Facts(_read_event(event), metadata, None)
 
 
-def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
+def _read_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
     single: dict[str, Any] = {
         "model_id": event.model_id,
         "inference_id": event.inference_id,
@@ -54,9 +54,9 @@ def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
         "responded_at": event.responded_at,
         "published_at": event.published_at,
         **dict(zip(_EXTRAS, _extras_of(event.extras), strict=True)),
-        **{f"{side}_problem": _problem(event, side) for side in SIDES},
+        **{f"{side}_problem": _find_problem(event, side) for side in SIDES},
     }
-    properties = _known(single)
+    properties = _select_known(single)
     properties["inference_ids"] = tuple({event.inference_id, *event.aliases})
     properties["pre_ms"] = milliseconds(event.received_at, event.forwarded_at)
     properties["model_ms"] = milliseconds(event.forwarded_at, event.responded_at)
@@ -64,9 +64,9 @@ def _of_event(event: InferenceEvent) -> dict[str, tuple[Any, ...]]:
     return properties
 
 
-def _problem(event: InferenceEvent, side: CaptureSide) -> str | None:
+def _find_problem(event: InferenceEvent, side: CaptureSide) -> str | None:
     return next((kind for flag, kind in flags_of(side).items() if flag in event.flags), None)
 
 
-def _known(single: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
+def _select_known(single: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {name: (value,) for name, value in single.items() if value is not None}

@@ -1,11 +1,11 @@
-"""What a search finds: an inference, and the value that it stands in its order by."""
+"""A hit of a search: an inference, and the value that it is sorted by."""
 
 from typing import Any, NamedTuple
 from uuid import UUID
 
 
 class Hit(NamedTuple):
-    """One inference. `value`: None in order of time, and where it has no value to be sorted by."""
+    """One inference. `value`: None in order of time, and if it has no value to be sorted by."""
 
     model: int
     uid: UUID

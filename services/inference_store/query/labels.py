@@ -1,4 +1,4 @@
-"""Warnings about labels that no prediction has: a filter with one is not wrong, and finds nothing.
+"""Warns about labels that no prediction has: a filter with one is valid, and finds nothing.
 
 A label is not a key: a model may give it tomorrow.
 """
@@ -23,13 +23,13 @@ from inference_store.query.filters.typed import (
 )
 
 
-def labels_in(predicates: Sequence[Predicate]) -> list[str]:
-    """The labels that typed filters compare with `=` and IN, each once."""
-    found = (each for predicate in predicates for each in _labels_of(predicate))
+def list_labels(predicates: Sequence[Predicate]) -> list[str]:
+    """Return the labels that typed filters compare by `=` and IN, each once."""
+    found = (each for predicate in predicates for each in _iterate_labels(predicate))
     return list(dict.fromkeys(found))
 
 
-def _labels_of(thing: Any) -> Iterator[str]:
+def _iterate_labels(thing: Any) -> Iterator[str]:
     match thing:
         case Compared(op="=", left=Column("label") | Property("top_label"), right=Constant() as c):
             yield str(c.value)
@@ -37,16 +37,16 @@ def _labels_of(thing: Any) -> Iterator[str]:
             yield from (str(item.value) for item in items)
         case tuple():
             for each in thing:
-                yield from _labels_of(each)
+                yield from _iterate_labels(each)
         case _ if is_dataclass(thing):
             for each in fields(thing):
-                yield from _labels_of(getattr(thing, each.name))
+                yield from _iterate_labels(getattr(thing, each.name))
 
 
-async def unknown_labels(
+async def warn_of_unknown_labels(
     connection: AsyncConnection, models: Models, names: Collection[str]
 ) -> list[str]:
-    """A warning for each label that none of the models ever gave."""
+    """Return a warning for each label that none of the models ever gave."""
     if not names:
         return []
     here = select(label.c.name).join(model_label, model_label.c.label == label.c.label)
@@ -57,10 +57,10 @@ async def unknown_labels(
         return []
     short = here.where(func.char_length(label.c.name) <= LONGEST)
     known = sorted((await connection.execute(short.distinct().limit(MOST_COMPARED))).scalars())
-    return each_told(missing, lambda name: _warning(name, known))
+    return each_told(missing, lambda name: _make_warning(name, known))
 
 
-def _warning(name: str, known: Sequence[str]) -> str:
+def _make_warning(name: str, known: Sequence[str]) -> str:
     near = nearest(name, known, limit=3)
     said = f" The nearest are {', '.join(near)}." if near else ""
     return f"No prediction of this model has the label {shortened(name)}.{said}"

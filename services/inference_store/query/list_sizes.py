@@ -1,7 +1,8 @@
-"""How long the lists of a partition are: counted before it is chosen what leads.
+"""Counts the lists of a partition before the driving index is chosen.
 
-What one scan counts is counted first. Where such a list is very short the others need not be known:
-a list of places, or of those that have a key, takes longer to count than few inferences to test.
+Lists of one index scan are counted first. If such a list is very short, the others need not be
+known: a list of locations, or of inferences that have a key, takes longer to count than few
+inferences to test.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -32,7 +33,7 @@ async def find_candidates(
     some: int = SOME,
     alone: bool = False,
 ) -> list[DrivingIndex]:
-    """As `count_lists`, of the pieces in which something may match."""
+    """Return what `count_lists` does, for the pieces in which something may match."""
     pieces = await count_lists(
         connection, query, group, deadline, most=most, some=some, alone=alone
     )
@@ -51,11 +52,11 @@ async def count_lists(
     alone: bool = False,
     driven_by: int | None = None,
 ) -> list[DrivingIndex]:
-    """The pieces of a group, and how long their lists are, up to `most`; one that has no other
-    beside it only if `alone`, three that are long once more, up to `some`. Where a key is asked
-    for as missing: the pieces in which anything lacks it.
+    """Count the lists of each piece of a group, up to `most`.
 
-    `driven_by`: the place of the list that was very short in the pieces before. Raises OutOfTime.
+    A single list is counted only if `alone`; three or more long ones are counted again, up to
+    `some`. If a key must be missing, return the pieces with inferences without it. `driven_by`: the
+    index of the list that was very short in the pieces before. Raises OutOfTime.
     """
     driving, _ = split_driving(query.conditions)
     if not driving and alone and find_anti_joins(query):
@@ -77,7 +78,7 @@ async def count_lists(
 
 
 def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Sequence[int]:
-    """The places of the lists that are counted first: what led before, or takes one scan."""
+    """Return the indexes of the lists to count first: the last driver, or those of one scan."""
     if driven_by is not None:
         return [driven_by]
     return [index for index, each in enumerate(driving) if each.scans == 1]
@@ -86,7 +87,7 @@ def _find_cheap_lists(driving: Sequence[Condition], driven_by: int | None) -> Se
 async def _count_cheap_first(
     counting: _Counting, first: Sequence[int], lists: int, group: Sequence[ScanRange], most: int
 ) -> list[DrivingIndex]:
-    """Some lists are counted; the others only in pieces where none of these is very short."""
+    """Count some lists; the others only in pieces in which none of these is very short."""
     found: dict[ScanRange, DrivingIndex] = {}
     if 0 < len(first) < lists:
         sizes = await counting(first, group, most)
@@ -111,7 +112,7 @@ async def _count_sizes(  # noqa: PLR0917
     group: Sequence[ScanRange],
     most: int,
 ) -> list[tuple[int, ...]]:
-    """How long the lists at these places are, piece by piece; of the others `most` is said."""
+    """Count the lists with these indexes, piece by piece; `most` stands for the others."""
     driving, _ = split_driving(query.conditions)
     rows = await fetch(
         connection,
@@ -133,7 +134,7 @@ async def _count_sizes(  # noqa: PLR0917
 def _select_sizes(
     driving: Sequence[Condition], group: Sequence[ScanRange], most: int
 ) -> CompoundSelect[Any]:
-    """How long each list of each piece is, by its place."""
+    """Select the length of each list of each piece, with its index."""
     lists = [
         select_list(condition, scan_range).limit(most)
         for scan_range in group
@@ -150,12 +151,12 @@ def _select_sizes(
 
 
 def _is_by_value(condition: Condition) -> bool:
-    """Whether its list costs little, but is not in the order of a page."""
+    """Whether its list is cheap to read, but not in the order of a page."""
     return isinstance(condition, Comparing) and condition.by_value
 
 
 def choose_next_most(pieces: Sequence[DrivingIndex]) -> int:
-    """Up to how many lists are counted in the next pieces: no further than a short one goes."""
+    """Return how far to count the lists of the next pieces: no further than a short one goes."""
     if any(each.pairs for each in pieces):
         return SOME
     shortest = [each.shortest for each in pieces if each.shortest is not None]
@@ -163,7 +164,8 @@ def choose_next_most(pieces: Sequence[DrivingIndex]) -> int:
 
 
 def choose_next_driver(pieces: Sequence[DrivingIndex]) -> int | None:
-    """The place of the list that is very short in all of these pieces, the shortest of several."""
+    """Return the index of the list that is very short in all of these pieces, the shortest of
+    several."""
     sizes = [each.sizes for each in pieces]
     if not sizes or not all(sizes):
         return None

@@ -1,4 +1,4 @@
-"""Inferences by the id that a client knows them by: its own, an alias, or `uid:<uuid>`."""
+"""Finds inferences by an id that a client knows: its own, an alias, or `uid:<uuid>`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,14 +35,14 @@ from .scan_range import (
     LOWEST,
     Range,
     ScanRange,
-    around,
     cut_range,
-    ranges,
-    unbroken_groups,
+    find_ranges,
+    span_around,
+    split_unbroken,
 )
 
 UID_PREFIX = "uid:"
-# An id that a client repeats for ever is counted no further.
+# An id that a client repeats for ever is not counted beyond this.
 MOST_COUNTED = 1_000
 MOST_SECONDS = 10.0
 """A look-up by name takes no longer, however many partitions there are."""
@@ -51,7 +51,7 @@ MOST_SECONDS = 10.0
 MOST_PLANNED_ONCE = 64
 # Of two tables and no other, more partitions at once need no more locks than those of a filter.
 _GROUP = 2 * GROUP
-# Mostly an id is of few inferences: each is found by its index, whatever is estimated.
+# Mostly an id has few inferences: each is found by its index, whatever is estimated.
 _BY_INDEX = {"enable_hashjoin": "off", "enable_mergejoin": "off", "enable_seqscan": "off"}
 _PLANNED_ONCE = {**_BY_INDEX, "plan_cache_mode": "force_generic_plan"}
 BY_ID: Final[Settings] = MappingProxyType(_PLANNED_ONCE)
@@ -71,7 +71,7 @@ class Same:
         return self.uids[0]
 
 
-async def by_id(
+async def find_by_id(
     connection: AsyncConnection,
     model: int,
     inference_id: str,
@@ -82,27 +82,27 @@ async def by_id(
     hidden: bool = False,
     known: Sequence[Range] | None = None,
 ) -> Same:
-    """The inferences of that id, up to `most`; `planned_once`: over so many partitions at most;
-    `hidden`: also what is being erased. `known`: the spans where it is looked, newest first.
+    """Find the inferences of that id, up to `most`.
 
-    Raises NotFound, Invalid for a malformed uid, OutOfTime.
+    `planned_once`: over so many partitions at most; `hidden`: also what is being erased; `known`:
+    the spans to search, newest first. Raises NotFound, Invalid for a malformed uid, OutOfTime.
     """
-    uid = uid_in(inference_id)
+    uid = parse_uid(inference_id)
     if known is None:
-        known = await ranges(connection, closed=hidden)
+        known = await find_ranges(connection, closed=hidden)
     if uid is not None:
-        found = await _by_uid(connection, model, uid, known, hidden=hidden)
+        found = await _find_by_uid(connection, model, uid, known, hidden=hidden)
     else:
         deadline = Deadline.after(seconds)
         ways = known, most, deadline, planned_once, hidden
-        found = await _by_name(connection, model, inference_id, *ways)
+        found = await _find_by_name(connection, model, inference_id, *ways)
     if not found:
         raise NotFound(f"The model has no inference {inference_id!r}.")
     return Same(tuple(found))
 
 
-def uid_in(inference_id: str) -> UUID | None:
-    """The uid that `uid:<uuid>` names; None for a client's id. Raises Invalid."""
+def parse_uid(inference_id: str) -> UUID | None:
+    """Return the uid that `uid:<uuid>` names; None for a client's id. Raises Invalid."""
     if not inference_id.startswith(UID_PREFIX):
         return None
     try:
@@ -111,7 +111,7 @@ def uid_in(inference_id: str) -> UUID | None:
         raise Invalid(f"{inference_id!r} is not `uid:` and a UUID.") from None
 
 
-async def _by_uid(
+async def _find_by_uid(
     connection: AsyncConnection,
     model: int,
     uid: UUID,
@@ -119,22 +119,25 @@ async def _by_uid(
     *,
     hidden: bool = False,
 ) -> Sequence[UUID]:
-    """The uid itself if it is there, in one of the spans. `hidden`: also what is being erased."""
+    """Return the uid itself if it exists in one of the spans.
+
+    `hidden`: also what is being erased.
+    """
     if not any(lo <= uid < hi for lo, hi in known):
         return []
-    rows = await _itself(hidden).fetch(connection, {"model": model, "wanted": uid})
+    rows = await _select_uid(hidden).fetch(connection, {"model": model, "wanted": uid})
     return [row["uid"] for row in rows]
 
 
 @cache
-def _itself(hidden: bool) -> Prepared:
+def _select_uid(hidden: bool) -> Prepared:
     here = inference.c
     model, uid = bindparam("model", type_=INTEGER()), bindparam("wanted", type_=here.uid.type)
     rows = select(here.uid).where(here.model == model, here.uid == uid)
-    return Prepared(rows if hidden else rows.where(~_marked(model, uid)))
+    return Prepared(rows if hidden else rows.where(~_is_marked(model, uid)))
 
 
-async def _by_name(  # noqa: PLR0917
+async def _find_by_name(  # noqa: PLR0917
     connection: AsyncConnection,
     model: int,
     name: str,
@@ -151,12 +154,12 @@ async def _by_name(  # noqa: PLR0917
         await hold(connection, NONE)  # also for what follows
     settings = _PLANNED_ONCE if once else _BY_INDEX
     found: list[UUID] = []
-    for group in unbroken_groups(parts, len(parts) if once else _GROUP):
-        here = around(group)
-        # by itself, or within a savepoint: its locks are gone before the next group is looked at
+    for group in split_unbroken(parts, len(parts) if once else _GROUP):
+        here = span_around(group)
+        # by itself, or within a savepoint: its locks are released before the next group is searched
         rows = await fetch(
             connection,
-            _named(hidden),
+            _select_named(hidden),
             deadline,
             what="look up an id",
             plain=once and settings_of(connection) == BY_ID,
@@ -173,8 +176,8 @@ async def _by_name(  # noqa: PLR0917
 
 
 @cache
-def _named(hidden: bool) -> Prepared:
-    """Uids that have the name as their own id or as an alias; one with both comes twice."""
+def _select_named(hidden: bool) -> Prepared:
+    """Select uids that have the name as their own id or as an alias; one with both comes twice."""
     lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
     model, most = (bindparam(name, type_=INTEGER()) for name in ("model", "most"))
     ways = []
@@ -186,46 +189,49 @@ def _named(hidden: bool) -> Prepared:
         where = (table.c.model == model, uid >= lo, uid < hi)
         rows = select(uid).where(*where, column == bindparam("name", type_=TEXT()))
         if not hidden:
-            rows = rows.where(~_marked(model, uid))
+            rows = rows.where(~_is_marked(model, uid))
         ways.append(select(rows.order_by(uid.desc()).limit(most).subquery().c.uid))
     return Prepared(union_all(*ways))
 
 
-def _marked(model: ColumnElement[int], uid: ColumnElement[UUID]) -> ColumnElement[bool]:
-    """Whether it is being erased."""
+def _is_marked(model: ColumnElement[int], uid: ColumnElement[UUID]) -> ColumnElement[bool]:
+    """Test whether it is being erased."""
     here = erasing.c
     of_it = (here.model == model, here.uid == uid, here.scope == "inference")
     return select(here.uid).where(*of_it).exists()
 
 
-async def absent(
+async def find_absent(
     connection: AsyncConnection,
     model: int,
     inference_ids: Sequence[str],
     *,
     seconds: float = MOST_SECONDS,
 ) -> list[str]:
-    """Those ids that no inference of the model has, in their order. One that is hidden, as another
-    erasure takes it, has its id still. Raises Invalid, OutOfTime."""
+    """Return the ids that no inference of the model has, in their order.
+
+    An inference that is hidden, because another erasure deletes it, still has its id. Raises
+    Invalid, OutOfTime.
+    """
     deadline = Deadline.after(seconds)
-    known = await ranges(connection, closed=True)
+    known = await find_ranges(connection, closed=True)
     left = dict.fromkeys(inference_ids)
     for each in inference_ids:
-        uid = uid_in(each)
-        if uid is not None and await _by_uid(connection, model, uid, known, hidden=True):
+        uid = parse_uid(each)
+        if uid is not None and await _find_by_uid(connection, model, uid, known, hidden=True):
             left.pop(each, None)
     for part in cut_range(ScanRange(model, LOWEST, HIGHEST), known, newest_first=True):
         names = [each for each in left if not each.startswith(UID_PREFIX)]
         if not names:
             break
-        rows = await fetch(connection, _some_named(part, names), deadline)
+        rows = await fetch(connection, _select_some_named(part, names), deadline)
         for row in rows:
             left.pop(row.name, None)
     return list(left)
 
 
-def _some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
-    """Which of the names some inference of the range has."""
+def _select_some_named(scan_range: ScanRange, names: Sequence[str]) -> CompoundSelect[Any]:
+    """Select those of the names that some inference of the range has."""
     listed = any_(literal(list(names), ARRAY(TEXT(collation="C"))))
     ways = []
     for table, column in (

@@ -1,4 +1,4 @@
-"""The SQL that finds inferences: as a page walks them, and as an index leads to them."""
+"""The SQL that finds inferences: by a scan, and by driving indexes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -10,17 +10,26 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.tables import inference
 
-from .conditions import Condition, split_driving, tests
-from .scan_range import GROUP, HIGHEST, LOWEST, Range, ScanRange, cut_range, pieces, unmarked
+from .conditions import Condition, build_tests, split_driving
+from .scan_range import (
+    GROUP,
+    HIGHEST,
+    LOWEST,
+    Range,
+    ScanRange,
+    cut_range,
+    find_pieces_of,
+    test_unmarked,
+)
 
-# A statement's comparisons, where it can be cut: each costs a millisecond before it runs.
+# A statement's comparisons, if it can be cut: each costs a millisecond before it runs.
 MOST_COMPARISONS = 100
 _LARGE = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked of one model: conditions that must all hold, in a range."""
+    """A query of one model: conditions that must all hold, in a range."""
 
     scan_range: ScanRange
     conditions: tuple[Condition, ...] = ()
@@ -38,35 +47,35 @@ class Query:
 
     @property
     def is_driven(self) -> bool:
-        """Whether an index leads to the matches."""
+        """Whether an index can drive it."""
         return any(condition.scans for condition in self.conditions)
 
     @property
     def large(self) -> bool:
-        """Whether its statements are made beside the loop, and kept in no cache."""
+        """Whether its statements are built beside the event loop, and not cached."""
         return self.size > _LARGE
 
     @property
     def at_once(self) -> int:
-        """Of how many pieces a statement may ask this, one at least."""
+        """The number of pieces that one statement may search, at least one."""
         return max(1, MOST_COMPARISONS // max(1, self.size))
 
     @property
     def group(self) -> int:
-        """How many partitions a statement looks at."""
+        """The number of partitions that one statement searches."""
         return min(GROUP, self.at_once)
 
     @property
     def form(self) -> str:
-        """The kinds of its conditions, `everything` without any: a word of a short list."""
+        """The kinds of its conditions, `everything` without any: one of a short list."""
         return "+".join(sorted({condition.kind for condition in self.conditions})) or "everything"
 
     def in_order(self) -> "Query":
-        """The same request, the oldest first."""
+        """Return the same query, the oldest first."""
         return replace(self, newest_first=False)
 
     def after(self, uid: UUID) -> "Query":
-        """The same request, from the one after `uid` on."""
+        """Return the same query, after `uid`."""
         if self.newest_first:
             return replace(self, scan_range=self.scan_range.clip(LOWEST, uid))
         return replace(
@@ -74,29 +83,30 @@ class Query:
         )
 
     def order(self, uid: ColumnElement[Any]) -> ColumnElement[Any]:
-        """The page's order."""
+        """Return the page's order."""
         return uid.desc() if self.newest_first else uid.asc()
 
 
 async def find_pieces(
     connection: AsyncConnection, query: Query, *, newest_first: bool
 ) -> list[ScanRange]:
-    """As `pieces`, of a query's range."""
+    """Return what `find_pieces_of` does, for a query's range."""
     if query.spans is None or query.closed:
         how = {"newest_first": newest_first, "closed": query.closed}
-        return await pieces(connection, query.scan_range, **how)
+        return await find_pieces_of(connection, query.scan_range, **how)
     return cut_range(query.scan_range, query.spans, newest_first=newest_first)
 
 
 def match_by_scan(query: Query, scan_range: ScanRange) -> Select[Any]:
-    """Every inference of the range, which is short, each tested."""
+    """Select from a short range, and test every inference."""
     return select(inference.c.uid).where(
         scan_range.of(inference), *test_each(query, query.conditions, scan_range, inference.c.uid)
     )
 
 
 def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bool]:
-    """The matches by index, and whether each is there once. Several lists are intersected."""
+    """Select the matches by index; return also whether each is there once. Several lists are
+    intersected."""
     leads, others = split_driving(query.conditions)
     if not leads:
         everyone = select(inference.c.uid).where(scan_range.of(inference))
@@ -110,32 +120,32 @@ def match_by_index(query: Query, scan_range: ScanRange) -> tuple[Select[Any], bo
 def _build_tests(
     query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    found = tests(conditions, scan_range, uid)
-    return [*found, unmarked(scan_range, uid)] if query.marks else found
+    found = build_tests(conditions, scan_range, uid)
+    return [*found, test_unmarked(scan_range, uid)] if query.marks else found
 
 
 def test_each(
     query: Query, conditions: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    """Tests of few inferences: the planner cannot turn them into joins, whose other side would be
-    read whole."""
+    """Return tests of few inferences, one by one: the planner cannot turn them into joins, whose
+    other side would be read as a whole."""
     found: list[ColumnElement[bool]] = [
         case((each.holds(scan_range, uid), True), else_=False).is_(True) for each in conditions
     ]
-    return [*found, unmarked(scan_range, uid)] if query.marks else found
+    return [*found, test_unmarked(scan_range, uid)] if query.marks else found
 
 
 def order_matches(
     query: Query, found: Select[Any], limit: int, *, unique: bool = True
 ) -> Select[Any]:
-    """The first so many uids of a SELECT of uids, in the page's order."""
+    """Select the first uids of a SELECT of uids, in the page's order."""
     [uid] = found.selected_columns
     chosen = found if unique else found.distinct()
     return chosen.order_by(query.order(uid)).limit(limit)
 
 
 def count_matches(query: Query, scan_range: ScanRange) -> Select[Any]:
-    """How many inferences of the range match."""
+    """Select the number of inferences of the range that match."""
     found, unique = match_by_index(query, scan_range)
     rows = (found if unique else found.distinct()).subquery()
     return select(func.count().label("matches")).select_from(rows)

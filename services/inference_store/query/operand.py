@@ -7,11 +7,11 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.sql.type_api import TypeEngine
 
 
-def one(value: Any, kind: TypeEngine[Any]) -> Any:
-    """One value as a parameter."""
+def bind_one(value: Any, kind: TypeEngine[Any]) -> Any:
+    """Return one value as a parameter."""
     return bindparam(None, value, type_=kind, unique=True)
 
 
-def many(values: Any, kind: TypeEngine[Any]) -> Any:
-    """A list as one parameter, so that its length costs none of the protocol's 32,767."""
+def bind_many(values: Any, kind: TypeEngine[Any]) -> Any:
+    """Return a list as one parameter, so that its length costs none of the protocol's 32,767."""
     return bindparam(None, list(values), type_=ARRAY(kind), unique=True)

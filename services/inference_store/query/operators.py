@@ -24,7 +24,7 @@ _TEXT: Final[frozenset[Family]] = frozenset({"string"})
 
 
 class Takes(StrEnum):
-    """What an operator's `value` is."""
+    """The type of an operator's `value`."""
 
     ONE = "one value"
     LIST = "a list of values"
@@ -34,7 +34,7 @@ class Takes(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator. `test`: of one value."""
+    """One operator. `test`: for one value."""
 
     name: str
     aliases: tuple[str, ...]
@@ -45,7 +45,8 @@ class Operator:
     test: Callable[[Any, Any], bool]
 
     def holds(self, values: Sequence[Any], operand: Any) -> bool:
-        """The meaning over a name's values (for `exists` and `missing`: over whatever was sent)."""
+        """Whether it holds for a name's values (for `exists` and `missing`: for whatever was
+        sent)."""
         match self.holds_for:
             case "some":
                 return any(self.test(value, operand) for value in values)
@@ -58,9 +59,9 @@ class Operator:
 
 
 def like_expression(pattern: str) -> re.Pattern[str]:
-    """LIKE as a regular expression: `%` any text, `_` one character, `\\` takes the next as is.
+    r"""Return LIKE as a regular expression: `%` any text, `_` one character, `\` escapes the next.
 
-    Raises ValueError when the pattern ends in a lone backslash.
+    Raises ValueError if the pattern ends in a single backslash.
     """
     first, *others = _like_pieces(pattern)
     if not others:
@@ -73,7 +74,7 @@ def like_expression(pattern: str) -> re.Pattern[str]:
 
 
 def _like_pieces(pattern: str) -> list[str]:
-    """What stands before, between and behind the `%`, as regular expressions."""
+    """Return the parts before, between and after the `%`, as regular expressions."""
     pieces = [""]
     for token in _like_tokens(pattern):
         if token == "%":
@@ -97,7 +98,7 @@ def _like_part(token: str) -> str:
 
 
 def like_prefix(pattern: str) -> tuple[str, bool]:
-    """The text that every match begins with, and whether whatever begins with it matches."""
+    """Return the text that every match begins with, and whether whatever begins with it matches."""
     tokens = _like_tokens(pattern)
     plain = list(takewhile(lambda token: token not in {"%", "_"}, tokens))
     rest = tokens[len(plain) :]
@@ -158,6 +159,6 @@ _NAMED: Final[Mapping[str, Operator]] = MappingProxyType(
 )
 
 
-def operator_named(name: str) -> Operator | None:
-    """The operator that a name or an alias means, in any case of letters."""
+def find_operator(name: str) -> Operator | None:
+    """Return the operator of a name or an alias, in upper or lower case."""
     return _NAMED.get(name.strip().lower())

@@ -1,8 +1,8 @@
 """Orders other than that of time: by the values of a metadata key, by a property, or by distance.
 
-An inference without a value comes last in both directions. Equal values are in order of uid, the
-newest first where the order is descending. A uid is made of the model's id as well: that two
-models have the same one is left to a hash of 62 bits.
+An inference without a value comes last in both directions. Equal values are sorted by uid, the
+newest first if the order is descending. A uid is made from the model's id as well: two models have
+the same one only by a collision of 62-bit hashes.
 """
 
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ from inference_store.query.properties import PROPERTIES, Property
 from .by_distance import ByDistance
 from .conditions.condition import Uids
 from .hit import Hit
-from .operand import one
+from .operand import bind_one
 from .rows import Rows
 from .scan_range import ScanRange
 
-# Longer texts of properties are in order of their beginning: so many characters.
+# Longer texts of properties are sorted by so many of their first characters.
 MOST_CHARACTERS = 256
 _TYPES: dict[Family, TypeEngine[Any]] = {
     "number": Numeric(),
@@ -45,16 +45,17 @@ _TYPES: dict[Family, TypeEngine[Any]] = {
     "timestamp": DateTime(timezone=True),
 }
 _UID = UUID_TYPE(as_uuid=True)
-# Their columns hold no more, and have an index in this order.
+# Their columns hold no longer values, and have an index in this order.
 _INDEXED = frozenset({"inference_id", "data_hash"})
 _ALWAYS = frozenset({"model_id", "inference_ids"})
 
 
 @dataclass(frozen=True, slots=True)
 class ByKey:
-    """By a metadata key's values of one family; of several by the least, descending the greatest.
+    """By a metadata key's values of one family; of several by the least, or descending the
+    greatest.
 
-    Of a text over 512 bytes the index has the beginning and a hash: it stands where these do.
+    For a text over 512 bytes the index has the beginning and a hash: it is sorted by these.
     """
 
     key: int
@@ -71,7 +72,7 @@ class ByKey:
         return _TYPES[self.kind]
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """The range's values."""
+        """Return the range's values."""
         table = SIDE_TABLES[self.kind]
         where = [scan_range.of(table), table.c.key == self.key]
         if self.many:
@@ -84,13 +85,13 @@ class ByKey:
         return Rows(table.c.value, table.c.uid, tuple(where))
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether the inference by this uid has no such value."""
+        """Test whether the inference with this uid has no such value."""
         table = SIDE_TABLES[self.kind].alias()
         here = (scan_range.of(table), table.c.key == self.key, table.c.uid == uid)
         return ~select(table.c.uid).where(*here).exists()
 
     def anti_join(self, scan_range: ScanRange) -> Uids:
-        """All inferences of the range that have none."""
+        """Select all inferences of the range that have none."""
         table = SIDE_TABLES[self.kind]
         have = select(table.c.uid).where(scan_range.of(table), table.c.key == self.key)
         return select(inference.c.uid).where(scan_range.of(inference)).except_(have)
@@ -105,7 +106,7 @@ class ByProperty:
 
     @property
     def kind(self) -> Family:
-        """What its values are compared as."""
+        """The type that its values are compared as."""
         assert self.of.kind != "location"
         return self.of.kind
 
@@ -135,20 +136,20 @@ class ByProperty:
         return value
 
     def _of_ids(self, scan_range: ScanRange, table: Any) -> ColumnElement[Any]:
-        """The least or the greatest of the client's id and its aliases."""
+        """Return the least or the greatest of the client's id and its aliases."""
         alias = inference_alias.alias()
         end, choose = (func.max, func.greatest) if self.descending else (func.min, func.least)
         other = select(end(alias.c.alias)).where(scan_range.of(alias), alias.c.uid == table.c.uid)
         return choose(table.c.inference_id, other.scalar_subquery())
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """The range's values."""
+        """Return the range's values."""
         value = self._value(scan_range, inference)
         there = () if self.always else (value.is_not(None),)
         return Rows(value, inference.c.uid, (scan_range.of(inference), *there))
 
     def is_missing(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether the inference by this uid has no value."""
+        """Test whether the inference with this uid has no value."""
         own = inference.alias()
         here = (scan_range.of(own), own.c.uid == uid, self._value(scan_range, own).is_(None))
         return select(own.c.uid).where(*here).exists()
@@ -156,7 +157,8 @@ class ByProperty:
 
 @dataclass(frozen=True, slots=True)
 class AtRandom:
-    """By a hash of the uid: the first of it are a uniform sample, the same each time for a seed."""
+    """By a hash of the uid: its first values are a uniform sample, the same each time for a
+    seed."""
 
     seed: int
     kind: ClassVar[Family] = "number"
@@ -170,18 +172,18 @@ class AtRandom:
         return BigInteger()
 
     def rows(self, scan_range: ScanRange) -> Rows:
-        """The range's values."""
+        """Return the range's values."""
         uid = inference.c.uid
-        value = func.uuid_hash_extended(uid, one(self.seed, BigInteger()), type_=BigInteger())
+        value = func.uuid_hash_extended(uid, bind_one(self.seed, BigInteger()), type_=BigInteger())
         return Rows(value, uid, (scan_range.of(inference),))
 
     def is_missing(self, _scope: ScanRange, _uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Nothing has no hash."""
+        """Test for a missing hash: there is none."""
         return false()
 
 
 Order: TypeAlias = ByKey | ByProperty | ByDistance | AtRandom
-# Made of what a uid begins with: in order of these is in order of time.
+# Parts of what a uid begins with: their order is the order of time.
 TIME = frozenset({"received_at", "uid"})
 UNORDERED = frozenset({"location"})
 SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
@@ -189,7 +191,7 @@ SORTABLE = tuple(name for name in PROPERTIES if name not in UNORDERED)
 
 @dataclass(frozen=True, slots=True)
 class MissingValue:
-    """The inference has no value to be sorted by. `leads`: no other condition leads a query."""
+    """The inference has no value to be sorted by. `drives`: no other condition drives the query."""
 
     kind: ClassVar[str] = "missing"
     order: Order
@@ -212,14 +214,14 @@ class MissingValue:
         return self.order.is_missing(scan_range, uid)
 
 
-def beyond(order: Order, rows: Rows, hit: Hit, *, after: bool) -> ColumnElement[bool]:
-    """What stands after a place in the order, or before it."""
+def test_beyond(order: Order, rows: Rows, hit: Hit, *, after: bool) -> ColumnElement[bool]:
+    """Test that a row comes after a hit in the order, or before it."""
     position = tuple_(rows.value, rows.uid)
-    bound = tuple_(one(hit.value, order.type), one(hit.uid, _UID))
+    bound = tuple_(bind_one(hit.value, order.type), bind_one(hit.uid, _UID))
     return position < bound if after == order.descending else position > bound
 
 
-def in_order(order: Order, rows: Rows, found: Select[Any], limit: int) -> Select[Any]:
-    """The first so many of a SELECT of these rows."""
+def sort_rows(order: Order, rows: Rows, found: Select[Any], limit: int) -> Select[Any]:
+    """Select the first of these rows."""
     keys = (rows.value, rows.uid)
     return found.order_by(*(k.desc() if order.descending else k.asc() for k in keys)).limit(limit)

@@ -1,9 +1,9 @@
 """A page of matches in order of time.
 
-First the newest few thousand inferences are walked and tested, which answers what is common at
-once and bounds what is rare; then an index leads, a group of partitions a statement, until the
-page is full. When time is over the page holds what was found, and says how far it looked; a
-deadline's soft end is over as soon as there is anything to say.
+First the newest few thousand inferences are scanned and tested, which finds common matches at once
+and bounds the cost of rare ones; then driving indexes are used, a group of partitions a statement,
+until the page is full. When time runs out, the page has what was found, and says how far it
+searched; a deadline's soft end applies as soon as there is anything to answer.
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ from .list_sizes import choose_next_driver, choose_next_most, count_lists
 from .matching import Query, find_pieces, match_by_scan, order_matches
 from .progress import Progress
 from .read import Ahead
-from .scan_range import HIGHEST, LOWEST, ScanRange, around, growing, unbroken
+from .scan_range import HIGHEST, LOWEST, ScanRange, span_around, split_growing, take_unbroken
 
 SCAN = 4_000
 _LONGEST_SCAN = 64
-# So much longer than the first walk is a walk that costs no more than a partition's two lists.
+# A scan of so many times the first one costs no more than the two lists of a partition.
 _LONGEST_DETOUR = 4
 
 
@@ -54,7 +54,7 @@ class PageSearch(Progress):
         return self.wanted - len(self.uids)
 
 
-async def find(
+async def find_page(
     connection: AsyncConnection,
     query: Query,
     *,
@@ -64,10 +64,10 @@ async def find(
     goes_on: bool = False,
     ahead: Ahead | None = None,
 ) -> PageSearch:
-    """Up to `limit` uids in the query's order; `scan`: inferences that are walked first.
+    """Find up to `limit` uids in the query's order; `scan`: how many inferences are scanned first.
 
-    `goes_on`: a page came before it. `ahead`: takes what is read as it is found. Raises OutOfTime
-    only when not even the walk came to an end.
+    `goes_on`: a page came before it. `ahead`: takes what is read while it is found. Raises
+    OutOfTime only if not even the scan came to an end.
     """
     search = PageSearch(wanted=limit, scan=scan, deadline=deadline, goes_on=goes_on, ahead=ahead)
     if query.nothing or query.scan_range.empty:
@@ -86,22 +86,23 @@ async def find(
 async def _scan(
     connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], search: PageSearch
 ) -> Sequence[ScanRange]:
-    """Test inference after inference; the pieces that are left. Without conditions nothing is.
+    """Test inference after inference, and return the pieces that are left; no scan without
+    conditions.
 
-    Where no index leads to the matches there is only the walk, in strides that grow: time may
-    run out after any of them, and what was found until then is answered.
+    If no index can drive the query there is only the scan, in strides that grow: time may run out
+    after any of them, and the page has what was found until then.
     """
     if not query.conditions:
         return parts
     length = search.scan
     while parts and search.missing > 0:
-        run = unbroken(parts)
-        end = await _find_end_of_scan(connection, query, around(run), length, search.until)
+        run = take_unbroken(parts)
+        end = await _find_end_of_scan(connection, query, span_around(run), length, search.until)
         stride, parts = _split(query, parts, run, end)
         statement = partial(_select_stride, query, stride, search.missing)
         rows = await fetch(connection, statement, search.until, large=query.large)
         _take(search, query, stride, rows)
-        # of another condition as well it is not known which is rare: the walk keeps what it did
+        # with another condition it is unknown which one is rare: the scan goes on
         alone = 0 < len(find_anti_joins(query)) == len(query.conditions)
         if query.is_driven or (alone and _too_few(search, length)):
             break
@@ -115,7 +116,7 @@ def _select_stride(query: Query, stride: ScanRange, limit: int) -> Select[Any]:
 
 
 def _too_few(search: PageSearch, scanned: int) -> bool:
-    """Whether so few were met on the way so far that it would be too long a way to a full page."""
+    """Whether so few matches were met so far that a full page would take too long a scan."""
     return search.missing * scanned > _LONGEST_DETOUR * search.scan * len(search.uids)
 
 
@@ -126,7 +127,7 @@ async def _find_end_of_scan(
     length: int,
     deadline: Deadline,
 ) -> UUID | None:
-    """The last uid of a walk of that length; None: the range holds fewer."""
+    """Return the last uid of a scan of that length; None: the range holds fewer."""
     last = (
         select(inference.c.uid)
         .where(scan_range.of(inference))
@@ -141,19 +142,19 @@ async def _find_end_of_scan(
 def _split(
     query: Query, parts: Sequence[ScanRange], run: Sequence[ScanRange], end: UUID | None
 ) -> tuple[ScanRange, Sequence[ScanRange]]:
-    """The stride through the run up to `end`, which it includes, and the pieces after it."""
-    here = around(run)
+    """Return the stride through the run up to and including `end`, and the pieces after it."""
+    here = span_around(run)
     if end is None:
         return here, parts[len(run) :]
     if query.newest_first:
         stride, after = here.clip(end, here.hi), (LOWEST, end)
     else:
-        stride, after = here.clip(here.lo, _next(end)), (_next(end), HIGHEST)
+        stride, after = here.clip(here.lo, _next_uid(end)), (_next_uid(end), HIGHEST)
     left = [part.clip(*after) for part in parts]
     return stride, [part for part in left if not part.empty]
 
 
-def _next(uid: UUID) -> UUID:
+def _next_uid(uid: UUID) -> UUID:
     return UUID(int=uid.int + 1)
 
 
@@ -163,7 +164,7 @@ async def _follow(
     parts: Sequence[ScanRange],
     search: PageSearch,
 ) -> None:
-    for group in growing(parts, query.group):
+    for group in split_growing(parts, query.group):
         if search.missing <= 0:
             return
         share = 1.0 if len(group) == 1 else 0.5
@@ -200,13 +201,13 @@ async def _follow_group(
     rows: Sequence[Any] = ()
     wrong = False
     if pieces_left:
-        # only by the first, which may take all of the time
+        # only by the first statement, which may take all of the time
         read = None if search.uids else search.ahead
         rows = await _read(connection, query, pieces_left, search.missing, deadline, share, read)
         uids = [row[0] for row in rows]
         wrong = uids != sorted(uids, reverse=query.newest_first)
         if not wrong and len(rows) == search.missing:
-            silent = [pieces_left[index] for index in passed_over([row[1] for row in rows])]
+            silent = [pieces_left[index] for index in find_silent([row[1] for row in rows])]
             wrong = bool(silent and await _read(connection, query, silent, 1, deadline, share))
     if len(group) > 1 and wrong:
         # UNION ALL gave its parts in another order, so that LIMIT took the wrong ones.
@@ -214,7 +215,7 @@ async def _follow_group(
             if search.missing > 0:
                 await _follow_group(connection, query, [part], search)
         return
-    _take(search, query, around(group), rows)
+    _take(search, query, span_around(group), rows)
     search.came_on = True
 
 
@@ -227,7 +228,7 @@ async def _read(  # noqa: PLR0917
     share: float,
     ahead: Ahead | None = None,
 ) -> Sequence[Any]:
-    """Rows of a uid, and of the place of its piece."""
+    """Return rows of a uid, and of the index of its piece."""
     building: Building = partial(_union, query, group, limit)
     parameters: dict[str, Any] | None = None
     everything = len(group) == 1 and not query.conditions and not query.marks
@@ -235,7 +236,9 @@ async def _read(  # noqa: PLR0917
         scan_range = group[0].scan_range
         newest_first = query.newest_first
         building = (
-            ahead.statement(newest_first=newest_first) if ahead else _everything(newest_first)
+            ahead.statement(newest_first=newest_first)
+            if ahead
+            else _select_everything(newest_first)
         )
         parameters = {
             "model": scan_range.model,
@@ -258,8 +261,8 @@ async def _read(  # noqa: PLR0917
 
 
 @cache
-def _everything(newest_first: bool) -> Prepared:
-    """As `_union`, of one piece and without conditions: the page that is asked most."""
+def _select_everything(newest_first: bool) -> Prepared:
+    """Build what `_union` does for one piece without conditions: the most frequent page."""
     here = inference.c
     lo, hi = (bindparam(name, type_=here.uid.type) for name in ("lo", "hi"))
     where = (here.model == bindparam("model", type_=here.model.type), here.uid >= lo, here.uid < hi)
@@ -268,15 +271,19 @@ def _everything(newest_first: bool) -> Prepared:
     return Prepared(uids.order_by(order).limit(bindparam("most", type_=Integer())))
 
 
-def passed_over(parts: Sequence[int]) -> list[int]:
-    """Of rows that fill a page, by the parts they are of: the parts before the last row's that
-    gave none. They are empty, or were never asked: a part that comes later filled the page."""
+def find_silent(parts: Sequence[int]) -> list[int]:
+    """Return the parts before the last row's that returned no row, for rows that fill a page.
+
+    They are empty, or were never read: a later part filled the page.
+    """
     return [part for part in range(parts[-1]) if part not in parts] if parts else []
 
 
 def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[Any]:
-    """One ordered, limited part a partition: each is planned by its own statistics, and runs
-    only if those before it did not fill the page. Each row says of which part it is."""
+    """Select one ordered, limited part for each partition: each is planned by its own statistics.
+
+    A part runs only if those before it did not fill the page. Each row names its part.
+    """
     parts = []
     for index, piece in enumerate(group):
         matches, unique = build_matches(query, piece)
@@ -287,6 +294,6 @@ def _union(query: Query, group: Sequence[DrivingIndex], limit: int) -> Select[An
 
 
 def _take(search: PageSearch, query: Query, scan_range: ScanRange, rows: Sequence[Any]) -> None:
-    """Keep what was found in the range, and how far that was."""
+    """Store what was found in the range, and how far the search came."""
     search.uids.extend(row[0] for row in rows)
     search.searched = scan_range.lo if query.newest_first else UUID(int=scan_range.hi.int - 1)

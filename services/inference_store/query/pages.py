@@ -1,4 +1,4 @@
-"""A page of a request, in any order, of one model or of several; and the cursor of the next."""
+"""A page of a query, in any order, of one model or of several; and the cursor of the next."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,7 +14,7 @@ from . import cursor as cursors
 from . import page, sorted_cursor
 from .across import find_across
 from .bounded import Deadline
-from .explain import say_form
+from .explain import record_form
 from .hit import Hit
 from .matching import Query
 from .progress import Progress
@@ -26,7 +26,7 @@ from .sorted_page import OnlyWithValue, find_sorted
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was found, and where to go on. `searched_back_to`: time ran out there."""
+    """The hits of a page, and where the next begins. `searched_back_to`: time ran out there."""
 
     hits: Sequence[Hit]
     next: str | None = None
@@ -46,16 +46,15 @@ async def find_page(
     deadline: Deadline,
     include: Collection[str] | None = None,
 ) -> Page:
-    """A page of one request, asked of each query's model. Raises OutOfTime, InvalidCursor.
+    """Find a page of one request, by a query of each model. Raises OutOfTime, InvalidCursor.
 
-    `include`: what is shown beside them, if they may be read as they are found.
-
-    `fingerprint`: of the request; a cursor of another one is refused. The deadline's soft end
-    holds in order of time, where a page may say how far back it has searched.
+    `include`: what to show beside the hits, if it may be read while they are found. `fingerprint`:
+    of the request; a cursor of another one is refused. The deadline's soft end applies in order of
+    time, because such a page may say how far back it has searched.
     """
     if sort.order is None:
         ways = limit + 1, deadline, include
-        found = await _by_time(connection, queries, fingerprint, cursor, *ways)
+        found = await _find_by_time(connection, queries, fingerprint, cursor, *ways)
     else:
         after = None
         if cursor is not None:
@@ -70,16 +69,16 @@ async def find_page(
                 after=after,
             )
         except OnlyWithValue as some:
-            return Page(some.hits, cursor_after(sort, fingerprint, some.hits[-1]))
+            return Page(some.hits, make_cursor(sort, fingerprint, some.hits[-1]))
         found = Page(hits)
     if len(found.hits) <= limit:
         return found
-    following = cursor_after(sort, fingerprint, found.hits[limit - 1])
+    following = make_cursor(sort, fingerprint, found.hits[limit - 1])
     return replace(found, hits=found.hits[:limit], next=following)
 
 
-def to_narrow(sort: Sort) -> str:
-    """What to do about a query that took too long."""
+def describe_narrowing(sort: Sort) -> str:
+    """Say what to do about a query that took too long."""
     if sort.order is None:
         return "The query took too long: narrow received_at, or add a condition that fewer match."
     return (
@@ -88,14 +87,14 @@ def to_narrow(sort: Sort) -> str:
     )
 
 
-def cursor_after(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
-    """What goes on after a hit."""
+def make_cursor(sort: Sort, fingerprint: bytes, hit: Hit) -> str:
+    """Return the cursor that continues after a hit."""
     if sort.order is None:
         return cursors.encode(fingerprint, hit.uid)
     return sorted_cursor.encode(fingerprint, Cursor(sort.order.kind, hit.uid, hit.value))
 
 
-async def _by_time(  # noqa: PLR0917
+async def _find_by_time(  # noqa: PLR0917
     connection: AsyncConnection,
     queries: Sequence[Query],
     fingerprint: bytes,
@@ -107,14 +106,14 @@ async def _by_time(  # noqa: PLR0917
     if cursor is not None:
         after = cursors.decode(fingerprint, cursor)
         queries = [query.after(after) for query in queries]
-    say_form("time: inferences in order of time")
+    record_form("time: inferences in order of time")
     far: Progress
     goes_on = cursor is not None
     read: Mapping[UUID, Inference] = {}
     if len(queries) == 1:
         reading = None if include is None else await make_ahead(connection, include, limit)
         how: dict[str, Any] = {"limit": limit, "deadline": deadline, "goes_on": goes_on}
-        far = alone = await page.find(connection, queries[0], **how, ahead=reading)
+        far = alone = await page.find_page(connection, queries[0], **how, ahead=reading)
         read = {} if reading is None else reading.found
         hits = [Hit(queries[0].scan_range.model, uid) for uid in alone.uids]
     else:

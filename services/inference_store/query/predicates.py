@@ -1,4 +1,4 @@
-"""The conditions of a request as typed predicates: its filter, and the plain ones as trees too."""
+"""The conditions of a request as predicates: its filter, and the plain ones as trees too."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from inference_store.query.filters.known import Known, known
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Predicate
 
-from .labels import labels_in, unknown_labels
+from .labels import list_labels, warn_of_unknown_labels
 from .query_request import QueryRequest
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRequest:
-    """What must hold, and what the caller should know about it."""
+    """The predicates that must hold, and warnings for the caller."""
 
     predicates: tuple[Predicate, ...]
     warnings: tuple[str, ...]
@@ -28,7 +28,7 @@ class CheckedRequest:
 async def check_request(
     connection: AsyncConnection, models: Models, request: QueryRequest
 ) -> CheckedRequest:
-    """The request's conditions with types, for one model or several together.
+    """Check the request's conditions, and return them typed, for one model or several together.
 
     Raises UnknownKey, ImpossibleComparison, Invalid, NotKept.
     """
@@ -38,25 +38,25 @@ async def check_request(
     keys = await known(connection, models, names)
     predicates: list[Predicate] = []
     warnings: dict[str, None] = {}
-    for node, text in _conditions(request, keys):
+    for node, text in _list_conditions(request, keys):
         checked = check(node, keys, source=text, unknown_keys=request.unknown_keys)
         predicates.append(checked.predicate)
         warnings |= dict.fromkeys(checked.warnings)
-    labels = await unknown_labels(connection, models, labels_in(predicates))
+    labels = await warn_of_unknown_labels(connection, models, list_labels(predicates))
     return CheckedRequest(tuple(predicates), (*warnings, *labels))
 
 
-def _conditions(request: QueryRequest, keys: Known) -> Iterator[tuple[Node, str | None]]:
-    """Each condition as a tree, and the text that it was."""
+def _list_conditions(request: QueryRequest, keys: Known) -> Iterator[tuple[Node, str | None]]:
+    """Yield each condition as a tree, and the text that it was."""
     for asked in request.metadata:
         yield from_conditions.metadata_node(asked, keys, request.unknown_keys), None
-    for node in _plain(request):
+    for node in _list_plain(request):
         yield node, None
     if request.filter is not None:
         yield request.filter, request.filter_text
 
 
-def _plain(request: QueryRequest) -> Iterator[Node]:
+def _list_plain(request: QueryRequest) -> Iterator[Node]:
     if request.inference_ids is not None:
         yield from_conditions.of_ids(request.inference_ids)
     if request.data_hashes is not None:

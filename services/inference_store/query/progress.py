@@ -1,4 +1,4 @@
-"""How far a page's search has come, and when it stops."""
+"""The progress of a page's search, and when it stops."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -8,7 +8,7 @@ from .bounded import Deadline
 
 @dataclass(slots=True, kw_only=True)
 class Progress:
-    """`searched`: the uid up to which it has looked; `out_of_time`: it stopped there."""
+    """`searched`: the uid up to which everything was checked; `out_of_time`: it stopped there."""
 
     deadline: Deadline
     goes_on: bool = False

@@ -42,7 +42,7 @@ Sql: TypeAlias = Callable[[FromClause], ColumnElement[Any]]
 class Property:
     """One property. `sql`: its value in a row of `inference` (or `prediction`) or an alias.
 
-    A double is the decimal that its shortest spelling is (0.1 is 0.1): `stored` tells them.
+    A double is the decimal of its shortest spelling (0.1 is 0.1): `stored` says which are doubles.
     """
 
     name: str
@@ -57,7 +57,7 @@ def _column(name: str) -> Sql:
     return lambda row: row.c[name]
 
 
-# Whatever query is around, and however far out the row stands, it is the row that is meant.
+# Whatever query is around it, and however far out the row is, it is this row that is meant.
 def _of_model(column: ColumnElement[Any]) -> Sql:
     def found(row: FromClause) -> ColumnElement[Any]:
         rows = select(column).where(registration.c.model == row.c.model)
@@ -75,7 +75,7 @@ def _label(name: str) -> Sql:
 
 
 def _milliseconds(start: str, end: str) -> Sql:
-    """Exact: whole microseconds as thousandths."""
+    """Compute exact milliseconds: whole microseconds as thousandths."""
 
     def between(row: FromClause) -> ColumnElement[Any]:
         lasted = type_coerce(row.c[end] - row.c[start], Interval())
@@ -85,7 +85,7 @@ def _milliseconds(start: str, end: str) -> Sql:
 
 
 def _capture_problem(side: CaptureSide) -> Sql:
-    """Of a few names of our own, so that they may stand in the statement."""
+    """Return a text out of a few fixed names, so that they may be in the statement."""
     flags = flags_of(side)
     return lambda row: case(
         *(

@@ -1,4 +1,4 @@
-"""A request about inferences, as it was asked."""
+"""A request for inferences, as it was sent."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

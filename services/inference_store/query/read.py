@@ -1,4 +1,4 @@
-"""Inferences in full, by uid: the row, and what of metadata and predictions is asked for."""
+"""Reads whole inferences, by uid: the row, and the requested metadata and predictions."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,18 +52,19 @@ class Inference(NamedTuple):
 async def read(
     connection: AsyncConnection, model: int, uids: Sequence[UUID], *, include: Collection[str] = ()
 ) -> list[Inference]:
-    """The inferences by these uids, in their order; one that is gone meanwhile is left out."""
+    """Return the inferences with these uids, in order; those that are deleted meanwhile are left
+    out."""
     if not uids:
         return []
     # Citus passes no rows inside of rows from node to node.
     apart = PREDICTIONS in include and await is_distributed_cached(connection)
     together = PREDICTIONS in include and not apart
-    statement = (_one if len(uids) == 1 else _many)(METADATA in include, together)
+    statement = (_build_one if len(uids) == 1 else _build_many)(METADATA in include, together)
     wanted = {"model": model, "uids": uids, "uid": uids[0]}
     found = {row["uid"]: row for row in await statement.fetch(connection, wanted)}
-    predicted = await _predictions(connection, wanted) if apart else None
+    predicted = await _read_predictions(connection, wanted) if apart else None
     return [
-        _inference(found[uid], include, None if predicted is None else predicted.get(uid, ()))
+        _make_inference(found[uid], include, None if predicted is None else predicted.get(uid, ()))
         for uid in uids
         if uid in found
     ]
@@ -71,31 +72,34 @@ async def read(
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is read of inferences by the statement that finds them. `found`: by their uids."""
+    """What the statement that finds inferences reads of them as well. `found`: by their uids."""
 
     include: Collection[str]
     found: dict[UUID, Inference] = field(default_factory=dict)
 
     def statement(self, *, newest_first: bool) -> Prepared:
-        """The first inferences of a model in order of time: `most` of [lo, hi)."""
-        return _first(METADATA in self.include, PREDICTIONS in self.include, newest_first)
+        """Return the statement for the first inferences of a model in order of time: `most` of [lo,
+        hi)."""
+        return _build_first(METADATA in self.include, PREDICTIONS in self.include, newest_first)
 
     def take(self, rows: Sequence[Any]) -> list[UUID]:
-        """Keep what that statement found: the uids."""
-        self.found.update((row["uid"], _inference(row, self.include, None)) for row in rows)
+        """Store what that statement found, and return the uids."""
+        self.found.update((row["uid"], _make_inference(row, self.include, None)) for row in rows)
         return [row["uid"] for row in rows]
 
 
 async def make_ahead(
     connection: AsyncConnection, include: Collection[str], wanted: int
 ) -> Ahead | None:
-    """How so many are read as they are found; None: they are read afterwards."""
+    """Return how to read so many while they are found; None: they are read afterwards."""
     if wanted > _MOST_AHEAD or await is_distributed_cached(connection):
         return None
     return Ahead(include)
 
 
-def _inference(row: Any, include: Collection[str], predicted: Sequence[Any] | None) -> Inference:
+def _make_inference(
+    row: Any, include: Collection[str], predicted: Sequence[Any] | None
+) -> Inference:
     marks = row["marks"] or ()
     if PREDICTIONS in include and predicted is None:
         predicted = [
@@ -112,124 +116,138 @@ def _inference(row: Any, include: Collection[str], predicted: Sequence[Any] | No
     )
 
 
-async def _predictions(
+async def _read_predictions(
     connection: AsyncConnection, wanted: Mapping[str, Any]
 ) -> dict[UUID, list[Mapping[str, Any]]]:
     found: dict[UUID, list[Mapping[str, Any]]] = {}
-    for row in await _of_predictions().fetch(connection, wanted):
+    for row in await _build_predictions().fetch(connection, wanted):
         items = dict(row)
         found.setdefault(items.pop("uid"), []).append(items)
     return found
 
 
 @cache
-def _one(with_metadata: bool, with_predictions: bool) -> Prepared:
-    """The row of one inference, with what other tables say of it."""
-    beside = _each(_is, with_predictions)
-    return Prepared(_rows(with_metadata, *beside).where(_is(inference)))
+def _build_one(with_metadata: bool, with_predictions: bool) -> Prepared:
+    """Build the statement for one inference, with its parts in other tables."""
+    beside = _select_parts(_match_one, with_predictions)
+    return Prepared(_select_rows(with_metadata, *beside).where(_match_one(inference)))
 
 
 @cache
-def _first(with_metadata: bool, with_predictions: bool, newest_first: bool) -> Prepared:
-    """The first rows of a range of uids. What other tables say is looked up for each: few are
-    wanted, and which is not known when the statement is planned."""
+def _build_first(with_metadata: bool, with_predictions: bool, newest_first: bool) -> Prepared:
+    """Build the statement for the first rows of a range of uids.
+
+    The parts in other tables are looked up for each row: few are wanted, and which ones is not
+    known when the statement is planned.
+    """
     uid = inference.c.uid
 
     def same(table: Table) -> ColumnElement[bool]:
-        return and_(_within(table), table.c.uid == uid)
+        return and_(_match_range(table), table.c.uid == uid)
 
-    query = _rows(with_metadata, *_each(same, with_predictions)).where(_within(inference))
+    query = _select_rows(with_metadata, *_select_parts(same, with_predictions)).where(
+        _match_range(inference)
+    )
     ordered = query.order_by(uid.desc() if newest_first else uid)
     return Prepared(ordered.limit(bindparam("most", type_=INTEGER())))
 
 
-def _each(
+def _select_parts(
     where: Callable[[Table], ColumnElement[bool]], with_predictions: bool
 ) -> list[ColumnElement[Any]]:
-    """What other tables say of one inference, a column each."""
+    """Return the parts of one inference in other tables, a column each."""
     alias, here = inference_alias.c.alias, prediction.c
     beside = [
-        _array(select(alias).where(where(inference_alias)).order_by(alias), "aliases"),
-        _array(select(erasing.c.scope).where(where(erasing), _of_a_part()), "marks"),
+        _collect(select(alias).where(where(inference_alias)).order_by(alias), "aliases"),
+        _collect(select(erasing.c.scope).where(where(erasing), _is_part_mark()), "marks"),
     ]
     if with_predictions:
-        rows = _predicted(func.row(*_PREDICTED).label("one")).where(where(prediction))
-        beside.append(_array(rows.order_by(here.rank, here.ordinal), PREDICTIONS))
+        rows = _select_predictions(func.row(*_PREDICTED).label("one")).where(where(prediction))
+        beside.append(_collect(rows.order_by(here.rank, here.ordinal), PREDICTIONS))
     return beside
 
 
 @cache
-def _many(with_metadata: bool, with_predictions: bool) -> Prepared:
-    """The rows of several. What other tables say is read once, not once for each."""
+def _build_many(with_metadata: bool, with_predictions: bool) -> Prepared:
+    """Build the statement for several inferences.
+
+    The parts in other tables are read once, not for each.
+    """
     alias, here = inference_alias.c, prediction.c
-    aliases = select(alias.uid, alias.alias.label("one")).where(_among(inference_alias))
-    marks = select(erasing.c.uid, erasing.c.scope.label("one")).where(_among(erasing), _of_a_part())
+    aliases = select(alias.uid, alias.alias.label("one")).where(_match_some(inference_alias))
+    marks = select(erasing.c.uid, erasing.c.scope.label("one")).where(
+        _match_some(erasing), _is_part_mark()
+    )
     beside = {"aliases": aliases.order_by(alias.uid, alias.alias), "marks": marks}
     if with_predictions:
-        rows = _predicted(here.uid, func.row(*_PREDICTED).label("one")).where(_among(prediction))
+        rows = _select_predictions(here.uid, func.row(*_PREDICTED).label("one")).where(
+            _match_some(prediction)
+        )
         beside[PREDICTIONS] = rows.order_by(here.uid, here.rank, here.ordinal)
-    lists = {name: _by_uid(each, name) for name, each in beside.items()}
-    query = _rows(with_metadata, *(each.c.all.label(name) for name, each in lists.items()))
+    lists = {name: _collect_by_uid(each, name) for name, each in beside.items()}
+    query = _select_rows(with_metadata, *(each.c.all.label(name) for name, each in lists.items()))
     for each in lists.values():
         query = query.outerjoin(each, each.c.uid == inference.c.uid)
-    return Prepared(query.where(_among(inference)))
+    return Prepared(query.where(_match_some(inference)))
 
 
-def _rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any]:
+def _select_rows(with_metadata: bool, *beside: ColumnElement[Any]) -> Select[Any]:
     columns = [c for c in inference.columns if c.name != METADATA or with_metadata]
     name = select(label.c.name).where(label.c.label == inference.c.top_label).correlate(inference)
     top_label = name.scalar_subquery().label("top_label_name")
     return select(*columns, top_label, *beside).select_from(inference)
 
 
-def _by_uid(rows: Select[Any], name: str) -> CTE:
-    """What a SELECT finds for each uid, in its order: an array each. Materialized, it is read once
-    however few inferences are expected."""
+def _collect_by_uid(rows: Select[Any], name: str) -> CTE:
+    """Collect what a SELECT finds for each uid, in order, into an array.
+
+    It is materialized, so that it is read once however few inferences are expected.
+    """
     found = rows.subquery()
     lists = select(found.c.uid, func.array_agg(found.c.one).label("all")).group_by(found.c.uid)
     return lists.cte(name).prefix_with("MATERIALIZED")
 
 
-def _array(of: Select[Any], name: str) -> ColumnElement[Any]:
-    """What a SELECT of texts finds, as one column."""
+def _collect(of: Select[Any], name: str) -> ColumnElement[Any]:
+    """Collect what a SELECT of texts finds into one column."""
     found = of.correlate(inference).scalar_subquery()
     return func.array(found, type_=ARRAY(TEXT())).label(name)
 
 
 @cache
-def _of_predictions() -> Prepared:
+def _build_predictions() -> Prepared:
     here = prediction.c
-    rows = _predicted(here.uid, *_PREDICTED).where(_among(prediction))
+    rows = _select_predictions(here.uid, *_PREDICTED).where(_match_some(prediction))
     return Prepared(rows.order_by(here.uid, here.rank, here.ordinal))
 
 
-def _predicted(*columns: ColumnElement[Any]) -> Select[Any]:
+def _select_predictions(*columns: ColumnElement[Any]) -> Select[Any]:
     named = prediction.outerjoin(label, label.c.label == prediction.c.label)
     return select(*columns).select_from(named)
 
 
-def _of_a_part() -> ColumnElement[bool]:
-    """A mark is of an input or of a response that is being deleted."""
+def _is_part_mark() -> ColumnElement[bool]:
+    """Test whether a mark is of an input or of a response that is being deleted."""
     return or_(erasing.c.scope == "input", erasing.c.scope == "response")
 
 
-def _is(table: Table) -> ColumnElement[bool]:
-    """Rows of the inference that `model` and `uid`, the statement's parameters, name."""
-    return and_(_of_model(table), table.c.uid == bindparam("uid", type_=UUID_TYPE(as_uuid=True)))
+def _match_one(table: Table) -> ColumnElement[bool]:
+    """Match rows of the inference that the parameters `model` and `uid` name."""
+    return and_(_match_model(table), table.c.uid == bindparam("uid", type_=UUID_TYPE(as_uuid=True)))
 
 
-def _among(table: Table) -> ColumnElement[bool]:
-    """Rows of the inferences that `model` and `uids` name."""
+def _match_some(table: Table) -> ColumnElement[bool]:
+    """Match rows of the inferences that the parameters `model` and `uids` name."""
     uids = bindparam("uids", type_=ARRAY(UUID_TYPE(as_uuid=True)))
-    return and_(_of_model(table), table.c.uid == any_(uids))
+    return and_(_match_model(table), table.c.uid == any_(uids))
 
 
-def _within(table: Table) -> ColumnElement[bool]:
-    """Rows of the inferences that `model`, `lo` and `hi` name: a half-open range of uids."""
+def _match_range(table: Table) -> ColumnElement[bool]:
+    """Match rows of the inferences in the range of the parameters `model`, `lo` and `hi`."""
     lo, hi = (bindparam(name, type_=UUID_TYPE(as_uuid=True)) for name in ("lo", "hi"))
-    return and_(_of_model(table), table.c.uid >= lo, table.c.uid < hi)
+    return and_(_match_model(table), table.c.uid >= lo, table.c.uid < hi)
 
 
-def _of_model(table: Table) -> ColumnElement[bool]:
+def _match_model(table: Table) -> ColumnElement[bool]:
     model: ColumnElement[bool] = table.c.model == bindparam("model", type_=INTEGER())
     return model

@@ -1,4 +1,4 @@
-"""The rows that an order is of."""
+"""The rows that an order sorts."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Where the values of a range are: one an inference, that of the order, and never NULL."""
+    """The values in a range: one for each inference, never NULL."""
 
     value: ColumnElement[Any]
     uid: ColumnElement[Any]

@@ -1,4 +1,4 @@
-"""Where a statement looks: one model, and a half-open range of uids, which is a span of time."""
+"""Scan ranges: one model, and a half-open range of uids, which is a span of time."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from inference_store.index.prepared import Prepared
 from inference_store.index.tables import erasing
 from inference_store.inference.events.uid import uid_floor
 
-from .operand import one
+from .operand import bind_one
 
 # Planning costs grow with partitions, and 200 at once exhaust the lock table.
 GROUP = 8
@@ -33,19 +33,22 @@ class ScanRange:
     model: int
     lo: UUID
     hi: UUID
-    # bound once, however many tables it is said of: a statement has 32,767 parameters at most
+    # bound once, however many tables it is set on: a statement has 32,767 parameters at most
     _bound: list[Any] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def of(self, table: FromClause) -> ColumnElement[bool]:
-        """The condition on a table's rows; said of every table, so that planning prunes it."""
+        """Return the condition on a table's rows; it is set on every table, so that planning prunes
+        it."""
         if not self._bound:
             uid = UUID_TYPE(as_uuid=True)
-            self._bound.extend((one(self.model, INTEGER()), one(self.lo, uid), one(self.hi, uid)))
+            self._bound.extend(
+                (bind_one(self.model, INTEGER()), bind_one(self.lo, uid), bind_one(self.hi, uid))
+            )
         model, lo, hi = self._bound
         return and_(table.c.model == model, table.c.uid >= lo, table.c.uid < hi)
 
     def clip(self, lo: UUID, hi: UUID) -> "ScanRange":
-        """The part of it in [lo, hi)."""
+        """Return the part of it in [lo, hi)."""
         return ScanRange(self.model, max(self.lo, lo), min(self.hi, hi))
 
     @property
@@ -55,21 +58,25 @@ class ScanRange:
 
 
 def range_of_time(model: int, since: datetime | None, until: datetime | None) -> ScanRange:
-    """The range of [since, until)."""
+    """Return the range of [since, until)."""
     lo = LOWEST if since is None else uid_floor(since)
     return ScanRange(model, lo, HIGHEST if until is None else uid_floor(until))
 
 
-async def pieces(
+async def find_pieces_of(
     connection: AsyncConnection, scan_range: ScanRange, *, newest_first: bool, closed: bool = False
 ) -> list[ScanRange]:
-    """The range cut into the partitions' spans, in the order they are searched; `closed`: those
-    that are being dropped as well."""
-    return cut_range(scan_range, await ranges(connection, closed=closed), newest_first=newest_first)
+    """Cut the range into the partitions' spans, in the order in which they are searched.
+
+    `closed`: those that are being dropped as well.
+    """
+    return cut_range(
+        scan_range, await find_ranges(connection, closed=closed), newest_first=newest_first
+    )
 
 
-async def ranges(connection: AsyncConnection, *, closed: bool = False) -> list[Range]:
-    """The spans as ranges of uids, the newest first."""
+async def find_ranges(connection: AsyncConnection, *, closed: bool = False) -> list[Range]:
+    """Return the spans as ranges of uids, the newest first."""
     known = await spans(connection, closed=closed)
     return [(uid_floor(span.lo), uid_floor(span.hi)) for span in known]
 
@@ -77,20 +84,22 @@ async def ranges(connection: AsyncConnection, *, closed: bool = False) -> list[R
 def cut_range(
     scan_range: ScanRange, known: Sequence[Range], *, newest_first: bool
 ) -> list[ScanRange]:
-    """The range cut into these ranges, which come the newest first."""
+    """Cut the range into these ranges, which come the newest first."""
     found = [piece for each in known if not (piece := scan_range.clip(*each)).empty]
     return found if newest_first else found[::-1]
 
 
-def groups(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
-    """So many pieces at once."""
+def split_groups(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
+    """Yield so many pieces at once."""
     for start in range(0, len(found), size):
         yield found[start : start + size]
 
 
-def unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRange]:
-    """The first pieces, so many at most, that adjoin: in a hole there may be a partition that is
-    being dropped, whose rows nobody is to see."""
+def take_unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRange]:
+    """Return the first pieces that adjoin, so many at most.
+
+    In a hole there may be a partition that is being dropped, whose rows nobody may see.
+    """
     for index in range(1, min(size, len(found))):
         before, after = found[index - 1], found[index]
         if before.lo != after.hi and before.hi != after.lo:
@@ -98,29 +107,31 @@ def unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Sequence[ScanRang
     return found[:size]
 
 
-def unbroken_groups(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
-    """So many pieces at once, never across a hole: `around` them is nothing else."""
+def split_unbroken(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
+    """Yield so many pieces at once, never across a hole: `span_around` them is nothing else."""
     while found:
-        group = unbroken(found, size)
+        group = take_unbroken(found, size)
         yield group
         found = found[len(group) :]
 
 
-def growing(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
-    """One piece, then two, then more, up to so many at once: mostly the first ones are enough."""
+def split_growing(found: Sequence[ScanRange], size: int = GROUP) -> Iterator[Sequence[ScanRange]]:
+    """Yield one piece, then two, then more, up to so many at once: mostly the first ones
+    suffice."""
     start, some = 0, 1
     while start < len(found):
         yield found[start : start + some]
         start, some = start + some, min(2 * some, size)
 
 
-def around(found: Sequence[ScanRange]) -> ScanRange:
-    """The range from the earliest to the latest of several pieces; holes between them as well."""
+def span_around(found: Sequence[ScanRange]) -> ScanRange:
+    """Return the range from the earliest to the latest of several pieces, with the holes between
+    them."""
     return ScanRange(found[0].model, min(s.lo for s in found), max(s.hi for s in found))
 
 
 async def has_marks(connection: AsyncConnection, model: int) -> bool:
-    """Whether any of its inferences is being erased; mostly not, and then no reader looks."""
+    """Whether any of its inferences is being erased; mostly not, and then no query tests it."""
     return bool(await _select_first_mark().fetch(connection, {"of": model}))
 
 
@@ -131,8 +142,8 @@ def _select_first_mark() -> Prepared:
     return Prepared(select(here.uid).where(mine, here.scope == "inference").limit(1))
 
 
-def unmarked(scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-    """The inference is not being erased."""
+def test_unmarked(scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
+    """Test that the inference is not being erased."""
     mark = select(erasing.c.uid).where(
         scan_range.of(erasing), erasing.c.uid == uid, erasing.c.scope == "inference"
     )

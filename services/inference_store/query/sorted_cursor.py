@@ -1,7 +1,7 @@
-"""The cursor of a sorted page: after which value and uid the next one begins.
+"""The cursor of a sorted page: the value and uid after which the next one begins.
 
-A value is whole in it: a number with all its digits, a text as far as it is sorted by. Nothing of
-it is secret to whoever was shown the page.
+A value is in it as a whole: a number with all its digits, a text as far as it is sorted by. Nothing
+of it is secret to whoever was shown the page.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,10 @@ _FAMILIES = {letter: family for family, letter in _LETTERS.items()}
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """After what a page begins. `value` None: among those that have none, which come last."""
+    """The position after which a page begins.
+
+    `value` None: among those without one, which come last.
+    """
 
     kind: Family
     uid: UUID
@@ -35,7 +38,7 @@ class Cursor:
 
 
 def encode(query: bytes, cursor: Cursor) -> str:
-    """The cursor that goes on after a place."""
+    """Encode a cursor."""
     letter = _LETTERS[cursor.kind]
     if cursor.value is None:
         return cursors.seal(query, cursor.uid.bytes + letter.upper())
@@ -51,14 +54,18 @@ def _format_value(value: Any) -> str:
 
 
 def find_family(cursor: str | None) -> Family | None:
-    """As what the page before was sorted; None without a cursor, or where it says nothing."""
+    """Return the family that the page before was sorted by; None without a cursor, or if it does
+    not say."""
     if cursor is None:
         return None
     return _FAMILIES.get(cursors.read_payload(cursor)[_UID_BYTES : _UID_BYTES + 1].lower())
 
 
 def decode(query: bytes, cursor: str, kind: Family, type_: TypeEngine[Any]) -> Cursor:
-    """The place. Raises InvalidCursor for a damaged one, another query's, another kind's."""
+    """Decode a cursor.
+
+    Raises InvalidCursor for a damaged one, another query's, another family's.
+    """
     payload = cursors.open_sealed(query, cursor)
     letter, spelt = payload[_UID_BYTES : _UID_BYTES + 1], payload[_UID_BYTES + 1 :]
     uid = payload[:_UID_BYTES]

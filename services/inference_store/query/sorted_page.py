@@ -1,11 +1,11 @@
 """A page of matches in another order than that of time, of one model or of several.
 
-Three ways to find it. *Few*: where an index leads to few matches, they are looked up and sorted.
-*Walk*: the order's own index is walked from the page's beginning, and what it names is tested.
-*Sort*: all that an index leads to, or all there is, is sorted. Every partition is asked for its
-first ones, and theirs are merged: what stands behind a full page is asked for no more. Those
-without a value come last, in order of time. There is no part of a page, but for what has a value
-where only those without are left: when time is over before, nothing of it is certain.
+There are three ways to find it. *Few*: if indexes find few matches, they are looked up and sorted.
+*Walk*: the order's own index is scanned from the page's beginning, and each match is tested.
+*Sort*: all that an index finds, or all there is, is sorted. Every partition returns its first rows,
+and they are merged: what comes after a full page is not read. Inferences without a value come last,
+in order of time. There is no partial page, except one with all that have a value if only those
+without are left: if time runs out earlier, nothing of it is certain.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,14 +28,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from .across import Unit, batches, find_across, units
+from .across import Unit, find_across, pair_units, split_batches
 from .bounded import Deadline, OutOfTime, fetch
-from .explain import say_form
+from .explain import record_form
 from .hit import Hit
 from .matching import Query, find_pieces, match_by_index
-from .operand import many
-from .order import MissingValue, Order, beyond, in_order
-from .scan_range import ScanRange, groups, unmarked
+from .operand import bind_many
+from .order import MissingValue, Order, sort_rows, test_beyond
+from .scan_range import ScanRange, split_groups, test_unmarked
 from .sorted_cursor import Cursor
 
 FEW = 4_000
@@ -45,7 +45,7 @@ Uids = Mapping[int, Sequence[UUID]]
 
 
 class OnlyWithValue(OutOfTime):
-    """Time was over among those without a value; `hits` are all with one that the page has."""
+    """Time ran out among inferences without a value; `hits`: all hits of the page that have one."""
 
     def __init__(self, hits: Sequence[Hit]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class OnlyWithValue(OutOfTime):
 
 @dataclass(slots=True)
 class _Search:
-    """One page being found: the best hits so far, in order."""
+    """A page that is being found: the best hits so far, in order."""
 
     connection: AsyncConnection
     queries: Sequence[Query]
@@ -69,7 +69,7 @@ class _Search:
         return self.queries[0]
 
     def take(self, hits: Sequence[Hit]) -> None:
-        """Merge a batch's hits, and forget what a full page has no place for."""
+        """Merge a batch's hits, and drop those that a full page has no room for."""
         both = [*self.hits, *hits]
         both.sort(key=lambda hit: (hit.value, hit.uid), reverse=self.order.descending)
         self.hits = both[: self.limit]
@@ -90,9 +90,9 @@ async def find_sorted(
     after: Cursor | None = None,
     few: int = FEW,
 ) -> list[Hit]:
-    """Up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
+    """Find up to `limit` hits in that order, beyond `after`. Raises OutOfTime, OnlyWithValue.
 
-    The queries are one request of several models; `few`: matches that are looked up at most.
+    The queries are one request of several models; `few`: how many matches are looked up at most.
     """
     if not queries or queries[0].nothing or queries[0].scan_range.empty:
         return []
@@ -101,13 +101,16 @@ async def find_sorted(
     if after is None or after.value is not None:
         place = None if after is None else Hit(0, after.uid, after.value)
         search = _Search(connection, queries, order, place, limit, deadline)
-        await _with_a_value(search, parts, few)
+        await _find_with_value(search, parts, few)
         hits = search.hits
     if len(hits) < limit and not order.always:
         among = after.uid if after is not None and after.value is None else None
         left = limit - len(hits)
         try:
-            hits = [*hits, *await _without(connection, queries, order, left, deadline, among)]
+            hits = [
+                *hits,
+                *await _find_without_value(connection, queries, order, left, deadline, among),
+            ]
         except OutOfTime:
             if not hits:
                 raise
@@ -115,15 +118,15 @@ async def find_sorted(
     return hits
 
 
-async def _with_a_value(search: _Search, parts: Sequence[ScanRange], few: int) -> None:
-    led_to = await _few(search, parts, few) if search.first.is_driven else None
+async def _find_with_value(search: _Search, parts: Sequence[ScanRange], few: int) -> None:
+    led_to = await _find_few(search, parts, few) if search.first.is_driven else None
     if led_to is not None:
-        say_form("few: the matches were looked up and sorted")
+        record_form("few: the matches were looked up and sorted")
         await _look_up(search, parts, led_to)
         return
     if search.order.is_scannable:
         try:
-            say_form("walk: the order's index was walked, what it named was tested")
+            record_form("walk: the order's index was walked, what it named was tested")
             await _merge(search, parts, _test_scanned, "walk the order", share=0.5)
         except OutOfTime:
             if not search.first.is_driven:
@@ -131,20 +134,20 @@ async def _with_a_value(search: _Search, parts: Sequence[ScanRange], few: int) -
             search.hits = []
         else:
             return
-    say_form("sort: all matches were sorted")
+    record_form("sort: all matches were sorted")
     tested = _test_driven if search.first.is_driven else _test_scanned
     await _merge(search, parts, tested, "sort the matches")
 
 
-async def _few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
-    """The matches, if there are no more than so many; None also where that takes too long."""
+async def _find_few(search: _Search, parts: Sequence[ScanRange], most: int) -> Uids | None:
+    """Return the matches, if there are no more than so many; None also if that takes too long."""
     found: dict[int, list[UUID]] = {}
     left = most + 1
     deadline = Deadline.after(search.deadline.left_seconds * 0.25)
     try:
-        for group in groups(parts, search.first.group):
-            for batch in batches(search.queries):
-                lists = partial(_select_all_matches, units(batch, group), left)
+        for group in split_groups(parts, search.first.group):
+            for batch in split_batches(search.queries):
+                lists = partial(_select_all_matches, pair_units(batch, group), left)
                 what, large = "see whether the matches are few", search.first.large
                 for row in await fetch(search.connection, lists, deadline, large=large, what=what):
                     found.setdefault(row.model, []).append(row.uid)
@@ -165,25 +168,25 @@ def _select_matches(unit: Unit, limit: int) -> Select[Any]:
     query, scan_range = unit
     matches, unique = match_by_index(query, scan_range)
     uids = (matches if unique else matches.distinct()).limit(limit).subquery()
-    return select(_model(query), uids.c.uid)
+    return select(_select_model(query), uids.c.uid)
 
 
-def _model(query: Query) -> ColumnElement[int]:
+def _select_model(query: Query) -> ColumnElement[int]:
     return literal(query.scan_range.model, Integer).label("model")
 
 
 async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> None:
-    """The values of these alone, wherever they are."""
+    """Read the values of these alone, wherever they are."""
     asked: list[Callable[[], Select[Any]]] = []
-    for group in groups(parts):
-        for query, scan_range in units(search.queries, group):
+    for group in split_groups(parts):
+        for query, scan_range in pair_units(search.queries, group):
             here = [
                 uid
                 for uid in uids.get(query.scan_range.model, ())
                 if scan_range.lo <= uid < scan_range.hi
             ]
             if here:
-                wanted = many(here, UUID_TYPE(as_uuid=True))
+                wanted = bind_many(here, UUID_TYPE(as_uuid=True))
                 asked.append(
                     partial(
                         _select_ordered,
@@ -201,7 +204,7 @@ async def _look_up(search: _Search, parts: Sequence[ScanRange], uids: Uids) -> N
 def _test_scanned(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
     query, scan_range = unit
     tests = [condition.holds(scan_range, uid) for condition in query.conditions]
-    return [*tests, unmarked(scan_range, uid)] if query.marks else tests
+    return [*tests, test_unmarked(scan_range, uid)] if query.marks else tests
 
 
 def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool]]:
@@ -212,25 +215,27 @@ def _test_driven(unit: Unit, uid: ColumnElement[Any]) -> list[ColumnElement[bool
 async def _merge(
     search: _Search, parts: Sequence[ScanRange], tested: Any, what: str, *, share: float = 1.0
 ) -> None:
-    """Ask every partition of every model for its first ones, each batch beyond the others'."""
+    """Read the first rows of every partition of every model, each batch beyond those before it."""
     deadline = Deadline.after(search.deadline.left_seconds * share)
-    for group in groups(parts, search.first.group):
-        for batch in batches(search.queries):
-            asked = [partial(_select_ordered, search, unit, tested) for unit in units(batch, group)]
+    for group in split_groups(parts, search.first.group):
+        for batch in split_batches(search.queries):
+            asked = [
+                partial(_select_ordered, search, unit, tested) for unit in pair_units(batch, group)
+            ]
             await _take(search, asked, what, deadline)
 
 
 def _select_ordered(search: _Search, unit: Unit, tested: Any) -> Select[Any]:
     query, scan_range = unit
     rows = search.order.rows(scan_range)
-    found = select(_model(query), rows.uid.label("uid"), rows.value.label("value"))
+    found = select(_select_model(query), rows.uid.label("uid"), rows.value.label("value"))
     tests = tested(unit, rows.uid)
     found = found.where(*rows.where, *(tests if isinstance(tests, list) else [tests]))
     if search.after is not None:
-        found = found.where(beyond(search.order, rows, search.after, after=True))
+        found = found.where(test_beyond(search.order, rows, search.after, after=True))
     if search.worst is not None:
-        found = found.where(beyond(search.order, rows, search.worst, after=False))
-    return in_order(search.order, rows, found, search.limit)
+        found = found.where(test_beyond(search.order, rows, search.worst, after=False))
+    return sort_rows(search.order, rows, found, search.limit)
 
 
 async def _take(
@@ -245,16 +250,16 @@ async def _take(
 
     limit, large = deadline or search.deadline, search.first.large
     rows = await fetch(search.connection, together, limit, large=large, what=what)
-    search.take([Hit(row.model, row.uid, _aware(row.value)) for row in rows])
+    search.take([Hit(row.model, row.uid, _add_time_zone(row.value)) for row in rows])
 
 
-def _aware(value: Any) -> Any:
-    """The driver gives the first and the last instant there is without their time zone."""
+def _add_time_zone(value: Any) -> Any:
+    """Add the time zone to the first and the last instant, which the driver gives without one."""
     naive = isinstance(value, datetime) and value.tzinfo is None
     return value.replace(tzinfo=UTC) if naive else value
 
 
-async def _without(  # noqa: PLR0917
+async def _find_without_value(  # noqa: PLR0917
     connection: AsyncConnection,
     queries: Sequence[Query],
     order: Order,
@@ -262,7 +267,7 @@ async def _without(  # noqa: PLR0917
     deadline: Deadline,
     after: UUID | None,
 ) -> list[Hit]:
-    """Those without a value, in order of time."""
+    """Find inferences without a value, in order of time."""
     lacks = MissingValue(order, drives=not queries[0].is_driven)
     asked = [
         replace(query, conditions=(*query.conditions, lacks), newest_first=order.descending)

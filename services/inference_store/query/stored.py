@@ -1,7 +1,7 @@
-"""What is stored of counts, for partitions that are no longer written: read, not counted anew.
+"""Reads stored counts of partitions that are no longer written, instead of counting again.
 
-Of a partition that lies wholly in the range, has been counted, was not written since, and holds no
-mark of an erasure. Everything else is counted as if nothing were stored.
+They are used for a partition that is wholly in the range, has been counted, was not written since,
+and holds no pending deletion. Everything else is counted as if nothing were stored.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from .bounded import Deadline, fetch
 from .conditions import OfKey
 from .conditions.predictions import Predicts
 from .matching import Query
-from .operand import many
+from .operand import bind_many
 from .scan_range import ScanRange
 
 WHAT: Final = "read stored counts"
@@ -43,57 +43,59 @@ _LOOKS: Final = 50
 Number: TypeAlias = ColumnElement[Any]
 
 
-async def stored(
+async def read_stored(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[ScanRange],
     columns: Sequence[ColumnElement[Any]],
     deadline: Deadline,
 ) -> dict[ScanRange, Row[Any]]:
-    """Columns of the counts that hold, by model and piece. Raises OutOfTime."""
+    """Return columns of the valid counts, by model and piece. Raises OutOfTime."""
     if not (queries and parts):
         return {}
     # Marks first: what is deleted afterwards has outdated its counts before they are read.
     marking = [each.scan_range.model for each in queries if each.marks]
-    marked = await _marked(connection, marking, parts, deadline)
-    holding = partial(_holding, [each.scan_range.model for each in queries], parts, columns)
+    marked = await _find_marked(connection, marking, parts, deadline)
+    holding = partial(_select_valid, [each.scan_range.model for each in queries], parts, columns)
     rows = await fetch(connection, holding, deadline, what=WHAT)
     whole = {(part.lo, part.hi) for part in parts}
     found = {ScanRange(row.model, row.lo, row.hi): row for row in rows if (row.lo, row.hi) in whole}
     return {piece: row for piece, row in found.items() if piece not in marked}
 
 
-def _holding(
+def _select_valid(
     models: Sequence[int], parts: Sequence[ScanRange], columns: Sequence[ColumnElement[Any]]
 ) -> Select[Any]:
     here = partition_count.c
-    starts = many([part.lo for part in parts], UUID(as_uuid=True))
+    starts = bind_many([part.lo for part in parts], UUID(as_uuid=True))
     outdated = exists().where(outdated_count.c.partition_count == here.id)
     return select(here.model, here.lo, here.hi, *columns).where(
-        here.model == many(models, INTEGER()).any_(),
+        here.model == bind_many(models, INTEGER()).any_(),
         here.lo == starts.any_(),
         here.counted_at.is_not(None),
         ~outdated,
     )
 
 
-async def _marked(
+async def _find_marked(
     connection: AsyncConnection,
     models: Sequence[int],
     parts: Sequence[ScanRange],
     deadline: Deadline,
 ) -> set[ScanRange]:
-    """The pieces in which something is being erased: one look into an index each."""
+    """Return the pieces in which something is being erased: one index look-up each."""
     scopes = [replace(part, model=model) for model in models for part in parts]
     found: set[ScanRange] = set()
     for start in range(0, len(scopes), _LOOKS):
         some = scopes[start : start + _LOOKS]
-        rows = await fetch(connection, partial(_looks, some), deadline, what="look for marks")
+        rows = await fetch(
+            connection, partial(_select_marks, some), deadline, what="look for marks"
+        )
         found |= {some[row.place] for row in rows}
     return found
 
 
-def _looks(scopes: Sequence[ScanRange]) -> CompoundSelect[Any]:
+def _select_marks(scopes: Sequence[ScanRange]) -> CompoundSelect[Any]:
     return union_all(
         *(
             select(literal(place, Integer).label("place"))
@@ -104,25 +106,26 @@ def _looks(scopes: Sequence[ScanRange]) -> CompoundSelect[Any]:
     )
 
 
-async def numbers(
+async def read_numbers(
     connection: AsyncConnection,
     queries: Sequence[Query],
     parts: Sequence[ScanRange],
     deadline: Deadline,
 ) -> dict[ScanRange, int]:
-    """How many match the same request of several models, in the pieces of which that is stored.
+    """Return how many match in the pieces whose counts are stored, for the same request of several
+    models.
 
     Raises OutOfTime.
     """
-    number = _number(queries[0]) if queries else None
+    number = _choose_column(queries[0]) if queries else None
     if number is None:
         return {}
-    found = await stored(connection, queries, parts, [number.label("number")], deadline)
+    found = await read_stored(connection, queries, parts, [number.label("number")], deadline)
     return {part: row.number for part, row in found.items() if row.number is not None}
 
 
-def _number(query: Query) -> Number | None:
-    """How many match in a partition; None: that is not stored."""
+def _choose_column(query: Query) -> Number | None:
+    """Return the column with the number of matches in a partition; None if that is not stored."""
     here = partition_count.c
     if not query.conditions:
         return here.inferences
@@ -130,22 +133,24 @@ def _number(query: Query) -> Number | None:
         return None
     match query.conditions[0]:
         case OfKey(key, valued=valued, when=when):
-            having = _having(here["keys"], key, 1 if valued else 0)
+            having = _select_number(here["keys"], key, 1 if valued else 0)
             return having if when else here.inferences - having
-        case Predicts(condition, when=True, names=names) if (name := _label(condition)) is not None:
-            return _having(here.labels, names.label(name))
+        case Predicts(condition, when=True, names=names) if (
+            name := _get_label(condition)
+        ) is not None:
+            return _select_number(here.labels, names.label(name))
     return None
 
 
-def _having(column: Any, number: int, place: int | None = None) -> Number:
-    """What is stored of a key or label, where it is none; NULL where they were too many."""
+def _select_number(column: Any, number: int, place: int | None = None) -> Number:
+    """Return the stored number of a key or label, or 0; NULL if there were too many to store."""
     there = column[str(number)] if place is None else column[str(number)][place]
     found = func.coalesce(cast(there.astext, BigInteger), 0)
     return case((column.is_not(None), found))
 
 
-def _label(condition: Predicate | None) -> str | None:
-    """The one label that a prediction must have; None where more is asked of it."""
+def _get_label(condition: Predicate | None) -> str | None:
+    """Return the one label that a prediction must have; None if more is asked of it."""
     match condition:
         case typed.Compared("=", typed.Column("label"), typed.Constant(value=name)):
             return str(name)

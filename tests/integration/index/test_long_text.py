@@ -4,7 +4,7 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.index.long_text import encode
-from inference_store.query.conditions import Names, condition_of
+from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
@@ -39,7 +39,9 @@ async def test_every_comparison_of_long_texts(engine: AsyncEngine, character: st
                 value = {"between": [text, text + "b"], "in": [text, "b"], "like": text + "%"}
                 asked = Asked("", "k", "string", OPERATORS[name], value.get(name, text))
                 predicate = check(metadata_node(asked, keys), keys).predicate
-                query = Query(range_of_time(model, None, None), (condition_of(predicate, Names()),))
+                query = Query(
+                    range_of_time(model, None, None), (compile_condition(predicate, Names()),)
+                )
                 assert query.is_driven
                 found = set(
                     (await connection.execute(match_by_index(query, query.scan_range)[0])).scalars()

@@ -7,11 +7,11 @@ from uuid import UUID
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.query import cursor, sorted_cursor
-from inference_store.query.across import spread
+from inference_store.query.across import build_queries
 from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.pages import find_page
-from inference_store.query.sort import resolve
+from inference_store.query.sort import resolve_sort
 
 FINGERPRINT = cursor.fingerprint("the question")
 
@@ -30,12 +30,12 @@ async def pages(
     after: str | None = None
     while True:
         kind = sorted_cursor.find_family(after)
-        order = await resolve(connection, models, sort, kind=kind)
+        order = await resolve_sort(connection, models, sort, kind=kind)
         asked = await prepare(connection, models, question)
         query = asked.query if order.descending else asked.query.in_order()
         page = await find_page(
             connection,
-            await spread(connection, query, models),
+            await build_queries(connection, query, models),
             order,
             fingerprint=FINGERPRINT,
             cursor=after,

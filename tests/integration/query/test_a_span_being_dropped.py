@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from inference_store.index import registrations
 from inference_store.index.tables import inference, partition_span
 from inference_store.inference.events.event import Extras
-from inference_store.query.across import count_across, find_across, spread
+from inference_store.query.across import build_queries, count_across, find_across
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -25,7 +25,7 @@ from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from tests.integration.stored import Made, at, store
 
 _DAY = 86_400
@@ -76,14 +76,14 @@ async def test_pages_and_counts_agree(engine: AsyncEngine, filter: str | None) -
             assert await count(connection, query, deadline=Deadline.after(60)) == 4
             for scan in (1, 4_000):
                 deadline = Deadline.after(60)
-                found = await find(connection, query, limit=9, deadline=deadline, scan=scan)
+                found = await find_page(connection, query, limit=9, deadline=deadline, scan=scan)
                 assert found.uids == uids[::-1]
                 oldest = query.in_order()
-                found = await find(connection, oldest, limit=9, deadline=deadline, scan=scan)
+                found = await find_page(connection, oldest, limit=9, deadline=deadline, scan=scan)
                 assert found.uids == uids
         everything = sorted(each.uid for there in expected for each in there)
         query = (await prepare(connection, models, _question(filter))).query
-        queries = await spread(connection, query, models)
+        queries = await build_queries(connection, query, models)
         assert await count_across(connection, queries, deadline=Deadline.after(60)) == 8
         for scan in (1, 4_000):
             deadline = Deadline.after(60)

@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.index.tables import erasing, inference, metadata_number
 from inference_store.inference.errors import UnknownKey
 from inference_store.inference.events import uid_floor
-from inference_store.query.across import count_across, find_across, spread
+from inference_store.query.across import build_queries, count_across, find_across
 from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, OutOfTime
 from inference_store.query.filters.from_conditions import Asked
@@ -72,7 +72,7 @@ async def _queries(
 ) -> tuple[Query, ...]:
     async with engine.connect() as connection:
         query = (await prepare(connection, models, question)).query
-        return await spread(connection, query if newest_first else query.in_order(), models)
+        return await build_queries(connection, query if newest_first else query.in_order(), models)
 
 
 async def test_pages_and_counts(engine: AsyncEngine) -> None:

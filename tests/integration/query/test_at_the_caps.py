@@ -33,7 +33,7 @@ from inference_store.query.filters.typed import (
     Unknown,
     Value,
 )
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from inference_store.query.scan_range import range_of_time
 from tests.integration.query.typed_rows import Maker, facts_of
 from tests.integration.stored import store
@@ -153,6 +153,6 @@ async def test_the_largest_filters(engine: AsyncEngine) -> None:
             expected = {uid for uid, each in facts.items() if evaluate(predicate, each)}
             query = await build_query(connection, range_of_time(model, None, None), [predicate])
             deadline = Deadline.after(120)
-            page = await find(connection, query, limit=100, deadline=deadline)
+            page = await find_page(connection, query, limit=100, deadline=deadline)
             assert set(page.uids) == expected, name
             assert await count(connection, query, deadline=deadline) == len(expected), name

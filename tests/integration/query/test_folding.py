@@ -7,7 +7,7 @@ from sqlalchemy.dialects.postgresql import TEXT
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.query.filters.folding import without_accents, without_case
-from inference_store.query.operand import many
+from inference_store.query.operand import bind_many
 
 # What every version of Unicode that is in play has: Python's and Postgres' own differ.
 _OLD = unicodedata.ucd_3_2_0
@@ -26,7 +26,7 @@ async def test_every_letter_is_folded_as_in_python(engine: AsyncEngine) -> None:
     texts = [*letters, *("a" + letter for letter in letters), "", "Straße", "e\u0301\u0323"]
     async with engine.connect() as connection:
         for name, fold in (("fold_case", without_case), ("fold_accents", without_accents)):
-            given = func.unnest(many(texts, TEXT())).column_valued("given")
+            given = func.unnest(bind_many(texts, TEXT())).column_valued("given")
             folded = getattr(func, name)(given)
             found = {row[0]: row[1] for row in await connection.execute(select(given, folded))}
             assert found == {text: fold(text) for text in texts}, name

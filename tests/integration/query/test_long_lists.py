@@ -11,8 +11,8 @@ from inference_store.query.driving import build_matches, settings_for
 from inference_store.query.explain import Explain, recording
 from inference_store.query.list_sizes import count_lists, find_candidates
 from inference_store.query.matching import match_by_scan
-from inference_store.query.page import find
-from inference_store.query.scan_range import pieces
+from inference_store.query.page import find_page
+from inference_store.query.scan_range import find_pieces_of
 from tests.integration.stored import Made, at, store
 
 _DAY = 86_400
@@ -30,7 +30,7 @@ async def test_they_are_joined(engine: AsyncEngine, some: int, joins: int) -> No
     wanted = {each.uid for n, each in enumerate(made) if 5 <= n < 18 and n % 3 != 1}
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
-        parts = await pieces(connection, query.scan_range, newest_first=True)
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
         deadline = Deadline.after(60)
         # what is counted no further than this is taken to be long
         looked = await find_candidates(connection, query, parts, deadline, most=1, some=some)
@@ -56,7 +56,7 @@ async def test_what_is_dear_is_counted_only_where_nothing_is_very_short(
         query = (await prepare(connection, model, question)).query
         deadline = Deadline.after(60)
         with recording(True) as said:
-            page = await find(connection, query, limit=100, deadline=deadline, scan=1)
+            page = await find_page(connection, query, limit=100, deadline=deadline, scan=1)
         assert page.uids == [made[n].uid for n in (11, 7, 3)]
         assert page.driven_by == 0
         assert said is not None
@@ -67,7 +67,7 @@ async def test_what_is_dear_is_counted_only_where_nothing_is_very_short(
         )
         assert not any("metadata_timestamp" in step.what for step in counted)
         # counted no further than one everything is long: then all lists are
-        parts = await pieces(connection, query.scan_range, newest_first=True)
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
         looked = await find_candidates(connection, query, parts, deadline, most=1, some=1)
         assert [each.sizes for each in looked] == [(1, 1)] * 3
         looked = await count_lists(connection, query, parts, deadline, most=5, some=5)
@@ -90,5 +90,5 @@ async def test_two_values_of_one_inference_are_tested_inference_by_inference(
         ).query
         plan = await connection.execute(Explain(match_by_scan(query, query.scan_range)))
         assert "hashed SubPlan" not in str(plan.scalar_one())
-        found = await find(connection, query, limit=500, deadline=Deadline.after(60))
+        found = await find_page(connection, query, limit=500, deadline=Deadline.after(60))
     assert found.uids == [made[n].uid for n in range(399, -1, -1) if n + n % 7 > 300]

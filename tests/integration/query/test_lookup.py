@@ -14,7 +14,7 @@ from inference_store.index.tables import erasing, inference, partition_span
 from inference_store.inference.errors import NotFound
 from inference_store.query import lookup
 from inference_store.query.bounded import OutOfTime
-from inference_store.query.scan_range import ranges
+from inference_store.query.scan_range import find_ranges
 from tests.integration.query.held_partition import held
 from tests.integration.sent import statements_of
 from tests.integration.stored import Made, at, store
@@ -46,7 +46,7 @@ async def test_all_of_an_id_newest_first(engine: AsyncEngine, planned_once: int)
 
         async def found(name: str, most: int = 1_000) -> tuple[UUID, ...]:
             how: dict[str, Any] = {"most": most, "planned_once": planned_once}
-            return (await lookup.by_id(connection, model, name, **how)).uids
+            return (await lookup.find_by_id(connection, model, name, **how)).uids
 
         assert await found("id-3") == _uids(made, 53, 43, 33, 23, 13, 3)
         assert await found("id-4") == _uids(made, 54, 44, 34, 24, 14, 7, 4)
@@ -57,7 +57,7 @@ async def test_all_of_an_id_newest_first(engine: AsyncEngine, planned_once: int)
         for nobody in ("nobody", "", *_uids_of_nobody()):
             with pytest.raises(NotFound):
                 await found(nobody)
-        assert len((await lookup.by_id(connection, other, "id-3")).uids) == 1
+        assert len((await lookup.find_by_id(connection, other, "id-3")).uids) == 1
 
 
 def _uids_of_nobody() -> list[str]:
@@ -79,13 +79,13 @@ async def test_what_is_marked_or_closed_is_not_found(
         await connection.execute(partition_span.update().where(closed).values(state="dropping"))
     async with engine.connect() as connection:
         how: dict[str, Any] = {"planned_once": planned_once}
-        found = await lookup.by_id(connection, model, "id-3", **how)
+        found = await lookup.find_by_id(connection, model, "id-3", **how)
         assert found.uids == _uids(made, 43, 23, 13, 3)
-        newest = await lookup.by_id(connection, model, "id-3", most=1, **how)
+        newest = await lookup.find_by_id(connection, model, "id-3", most=1, **how)
         assert newest.uids == _uids(made, 43)
         for name in ("alias-17", "alias-33", f"uid:{made[17].uid}", f"uid:{made[33].uid}"):
             with pytest.raises(NotFound):
-                await lookup.by_id(connection, model, name, **how)
+                await lookup.find_by_id(connection, model, name, **how)
 
 
 @kept_plans
@@ -94,16 +94,16 @@ async def test_one_plan_is_kept_and_sees_new_partitions(engine: AsyncEngine) -> 
     later = Made("id-3", at(20 * _DAY))
     async with engine.connect() as connection:
         for _ in range(3):
-            assert len((await lookup.by_id(connection, model, "id-3")).uids) == 6
+            assert len((await lookup.find_by_id(connection, model, "id-3")).uids) == 6
         assert await _plans_of_look_ups(connection) == (3, 0)
         # for everything else plans are made for the values at hand
         mode = await connection.scalar(text("SHOW plan_cache_mode"))
         assert mode == "force_custom_plan"
         await connection.rollback()
         await store(engine, later)
-        assert (await lookup.by_id(connection, model, "id-3")).newest == later.uid
+        assert (await lookup.find_by_id(connection, model, "id-3")).newest == later.uid
         assert await _plans_of_look_ups(connection) == (4, 0)
-        await lookup.by_id(connection, model, "id-3", planned_once=0)
+        await lookup.find_by_id(connection, model, "id-3", planned_once=0)
         generic, custom = await _plans_of_look_ups(connection)
         assert generic == 4
         assert custom > 0
@@ -125,9 +125,9 @@ async def test_it_keeps_no_locks_of_partitions(engine: AsyncEngine, planned_once
         " WHERE pid = pg_backend_pid() AND relname LIKE 'inference_p%'"
     )
     async with engine.connect() as connection:
-        assert (await lookup.by_id(connection, model, "id-3", planned_once=planned_once)).uids
+        assert (await lookup.find_by_id(connection, model, "id-3", planned_once=planned_once)).uids
         with pytest.raises(NotFound):
-            await lookup.by_id(connection, model, "nobody", planned_once=planned_once)
+            await lookup.find_by_id(connection, model, "nobody", planned_once=planned_once)
         assert await connection.scalar(held_by_us) == 0
 
 
@@ -138,9 +138,9 @@ async def test_it_comes_to_an_end(engine: AsyncEngine, planned_once: int) -> Non
         how: dict[str, Any] = {"planned_once": planned_once}
         async with held(engine, inference, at(3 * _DAY)):
             with pytest.raises(OutOfTime):
-                await lookup.by_id(connection, model, "id-3", seconds=0.5, **how)
+                await lookup.find_by_id(connection, model, "id-3", seconds=0.5, **how)
         # the transaction goes on
-        assert (await lookup.by_id(connection, model, "id-3", **how)).uids
+        assert (await lookup.find_by_id(connection, model, "id-3", **how)).uids
 
 
 @asynccontextmanager
@@ -158,20 +158,22 @@ async def test_a_look_up_takes_one_round_trip(engine: AsyncEngine) -> None:
     made = _made()
     model = await store(engine, *made)
     async with engine.connect() as connection:
-        known = await ranges(connection)
-        assert len((await lookup.by_id(connection, model, "id-3")).uids) == 6  # no Citus: it asked
+        known = await find_ranges(connection)
+        assert (
+            len((await lookup.find_by_id(connection, model, "id-3")).uids) == 6
+        )  # no Citus: it asked
     with statements_of(engine) as sent:
         async with _looking_up(engine) as connection:
             for name in ("id-3", "id-3", "alias-17"):
-                assert (await lookup.by_id(connection, model, name, known=known)).uids
+                assert (await lookup.find_by_id(connection, model, name, known=known)).uids
             with pytest.raises(NotFound):
-                await lookup.by_id(connection, model, "nobody", known=known)
+                await lookup.find_by_id(connection, model, "nobody", known=known)
             await connection.scalar(text("SELECT 1"))  # the driver tells of each a moment later
     others = ("SET enable_", "SELECT 1")
     assert len([each for each in sent if not each.text.startswith(others)]) == 4, sent
     async with _looking_up(engine) as connection:
         before = await _plans_of_look_ups(connection)
-        assert len((await lookup.by_id(connection, model, "id-3", known=known)).uids) == 6
+        assert len((await lookup.find_by_id(connection, model, "id-3", known=known)).uids) == 6
         generic, custom = await _plans_of_look_ups(connection)
         assert (generic, custom) == (before[0] + 1, before[1])
 
@@ -181,7 +183,7 @@ async def test_over_many_partitions_it_is_a_connection_like_others(engine: Async
     model = await store(engine, *made)
     async with _looking_up(engine) as connection:
         assert settings_of(connection) == lookup.BY_ID
-        found = await lookup.by_id(connection, model, "id-3", planned_once=8)
+        found = await lookup.find_by_id(connection, model, "id-3", planned_once=8)
         assert found.uids == _uids(made, 53, 43, 33, 23, 13, 3)
         assert settings_of(connection) == NONE
         assert await connection.scalar(text("SHOW enable_seqscan")) == "on"
@@ -192,5 +194,5 @@ async def test_in_one_round_trip_it_comes_to_an_end(engine: AsyncEngine) -> None
     async with _looking_up(engine) as connection:
         async with held(engine, inference, at(3 * _DAY)):
             with pytest.raises(OutOfTime):
-                await lookup.by_id(connection, model, "id-3", seconds=0.5)
-        assert (await lookup.by_id(connection, model, "id-3")).uids
+                await lookup.find_by_id(connection, model, "id-3", seconds=0.5)
+        assert (await lookup.find_by_id(connection, model, "id-3")).uids

@@ -14,7 +14,7 @@ from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.filters.from_conditions import Asked
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from tests.integration.query.held_partition import held
 from tests.integration.stored import Made, at, store
 
@@ -61,7 +61,7 @@ async def test_the_next_page_goes_on_where_time_ran_out(
         assert len(everything) >= 3 * _DAYS - 6
         async with held(engine, table, at(_HELD_DAY * _DAY)) as span:
             deadline = Deadline.after(_SECONDS)
-            page = await find(connection, query, limit=100, deadline=deadline, scan=1)
+            page = await find_page(connection, query, limit=100, deadline=deadline, scan=1)
         assert page.out_of_time
         assert page.searched is not None
         reached = page.searched.int if newest_first else page.searched.int + 1
@@ -77,7 +77,7 @@ async def test_the_next_page_goes_on_where_time_ran_out(
 
 async def _found(engine: AsyncEngine, query: Query) -> list[UUID]:
     async with engine.connect() as connection:
-        page = await find(connection, query, limit=100, deadline=Deadline.after(600), scan=1)
+        page = await find_page(connection, query, limit=100, deadline=Deadline.after(600), scan=1)
         assert not page.out_of_time
         return page.uids
 
@@ -88,7 +88,7 @@ async def test_nothing_at_all_in_time(engine: AsyncEngine) -> None:
         query = (await prepare(connection, model, QueryRequest(ok=True))).query
         async with held(engine, inference, at((_DAYS - 1) * _DAY)):
             with pytest.raises(OutOfTime):
-                await find(connection, query, limit=5, deadline=Deadline.after(0.5), scan=1)
+                await find_page(connection, query, limit=5, deadline=Deadline.after(0.5), scan=1)
 
 
 async def test_what_follows_is_not_bound_by_the_time_that_was_left(engine: AsyncEngine) -> None:

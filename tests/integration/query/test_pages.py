@@ -17,7 +17,7 @@ from inference_store.query.explain import recording
 from inference_store.query.filters.from_conditions import Asked
 from inference_store.query.matching import Query
 from inference_store.query.operators import OPERATORS
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from tests.integration.stored import Made, at, store
 
 _DAY = 86_400
@@ -88,7 +88,7 @@ async def test_pages_and_counts(engine: AsyncEngine, walk: int) -> None:
 async def _paged(connection: AsyncConnection, query: Query, walk: int) -> list[UUID]:
     found: list[UUID] = []
     while True:
-        page = await find(connection, query, limit=7, deadline=Deadline.after(120), scan=walk)
+        page = await find_page(connection, query, limit=7, deadline=Deadline.after(120), scan=walk)
         found += page.uids
         if len(page.uids) < 7:
             return found
@@ -102,7 +102,9 @@ async def test_what_lacks_a_key_is_explained(engine: AsyncEngine, key: str, numb
     async with engine.connect() as connection:
         query = (await prepare(connection, model, question)).query
         with recording(True) as said:
-            found = await find(connection, query, limit=100, deadline=Deadline.after(60), scan=3)
+            found = await find_page(
+                connection, query, limit=100, deadline=Deadline.after(60), scan=3
+            )
             assert await count(connection, query, deadline=Deadline.after(60)) == number
     assert len(found.uids) == number
     assert said is not None
@@ -120,7 +122,7 @@ async def test_what_is_marked_is_not_shown(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         for question in (QueryRequest(), QueryRequest(metadata=[_asked("rare", "eq", "yes")])):
             query = (await prepare(connection, model, question)).query
-            page = await find(connection, query, limit=100, deadline=Deadline.after(120))
+            page = await find_page(connection, query, limit=100, deadline=Deadline.after(120))
             assert gone.uid not in page.uids
             number = await count(connection, query, deadline=Deadline.after(120))
             assert number == len(page.uids) > 0
@@ -132,7 +134,7 @@ async def test_out_of_time_says_how_far_it_came(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
         query = (await prepare(connection, model, QueryRequest(ok=False))).query
         with pytest.raises(OutOfTime):
-            await find(connection, query, limit=5, deadline=Deadline.after(0))
+            await find_page(connection, query, limit=5, deadline=Deadline.after(0))
         with pytest.raises(OutOfTime):
             await count(connection, query, deadline=Deadline.after(0))
 

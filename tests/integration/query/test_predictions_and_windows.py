@@ -14,7 +14,7 @@ from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.matching import match_by_index, match_by_scan
 from inference_store.query.operators import OPERATORS
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from tests.integration.stored import START, Made, store
 from tests.properties import examples
 
@@ -112,5 +112,5 @@ async def test_sql_agrees_with_python(
             assert set(by_index.scalars()) == set(expected)
             assert await count(connection, query, deadline=deadline) == len(expected)
             for scan in (1, 4_000):
-                page = await find(connection, query, limit=100, deadline=deadline, scan=scan)
+                page = await find_page(connection, query, limit=100, deadline=deadline, scan=scan)
                 assert page.uids == expected

@@ -3,12 +3,12 @@
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from inference_store.query.across import count_across, find_across, spread
+from inference_store.query.across import build_queries, count_across, find_across
 from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from tests.integration.stored import Made, at, store
 
 _MADE = [
@@ -42,11 +42,15 @@ async def test_it_is_there_once(engine: AsyncEngine, filter: str) -> None:
         query = (await prepare(connection, model, QueryRequest(filter=parse_text(filter)))).query
         assert await count(connection, query, deadline=Deadline.after(60)) == len(_WANTED)
         for scan in (1, 4_000):
-            page = await find(connection, query, limit=100, deadline=Deadline.after(60), scan=scan)
+            page = await find_page(
+                connection, query, limit=100, deadline=Deadline.after(60), scan=scan
+            )
             assert page.uids == _WANTED[::-1]
-            full = await find(connection, query, limit=3, deadline=Deadline.after(60), scan=scan)
+            full = await find_page(
+                connection, query, limit=3, deadline=Deadline.after(60), scan=scan
+            )
             assert full.uids == _WANTED[:0:-1]
-        queries = await spread(connection, query, [model])
+        queries = await build_queries(connection, query, [model])
         assert await count_across(connection, queries, deadline=Deadline.after(60)) == len(_WANTED)
         found = await find_across(
             connection, queries, limit=100, deadline=Deadline.after(60), scan=1

@@ -10,12 +10,12 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.inference.events.event import Extras
-from inference_store.query.across import find_across, spread
+from inference_store.query.across import build_queries, find_across
 from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.cql2 import parse_text
 from inference_store.query.matching import Query
-from inference_store.query.page import find
+from inference_store.query.page import find_page
 from inference_store.query.progress import Progress
 from tests.integration.stored import Made, at, store
 
@@ -62,7 +62,7 @@ async def _queries(
         filter=None if filter is None else parse_text(filter), newest_first=newest_first
     )
     query = (await prepare(connection, models if len(models) > 1 else models[0], question)).query
-    return await spread(connection, query, models)
+    return await build_queries(connection, query, models)
 
 
 async def _page(
@@ -75,7 +75,7 @@ async def _page(
 ) -> tuple[Progress, list[UUID]]:
     how: dict[str, Any] = {"limit": limit, "deadline": deadline, "scan": scan, "goes_on": goes_on}
     if len(queries) == 1:
-        alone = await find(connection, queries[0], **how)
+        alone = await find_page(connection, queries[0], **how)
         return alone, alone.uids
     found = await find_across(connection, queries, **how)
     return found, [hit.uid for hit in found.hits]

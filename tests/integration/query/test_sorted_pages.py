@@ -17,14 +17,14 @@ from inference_store.index.long_text import encode
 from inference_store.index.tables import erasing, inference, metadata_number
 from inference_store.inference.errors import ImpossibleComparison, Invalid, UnknownKey
 from inference_store.inference.events.event import Extras
-from inference_store.query.across import spread
+from inference_store.query.across import build_queries
 from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline, OutOfTime
 from inference_store.query.filters.from_conditions import Asked
 from inference_store.query.operators import OPERATORS
 from inference_store.query.order import SORTABLE, ByKey, ByProperty
 from inference_store.query.properties import PROPERTIES
-from inference_store.query.sort import resolve
+from inference_store.query.sort import resolve_sort
 from inference_store.query.sorted_page import find_sorted
 from tests.integration.query.asked import in_order, pages
 from tests.integration.query.held_partition import held
@@ -257,10 +257,10 @@ async def test_every_form_is_the_same_page(engine: AsyncEngine, few: int) -> Non
             (QueryRequest(), lambda _: True),
         ):
             asked = (await prepare(connection, model, question)).query
-            [query] = await spread(connection, asked, [model])
+            [query] = await build_queries(connection, asked, [model])
             expected = [each.uid for n, each in enumerate(made) if wanted(n) and n != 12]
             for sort in ("n", "inference_id", "data_size"):
-                order = (await resolve(connection, model, sort)).order
+                order = (await resolve_sort(connection, model, sort)).order
                 assert order is not None
                 hits = await find_sorted(
                     connection, [query], order, limit=50, deadline=Deadline.after(120), few=few
@@ -287,7 +287,7 @@ async def test_what_a_name_means(engine: AsyncEngine) -> None:
     async with engine.connect() as connection:
 
         async def order(sort: str) -> Any:
-            return (await resolve(connection, [model], sort)).order
+            return (await resolve_sort(connection, [model], sort)).order
 
         for sort in ("received_at", "uid", "inference.received_at", "-uid"):
             assert await order(sort) is None
@@ -307,9 +307,9 @@ async def test_what_a_name_means(engine: AsyncEngine) -> None:
             assert (type(found), found.kind) == (ByKey, kind), sort
         assert (await order("--dash")).descending
         assert type(await order("inference.width")) is ByProperty
-        warned = await resolve(connection, [model], "n")
+        warned = await resolve_sort(connection, [model], "n")
         assert "n:string" in warned.warnings[0]
-        again = (await resolve(connection, [model], "n", kind="string")).order
+        again = (await resolve_sort(connection, [model], "n", kind="string")).order
         assert again is not None
         assert again.kind == "string"
         for sort, error, known in (

@@ -21,7 +21,7 @@ from inference_store.index.tables import erasing, metadata_key
 from inference_store.query.anti_join import find_anti_joins
 from inference_store.query.ask import build_query
 from inference_store.query.bounded import Deadline, fetch
-from inference_store.query.conditions import condition_of, names_of
+from inference_store.query.conditions import compile_condition, read_names
 from inference_store.query.count import count
 from inference_store.query.counting import count_ended
 from inference_store.query.cql2 import parse_text
@@ -33,9 +33,9 @@ from inference_store.query.filters.known import known
 from inference_store.query.filters.typed import And, Predicate
 from inference_store.query.list_sizes import find_candidates
 from inference_store.query.matching import Query, match_by_index, match_by_scan
-from inference_store.query.page import find
-from inference_store.query.scan_range import groups, pieces, range_of_time
-from inference_store.query.stored import numbers
+from inference_store.query.page import find_page
+from inference_store.query.scan_range import find_pieces_of, range_of_time, split_groups
+from inference_store.query.stored import read_numbers
 from tests.integration.query.relative_times import relative_time
 from tests.integration.query.typed_predicates import PredicateMaker
 from tests.integration.query.typed_rows import Maker, facts_of
@@ -91,11 +91,11 @@ def _expected(facts: Mapping[UUID, Facts], predicate: Predicate) -> Mapping[bool
 async def test_sql_agrees_with_python(stored: Stored, place: int, data: st.DataObject) -> None:
     model = stored.models[place]
     predicate = PredicateMaker(stored.keys, data.draw).predicate(3)
-    names = await names_of(stored.connection, predicate)
+    names = await read_names(stored.connection, predicate)
     expected = _expected(stored.facts[model], predicate)
     columns: dict[str, Any] = {}
     for when in (True, False):
-        condition = condition_of(predicate, names, when=when)
+        condition = compile_condition(predicate, names, when=when)
         query = Query(range_of_time(model, None, None), (condition,))
         event(f"{condition.kind}: {'led' if query.is_driven else 'walked'}")
         event(f"matches: {'some' if expected[when] else 'none'}")
@@ -147,11 +147,11 @@ async def test_pages_and_counts_agree_and_leave_out_what_is_marked(
         query = await build_query(connection, range_of_time(model, None, None), predicates)
         event(f"lists taken from all: {len(find_anti_joins(query))}")
         deadline = Deadline.after(60)
-        parts = await pieces(connection, query.scan_range, newest_first=True)
-        known = await numbers(connection, [query], parts, deadline)
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
+        known = await read_numbers(connection, [query], parts, deadline)
         event(f"counts that are stored: {'some' if known else 'none'}")
         for walk in (3, 4_000):
-            page = await find(connection, query, limit=100, deadline=deadline, scan=walk)
+            page = await find_page(connection, query, limit=100, deadline=deadline, scan=walk)
             assert page.uids == sorted(expected, reverse=True)
         assert await count(connection, query, deadline=deadline) == len(expected)
         assert await _by_long_lists(connection, query, data.draw) == sorted(expected)
@@ -172,7 +172,7 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
     assert _expected(facts, predicate)[True] == expected
     query = await build_query(stored.connection, range_of_time(model, None, None), [predicate])
     deadline = Deadline.after(60)
-    page = await find(stored.connection, query, limit=100, deadline=deadline)
+    page = await find_page(stored.connection, query, limit=100, deadline=deadline)
     assert page.uids == sorted(expected, reverse=True)
     assert await count(stored.connection, query, deadline=deadline) == len(expected)
 
@@ -180,9 +180,9 @@ async def test_relative_times_agree(stored: Stored, data: st.DataObject) -> None
 async def _by_long_lists(connection: AsyncConnection, query: Query, draw: Any) -> list[UUID]:
     """What is found where lists of a few are taken to be long."""
     deadline, found = Deadline.after(60), list[UUID]()
-    parts = await pieces(connection, query.scan_range, newest_first=True)
+    parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
     most, some = draw(st.sampled_from([(1, 1), (1, 100), (1, 100)]))
-    for group in [] if query.nothing else groups(parts):
+    for group in [] if query.nothing else split_groups(parts):
         looked = await find_candidates(
             connection, query, group, deadline, most=most, some=some, alone=True
         )

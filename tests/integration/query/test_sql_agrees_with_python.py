@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from inference_store.inference.errors import Invalid
 from inference_store.inference.metadata import Metadata
 from inference_store.inference.metadata.entry import Leaf, Presence
-from inference_store.query.conditions import Names, condition_of
+from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.filters import typed
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
@@ -198,7 +198,7 @@ async def test_sql_agrees_with_python(
         expected = {each.uid for each in made if _holds(asked, predicate, each.read)}
         agreeing = {each.uid for each in made if evaluate(predicate, Facts(metadata=each.read))}
         assert agreeing == expected
-        condition = condition_of(predicate, Names())
+        condition = compile_condition(predicate, Names())
         event(f"{asked.operator.name}: {'some' if expected else 'none'}")
         scope = range_of_time(model, None, None)
         by_walk, by_index, number = await _selected(engine, Query(scope, (condition,)))

@@ -66,8 +66,8 @@ QUERYING = (
         name="page-skips-one",
         promise="the next page begins right behind the last one",
         file="query/pages.py",
-        old="cursor_after(sort, fingerprint, found.hits[limit - 1])",
-        new="cursor_after(sort, fingerprint, found.hits[limit])",
+        old="make_cursor(sort, fingerprint, found.hits[limit - 1])",
+        new="make_cursor(sort, fingerprint, found.hits[limit])",
         command="integration",
         tests=(
             "tests/integration/query/test_pages.py",

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Dialect, Select, literal, select
 from sqlalchemy.dialects.postgresql import asyncpg
 
-from inference_store.query.building import NotBegun, built
+from inference_store.query.building import NotBegun, build_statement
 
 
 class _Connection:
@@ -19,7 +19,7 @@ class _Connection:
 
 async def _build(build: Any, seconds: float) -> Any:
     connection: Any = _Connection()
-    return await built(connection, build, beside=True, seconds=seconds)
+    return await build_statement(connection, build, beside=True, seconds=seconds)
 
 
 async def test_its_turn_does_not_come_in_time() -> None:

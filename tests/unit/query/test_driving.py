@@ -6,7 +6,7 @@ import pytest
 
 from inference_store.query.driving import MOST_JOINED, DrivingIndex, group_by_joins, settings_for
 from inference_store.query.list_sizes import choose_next_driver
-from inference_store.query.page import passed_over
+from inference_store.query.page import find_silent
 from inference_store.query.scan_range import ScanRange
 
 _SCOPE = ScanRange(1, UUID(int=1), UUID(int=2))
@@ -49,7 +49,7 @@ def test_few_pieces_are_joined_by_a_statement() -> None:
     [([], []), ([0, 0], []), ([0, 1, 1], []), ([2], [0, 1]), ([0, 0, 3], [1, 2]), ([1, 2], [0])],
 )
 def test_parts_that_may_never_have_been_asked(parts: list[int], silent: list[int]) -> None:
-    assert passed_over(parts) == silent
+    assert find_silent(parts) == silent
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from inference_store.query.explain import MOST_STEPS, Recording, recording
-from inference_store.query.plan import plan_of
+from inference_store.query.plan import summarize_plan
 
 _SPANS = ("p20261101t00_20261102t00", "p20261102t00_20261103t00")
 
@@ -26,7 +26,7 @@ def test_a_page_is_told_by_what_it_reads() -> None:
     tested = {"Node Type": "Index Scan", "Relation Name": "erasing", "Plan Rows": 1}
     parts = [_scan(span, 40) for span in _SPANS]
     root = {"Node Type": "Append", "Plan Rows": 51, "Plans": [*parts, tested]}
-    plan = plan_of([{"Plan": root}])
+    plan = summarize_plan([{"Plan": root}])
     assert (plan.rows, plan.counts, plan.spans) == (51, False, frozenset(_SPANS))
     assert plan.scans == "Index Only Scan on metadata_number x2, Index Scan on erasing"
     assert "asked for" not in str(plan)
@@ -38,14 +38,14 @@ def test_a_count_is_told_by_what_it_counts() -> None:
         "Plan Rows": 2,
         "Plans": [_counted(span, rows) for span, rows in zip(_SPANS, (70, 7), strict=True)],
     }
-    plan = plan_of([{"Plan": {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [append]}}])
+    plan = summarize_plan([{"Plan": {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [append]}}])
     assert (plan.rows, plan.counts) == (77, True)
-    alone = plan_of([{"Plan": _counted(_SPANS[0], 9)}])
+    alone = summarize_plan([{"Plan": _counted(_SPANS[0], 9)}])
     assert (alone.rows, alone.counts) == (9, True)
 
 
 def test_many_steps_are_told_as_one() -> None:
-    plan = plan_of([{"Plan": _scan(_SPANS[0], 3)}])
+    plan = summarize_plan([{"Plan": _scan(_SPANS[0], 3)}])
     with recording(True) as found:
         assert isinstance(found, Recording)
         for number in range(MOST_STEPS):
@@ -84,7 +84,7 @@ def _shard(node: dict[str, Any], number: int) -> dict[str, Any]:
 def test_a_plan_of_another_node_is_told_as_if_it_were_here() -> None:
     scans = [_shard(_scan(span, 40), 102_008 + n) for n, span in enumerate(_SPANS)]
     append = {"Node Type": "Append", "Plan Rows": 80, "Plans": scans}
-    plan = plan_of([{"Plan": _elsewhere(append)}])
+    plan = summarize_plan([{"Plan": _elsewhere(append)}])
     assert (plan.rows, plan.counts, plan.spans) == (80, False, frozenset(_SPANS))
     assert plan.scans == "Index Only Scan on metadata_number x2"
 
@@ -95,7 +95,7 @@ def test_plans_of_several_nodes_are_told_together() -> None:
     append = {"Node Type": "Append", "Plan Rows": 2000, "Plans": [read, dict(read)]}
     at_first = (*map(_elsewhere, counted), _elsewhere(append))
     summed = {"Node Type": "Aggregate", "Plan Rows": 1, "Plans": [dict(read)]}
-    plan = plan_of([{"Plan": _elsewhere(summed, first=at_first)}])
+    plan = summarize_plan([{"Plan": _elsewhere(summed, first=at_first)}])
     assert (plan.rows, plan.counts, plan.spans) == (77, True, frozenset(_SPANS))
-    several = plan_of([{"Plan": _elsewhere(_scan(_SPANS[0], 3), _scan(_SPANS[0], 4))}])
+    several = summarize_plan([{"Plan": _elsewhere(_scan(_SPANS[0], 3), _scan(_SPANS[0], 4))}])
     assert (several.rows, several.spans) == (7, frozenset(_SPANS[:1]))

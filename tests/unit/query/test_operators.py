@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inference_store.query.operators import OPERATORS, like_expression, operator_named
+from inference_store.query.operators import OPERATORS, find_operator, like_expression
 
 _PAGE = Path(__file__).parents[3] / "docs/query.md"
 
@@ -36,8 +36,8 @@ def test_the_meaning(name: str, values: list[object], operand: object, holds: bo
 def test_names_in_any_case_of_letters() -> None:
     for entry in OPERATORS.values():
         for name in (entry.name, *entry.aliases):
-            assert operator_named(name.lower()) is operator_named(name.upper()) is entry
-    assert operator_named("gtt") is None
+            assert find_operator(name.lower()) is find_operator(name.upper()) is entry
+    assert find_operator("gtt") is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from inference_store.query.scan_range import ScanRange, around, unbroken, unbroken_groups
+from inference_store.query.scan_range import ScanRange, span_around, split_unbroken, take_unbroken
 
 
 def _pieces(*bounds: tuple[int, int]) -> list[ScanRange]:
@@ -18,10 +18,10 @@ _HOLED = _pieces((1, 2), (2, 3), (4, 5), (5, 6), (6, 7), (9, 10))
 @pytest.mark.parametrize("order", [1, -1], ids=["oldest first", "newest first"])
 def test_a_group_never_crosses_a_hole(order: int) -> None:
     pieces = _HOLED[::order]
-    sizes = [len(group) for group in unbroken_groups(pieces)]
+    sizes = [len(group) for group in split_unbroken(pieces)]
     assert sizes == [2, 3, 1][::order]
-    for group in unbroken_groups(pieces):
-        whole = around(group)
+    for group in split_unbroken(pieces):
+        whole = span_around(group)
         assert whole.hi.int - whole.lo.int == len(group)
 
 
@@ -30,4 +30,4 @@ def test_a_group_never_crosses_a_hole(order: int) -> None:
     [([], 8, 0), (_HOLED[:1], 8, 1), (_HOLED, 8, 2), (_HOLED, 1, 1), (_HOLED[2:], 2, 2)],
 )
 def test_it_is_as_long_as_it_may_be(pieces: Sequence[ScanRange], size: int, length: int) -> None:
-    assert unbroken(pieces, size) == pieces[:length]
+    assert take_unbroken(pieces, size) == pieces[:length]

@@ -17,7 +17,7 @@ from inference_store.api.inference_pages import (
     compute_fingerprint,
     read_page_filter,
     remove_instant,
-    resolve_sort,
+    resolve_page_sort,
     set_deadline,
 )
 from inference_store.api.model_selection import choose_models, warn_of_left_out
@@ -28,7 +28,7 @@ from inference_store.api.schemas.across import ConditionsAcross, InferenceQueryA
 from inference_store.api.schemas.inferences import InferenceCount, InferencePage
 from inference_store.api.schemas.questions import InferenceQuery
 from inference_store.api.streams import STREAMING, answer_page_or_stream
-from inference_store.query.across import count_across, spread
+from inference_store.query.across import build_queries, count_across
 from inference_store.query.ask import prepare
 
 router = make_router("inferences")
@@ -61,10 +61,10 @@ async def query_across(  # noqa: PLR0917  (FastAPI calls it by name)
         asked_body = remove_instant(asked_body)
         models = await choose_models(connection, access, body)
         numbers = [each.model for each in models]
-        sort = await resolve_sort(connection, numbers, asked_body)
+        sort = await resolve_page_sort(connection, numbers, asked_body)
         question = body.to_query_request(filter.tree, newest_first=sort.descending)
         prepared = await prepare(connection, numbers, question)
-        queries = await spread(connection, prepared.query, numbers)
+        queries = await build_queries(connection, prepared.query, numbers)
         asked_of = compute_fingerprint("/inferences", body, filter.tree)
         warnings = list(prepared.warnings)
         if is_first:
@@ -89,7 +89,7 @@ async def count_across_models(
     models = [each.model for each in await choose_models(connection, access, body)]
     filter = await read_requested_filter(body.filter, body.filter_lang)
     asked = await prepare(connection, models, body.to_query_request(filter.tree))
-    queries = await spread(connection, asked.query, models)
+    queries = await build_queries(connection, asked.query, models)
     with record_query(body.explain) as explained:
         with limit_query_time("count", _NARROW, asked.query):
             number = await count_across(connection, queries, deadline=set_deadline(body, to))

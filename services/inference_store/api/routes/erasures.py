@@ -246,7 +246,7 @@ async def _list_not_found(
     """Return the ids that no model has. Raises NotFound if that is all of them."""
     left = list(dict.fromkeys(inference_ids))
     for model in models:
-        left = await lookup.absent(connection, model, left) if left else left
+        left = await lookup.find_absent(connection, model, left) if left else left
     if left and len(left) == len(set(inference_ids)):
         raise NotFound(f"There is no inference {left[0]!r}, nor any other of these ids.")
     return left

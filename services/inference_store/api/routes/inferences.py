@@ -76,7 +76,7 @@ async def get_inference(  # noqa: PLR0917  (FastAPI calls it by name)
     """The newest inference of that id, how many there are, and links to its blobs."""
     registration, extent = await access.find_model_to_query(connection, model_id)
     model, wanted = registration.model, _choose_include(access, registration, include)
-    same = await lookup.by_id(connection, model, inference_id, known=extent.spans)
+    same = await lookup.find_by_id(connection, model, inference_id, known=extent.spans)
     inference = await _read_inference(connection, model, inference_id, same, wanted)
     found = format_inference(model_id, inference, metadata_as=metadata_as) | {
         "count": len(same.uids)
@@ -111,7 +111,7 @@ async def erase_inference(
         registration = await access.find_model(connection, model_id)
         model = registration.model
         most = _MOST_ERASED + 1
-        same = await lookup.by_id(connection, model, inference_id, most=most, hidden=True)
+        same = await lookup.find_by_id(connection, model, inference_id, most=most, hidden=True)
         if len(same.uids) > _MOST_ERASED:
             raise Conflict(
                 f"More than {_MOST_ERASED} inferences have the id {inference_id!r}: erase them by"
@@ -158,7 +158,7 @@ def _add_blob_route(blob: str, right: Right, action: Action | None) -> None:
     ) -> StreamingResponse:
         registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
-        same = await lookup.by_id(connection, model, inference_id, known=extent.spans)
+        same = await lookup.find_by_id(connection, model, inference_id, known=extent.spans)
         inference = await _read_inference(connection, model, inference_id, same, ())
         read_as = action
         if blob == "response" and _is_input_too(inference):

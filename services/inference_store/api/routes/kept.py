@@ -29,7 +29,7 @@ async def get_retention(
     go by it, which limits apply beside, and the oldest hold that keeps it."""
     registration, extent = await access.find_model_to_query(connection, model_id)
     known = extent.spans
-    same = await lookup.by_id(connection, registration.model, inference_id, known=known)
+    same = await lookup.find_by_id(connection, registration.model, inference_id, known=known)
     kept = await explained.explain(connection, registration.model, same.newest)
     rule, hold = kept.decided_by, kept.held_by
     return Answer(

@@ -72,7 +72,7 @@ async def change_metadata(  # noqa: PLR0917  (FastAPI calls it by name)
 
 async def _find_uid(connection: AsyncConnection, model: int, inference_id: str) -> UUID:
     """Return the uid of the inference. Raises NotFound; Conflict if the id names several."""
-    same = await lookup.by_id(connection, model, inference_id, most=2)
+    same = await lookup.find_by_id(connection, model, inference_id, most=2)
     if len(same.uids) > 1:
         raise Conflict(
             f"Several inferences have the id {inference_id!r}: say which one by `uid:`, as"

@@ -19,7 +19,7 @@ from inference_store.api.inference_pages import (
     compute_fingerprint,
     read_page_filter,
     remove_instant,
-    resolve_sort,
+    resolve_page_sort,
     set_deadline,
 )
 from inference_store.api.paths import ModelId
@@ -118,7 +118,7 @@ async def _make_ask(
         body = remove_instant(body)
         registration, extent = await access.find_model_to_query(connection, model_id)
         model = registration.model
-        sort = await resolve_sort(connection, model, body)
+        sort = await resolve_page_sort(connection, model, body)
         question = body.to_query_request(filter.tree, newest_first=sort.descending)
         found = await prepare(connection, model, question, extent)
         asked_of = compute_fingerprint(model_id, body, filter.tree)

@@ -19,7 +19,7 @@ from inference_store.query.ask import QueryRequest, UnknownKeys
 from inference_store.query.cql2.tree import Node
 from inference_store.query.filters.distances import EXAMPLE
 from inference_store.query.filters.from_conditions import Asked
-from inference_store.query.operators import OPERATORS, operator_named
+from inference_store.query.operators import OPERATORS, find_operator
 
 from .chosen_fields import FIELD_PATTERN
 from .fields import Body, Flag, Number, ShortText, Text, Whole, storable_text
@@ -71,7 +71,7 @@ def filter_schema(schema: dict[str, Any]) -> None:
 
 
 def _operator(name: str) -> str:
-    if operator_named(name) is None:
+    if find_operator(name) is None:
         near = nearest(name.lower(), [each.lower() for each in _NAMES])
         raise NotThere("there is no operator", name, list(OPERATORS), near=near)
     return name
@@ -200,7 +200,7 @@ class Conditions(Body):
 
 
 def _asked(place: int, each: MetadataCondition) -> Asked:
-    operator = operator_named(each.operator)
+    operator = find_operator(each.operator)
     assert operator is not None
     return Asked(f"metadata_filter[{place}]", each.key, each.type, operator, each.value)
 

@@ -21,11 +21,11 @@ from inference_store.query.filters.from_conditions import Asked, metadata_node, 
 from inference_store.query.filters.known import Known, known
 from inference_store.query.filters.names import names_in
 from inference_store.query.filters.typed import Predicate
-from inference_store.query.lookup import UID_PREFIX, uid_in
-from inference_store.query.operators import operator_named
+from inference_store.query.lookup import UID_PREFIX, parse_uid
+from inference_store.query.operators import find_operator
 
 _TYPES = ("string", "float", "bool", "timestamp")
-_EQUALS = operator_named("eq")
+_EQUALS = find_operator("eq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ async def by_subject(
 def by_ids(inference_ids: Sequence[str]) -> dict[str, Any]:
     """Ids as `erasure.asked` has them. Raises Invalid for a malformed `uid:`."""
     for each in inference_ids:
-        uid_in(each)
+        parse_uid(each)
     return {"inference_ids": list(dict.fromkeys(inference_ids))}
 
 
@@ -93,7 +93,7 @@ async def build_predicate(
 
 
 def _of_ids(inference_ids: Sequence[str]) -> Predicate:
-    uids = [str(uid) for each in inference_ids if (uid := uid_in(each)) is not None]
+    uids = [str(uid) for each in inference_ids if (uid := parse_uid(each)) is not None]
     names = [each for each in inference_ids if not each.startswith(UID_PREFIX)]
     parts = [
         one_of(name, texts, "inference_ids")

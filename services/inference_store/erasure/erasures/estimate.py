@@ -16,7 +16,7 @@ from inference_store.objects import Blobs
 from inference_store.query.ask import build_query, find_doubtful
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.matching import Query, count_matches, match_by_index
-from inference_store.query.scan_range import ScanRange, pieces, range_of_time
+from inference_store.query.scan_range import ScanRange, find_pieces_of, range_of_time
 
 from .chosen import build_predicate
 from .estimated_quarantine import ModelQuery, count_quarantined
@@ -104,7 +104,9 @@ async def _estimate_model(
     total = ErasureEstimate()
     if query.nothing or query.scan_range.empty:
         return total
-    for part in await pieces(connection, query.scan_range, newest_first=True, closed=query.closed):
+    for part in await find_pieces_of(
+        connection, query.scan_range, newest_first=True, closed=query.closed
+    ):
         held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)
         try:
             rows = await fetch(
@@ -119,7 +121,7 @@ async def _estimate_model(
 async def _count_undecided(
     connection: AsyncConnection, found: ErasureEstimate, query: Query, deadline: Deadline
 ) -> ErasureEstimate:
-    for part in await pieces(connection, query.scan_range, newest_first=True):
+    for part in await find_pieces_of(connection, query.scan_range, newest_first=True):
         try:
             [row] = await fetch(connection, count_matches(query, part), deadline, large=query.large)
         except OutOfTime:

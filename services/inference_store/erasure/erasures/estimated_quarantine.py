@@ -22,7 +22,7 @@ from inference_store.objects import Blobs
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.matching import Query, match_by_index
-from inference_store.query.scan_range import pieces
+from inference_store.query.scan_range import find_pieces_of
 
 from . import unstored
 from .aside_metadata import metadata_of
@@ -103,7 +103,9 @@ async def _find_matching(
     found: set[UUID] = set()
     if query.nothing or query.scan_range.empty or not uids:
         return found
-    for part in await pieces(connection, query.scan_range, newest_first=True, closed=query.closed):
+    for part in await find_pieces_of(
+        connection, query.scan_range, newest_first=True, closed=query.closed
+    ):
         there = [uid for uid in uids if part.lo <= uid < part.hi]
         if there:
             held = await holds.predicate(connection, part.model, lo=part.lo, hi=part.hi)

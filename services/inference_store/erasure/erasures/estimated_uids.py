@@ -12,7 +12,7 @@ from inference_store.erasure import holds
 from inference_store.index.tables import inference
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.matching import Query, match_by_index
-from inference_store.query.scan_range import ScanRange, pieces
+from inference_store.query.scan_range import ScanRange, find_pieces_of
 
 ErasedUid: TypeAlias = tuple[int, UUID]
 """A model's integer, and the uid of one of its inferences."""
@@ -63,7 +63,7 @@ async def _parts(connection: AsyncConnection, query: Query, last: ErasedUid) -> 
         scan_range = scan_range.clip(
             UUID(int=min(last[1].int + 1, scan_range.hi.int)), scan_range.hi
         )
-    return await pieces(connection, scan_range, newest_first=False, closed=query.closed)
+    return await find_pieces_of(connection, scan_range, newest_first=False, closed=query.closed)
 
 
 async def _select_uids(

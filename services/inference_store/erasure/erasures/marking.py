@@ -34,7 +34,7 @@ from inference_store.index.tables import (
 from inference_store.inference.errors import Conflict
 from inference_store.query.ask import build_query
 from inference_store.query.bounded import Deadline
-from inference_store.query.page import find as find_page
+from inference_store.query.page import find_page
 from inference_store.query.scan_range import range_of_time
 
 from .chosen import build_predicate

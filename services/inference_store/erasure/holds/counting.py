@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from inference_store.index import registrations
 from inference_store.index.tables import inference
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
-from inference_store.query.scan_range import ScanRange, pieces, range_of_time
+from inference_store.query.scan_range import ScanRange, find_pieces_of, range_of_time
 
 from .force import keeps
 from .hold import Hold
@@ -33,7 +33,9 @@ async def count(connection: AsyncConnection, one: Hold, *, seconds: float) -> Co
     deadline, found, partial = Deadline.after(seconds), 0, False
     ends: list[datetime] = []
     for model in await _models(connection, one):
-        for piece in await pieces(connection, range_of_time(model, None, None), newest_first=True):
+        for piece in await find_pieces_of(
+            connection, range_of_time(model, None, None), newest_first=True
+        ):
             try:
                 [row] = await fetch(connection, await _counted(connection, one, piece), deadline)
             except OutOfTime:

@@ -15,7 +15,7 @@ from inference_store.index.database import is_rows_fault
 from inference_store.index.identities import among
 from inference_store.index.tables import hold, inference
 from inference_store.inference.errors import HoldUnreadable, StoreError
-from inference_store.query.conditions import condition_of, flagged, names_of
+from inference_store.query.conditions import compile_condition, read_names, test_flags
 from inference_store.query.filters import saved
 from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange
 
@@ -68,14 +68,14 @@ async def keeps(
     """The same of one hold, whether or not it is in force. Raises HoldUnreadable."""
     try:
         predicate = await saved.load(connection, one.filter)
-        false = condition_of(predicate, await names_of(connection, predicate), when=False)
+        false = compile_condition(predicate, await read_names(connection, predicate), when=False)
     except (StoreError, ValueError, KeyError, TypeError) as error:
         raise unreadable(one, error) from error
     # one by one: as a join its other side would be read whole
     kept = case((false.holds(ScanRange(model, lo, hi), row.c.uid), False), else_=True).is_(True)
     if not speaks_of_indexed(predicate):
         return kept
-    return or_(kept, flagged(row, DOUBTFUL))
+    return or_(kept, test_flags(row, DOUBTFUL))
 
 
 async def holding(

@@ -18,7 +18,7 @@ from inference_store.query.filters import from_conditions, saved, typed
 from inference_store.query.filters.certain import names_project
 from inference_store.query.filters.known import Known, known
 from inference_store.query.filters.names import names_in
-from inference_store.query.labels import labels_in, unknown_labels
+from inference_store.query.labels import list_labels, warn_of_unknown_labels
 
 from .hold import ERASED
 
@@ -50,7 +50,7 @@ async def make(connection: AsyncConnection, model: int | None, asked: Asked) -> 
     made = saved.save(asked.filter, keys, declared=asked.types, source=asked.filter_text)
     predicate = made.checked.predicate
     _refuse_project(predicate)
-    labels = await unknown_labels(connection, models, labels_in([predicate]))
+    labels = await warn_of_unknown_labels(connection, models, list_labels([predicate]))
     return Made(made.text, (*made.checked.warnings, *labels))
 
 

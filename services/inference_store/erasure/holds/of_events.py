@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from inference_store.inference.errors import StoreError
 from inference_store.inference.events import InferenceEvent
 from inference_store.inference.metadata import Metadata
-from inference_store.query.facts import NOT_IN_EVENTS, facts_of_event
+from inference_store.query.facts import NOT_IN_EVENTS, build_event_facts
 from inference_store.query.filters import typed
 from inference_store.query.filters.certain import nodes, spoken_of
 from inference_store.query.filters.typed import Predicate
@@ -42,7 +42,7 @@ def _keeps(one: Hold, event: InferenceEvent | None, metadata: Metadata | None) -
         if event is None or not _can_be_said(meaning(one.filter), metadata):
             return None
         known = metadata or Metadata()
-        return held(one, facts_of_event(event, known), (*event.flags, *known.flags))
+        return held(one, build_event_facts(event, known), (*event.flags, *known.flags))
     except (StoreError, ValueError, KeyError, TypeError):
         return None
 

@@ -39,7 +39,7 @@ from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import received_at_of, uid_floor
 from inference_store.query.bounded import Deadline, OutOfTime, fetch
 from inference_store.query.scan_range import ScanRange as Where
-from inference_store.query.scan_range import pieces, range_of_time
+from inference_store.query.scan_range import find_pieces_of, range_of_time
 
 from . import changed
 from .changed import Changed
@@ -170,7 +170,7 @@ async def _look(
     until = max((end for end in ends if end is not None), default=None)
     if until is None:
         return
-    for piece in await pieces(
+    for piece in await find_pieces_of(
         connection, range_of_time(one.model, None, until), newest_first=False
     ):
         held = await holds.predicate(connection, one.model, lo=piece.lo, hi=piece.hi)

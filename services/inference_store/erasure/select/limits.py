@@ -17,7 +17,7 @@ from inference_store.erasure.policies import Chain, Limit, LimitOf
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query.bounded import Deadline, fetch
-from inference_store.query.scan_range import ScanRange, pieces, range_of_time
+from inference_store.query.scan_range import ScanRange, find_pieces_of, range_of_time
 
 from .selection import Decided
 
@@ -70,7 +70,9 @@ async def unmeasured(
         return 0
     unknown = select(func.count()).where(inference.c.stored_bytes.is_(None))
     found = 0
-    for piece in await pieces(connection, range_of_time(model, None, None), newest_first=True):
+    for piece in await find_pieces_of(
+        connection, range_of_time(model, None, None), newest_first=True
+    ):
         [row] = await fetch(connection, unknown.where(*_here(piece)), deadline)
         found += int(row[0])
     return found
@@ -97,7 +99,9 @@ async def _of(
     deadline: Deadline,
 ) -> UUID | None:
     left = limit.most
-    for piece in await pieces(connection, range_of_time(model, None, None), newest_first=True):
+    for piece in await find_pieces_of(
+        connection, range_of_time(model, None, None), newest_first=True
+    ):
         amount, stays = _AMOUNTS[limit.name], [*_here(piece), not_(goes(piece))]
         [row] = await fetch(connection, select(amount).where(*stays), deadline)
         if row[0] > left:

@@ -14,7 +14,7 @@ from inference_store.erasure.policies import Chain, Scope
 from inference_store.index.tables import erasing, inference
 from inference_store.inference.events import uid_floor
 from inference_store.query import scan_range as queries
-from inference_store.query.conditions import Condition, certainly, names_of
+from inference_store.query.conditions import Condition, compile_certain, read_names
 from inference_store.query.filters.saved import load
 
 UNDECIDED = -1
@@ -71,7 +71,7 @@ async def decided(connection: AsyncConnection, chain: Chain) -> Decided:
             found.append(None)
             continue
         predicate = await load(connection, each.rule.saved)
-        found.append(certainly(predicate, await names_of(connection, predicate)))
+        found.append(compile_certain(predicate, await read_names(connection, predicate)))
     return Decided(tuple(found))
 
 

@@ -19,7 +19,7 @@ from sqlalchemy.sql.selectable import CompoundSelect
 from inference_store.index.tables import inference, prediction
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
-from inference_store.query.scan_range import ScanRange, unmarked
+from inference_store.query.scan_range import ScanRange, test_unmarked
 
 from .rows import Dimension, InTime, Rows
 
@@ -79,7 +79,10 @@ def _everybody(query: Query, scan_range: ScanRange) -> Select[int]:
 
 
 def _there(query: Query, scan_range: ScanRange, table: FromClause) -> list[ColumnElement[bool]]:
-    return [scan_range.of(table), *([unmarked(scan_range, table.c.uid)] if query.marks else ())]
+    return [
+        scan_range.of(table),
+        *([test_unmarked(scan_range, table.c.uid)] if query.marks else ()),
+    ]
 
 
 def _number(without: ColumnElement[int]) -> Select[Any]:

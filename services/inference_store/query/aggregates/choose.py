@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from inference_store.index.registrations import Registration
-from inference_store.query.across import spread
+from inference_store.query.across import build_queries
 from inference_store.query.ask import PreparedQuery, QueryRequest, prepare
 
 from .gather import Target
@@ -21,5 +21,5 @@ async def targets(
     """
     numbers = [each.model for each in models]
     asked = await prepare(connection, numbers, request)
-    queries = await spread(connection, asked.query, numbers)
+    queries = await build_queries(connection, asked.query, numbers)
     return [Target(*each) for each in zip(models, queries, strict=True)], asked

@@ -14,8 +14,14 @@ from inference_store.index.tables import SIDE_TABLES
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.driving import DrivingIndex
 from inference_store.query.matching import Query
-from inference_store.query.operand import one
-from inference_store.query.scan_range import ScanRange, around, groups, pieces, unbroken_groups
+from inference_store.query.operand import bind_one
+from inference_store.query.scan_range import (
+    ScanRange,
+    find_pieces_of,
+    span_around,
+    split_groups,
+    split_unbroken,
+)
 
 from .budget import Budget
 from .gather import Target
@@ -46,8 +52,8 @@ async def first_values(
         query = target.query
         if query.nothing or query.scan_range.empty:
             continue
-        parts = await pieces(connection, query.scan_range, newest_first=True)
-        several = groups(parts, query.group) if query.conditions else unbroken_groups(parts)
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
+        several = split_groups(parts, query.group) if query.conditions else split_unbroken(parts)
         for group in several:
             rows = await fetch(
                 connection,
@@ -69,7 +75,7 @@ def _first(
     query: Query, group: Sequence[ScanRange], operand: Operand, prefix: str, limit: int
 ) -> Select[Any]:
     if not query.conditions and not query.marks:
-        return _from_value_to_value(around(group), operand, prefix, limit)
+        return _from_value_to_value(span_around(group), operand, prefix, limit)
     parts = [_of_part(query, scan_range, operand, prefix, limit) for scan_range in group]
     together = union_all(*(select(part.subquery()) for part in parts)).subquery()
     return select(together.c[0])
@@ -106,5 +112,5 @@ def _begins(value: ColumnElement[Any], prefix: str) -> list[ColumnElement[bool]]
     if not prefix:
         return []
     low, high = prefix_bounds(prefix)
-    tests = [value >= one(low, TEXT())]
-    return tests if high is None else [*tests, value < one(high, TEXT())]
+    tests = [value >= bind_one(low, TEXT())]
+    return tests if high is None else [*tests, value < bind_one(high, TEXT())]

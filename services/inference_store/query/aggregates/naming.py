@@ -11,8 +11,8 @@ from inference_store.index.long_text import WHOLE_BYTES
 from inference_store.index.tables import label, metadata_string
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.matching import Query
-from inference_store.query.operand import many
-from inference_store.query.scan_range import ScanRange, around, pieces, unbroken_groups
+from inference_store.query.operand import bind_many
+from inference_store.query.scan_range import ScanRange, find_pieces_of, span_around, split_unbroken
 
 from .exact import exact
 from .operand import Operand
@@ -52,7 +52,7 @@ class Naming:
 
     async def _learn_labels(self, numbers: set[int]) -> None:
         if numbers:
-            wanted = many(sorted(numbers), INTEGER())
+            wanted = bind_many(sorted(numbers), INTEGER())
             query = select(label.c.label, label.c.name).where(label.c.label == any_(wanted))
             rows = await self._connection.execute(query)
             self._labels.update({row.label: row.name for row in rows})
@@ -63,10 +63,10 @@ class Naming:
         for query in self._queries:
             if query.nothing or query.scan_range.empty or not left:
                 continue
-            parts = await pieces(self._connection, query.scan_range, newest_first=True)
-            for group in unbroken_groups(parts):
+            parts = await find_pieces_of(self._connection, query.scan_range, newest_first=True)
+            for group in split_unbroken(parts):
                 if left:
-                    statement = _whole(around(group), operand, left)
+                    statement = _whole(span_around(group), operand, left)
                     rows = await fetch(
                         self._connection, statement, self._deadline, what="read long texts whole"
                     )
@@ -77,7 +77,7 @@ class Naming:
 def _whole(scan_range: ScanRange, operand: Operand, cut: set[str]) -> Select[Any]:
     """One row a value, however many inferences have it."""
     table = metadata_string.alias()
-    value = func.unnest(many(sorted(cut), TEXT())).column_valued("cut")
+    value = func.unnest(bind_many(sorted(cut), TEXT())).column_valued("cut")
     row = select(table.c.whole).where(
         scan_range.of(table),
         table.c.key == operand.key,

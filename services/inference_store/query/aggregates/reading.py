@@ -16,10 +16,10 @@ from inference_store.query.matching import Query
 from inference_store.query.scan_range import (
     GROUP,
     ScanRange,
-    around,
-    groups,
-    pieces,
-    unbroken_groups,
+    find_pieces_of,
+    span_around,
+    split_groups,
+    split_unbroken,
 )
 
 from .budget import Budget
@@ -69,7 +69,7 @@ class Reading:
         that are not read. Raises TooManyGroups."""
         if query.nothing or query.scan_range.empty:
             return
-        parts = await pieces(self._connection, query.scan_range, newest_first=True)
+        parts = await find_pieces_of(self._connection, query.scan_range, newest_first=True)
         if stored is not None:
             known = await stored(self._connection, query, parts, self._deadline)
             parts = [part for part in parts if part not in known]
@@ -77,13 +77,13 @@ class Reading:
                 for row in rows:
                     yield row
         if not query.conditions:
-            for group in unbroken_groups(parts):
-                here = self._spans(around(group)) if as_one else group
+            for group in split_unbroken(parts):
+                here = self._spans(span_around(group)) if as_one else group
                 built = [partial(build, query, DrivingIndex(scan_range)) for scan_range in here]
                 async for row in self._fetched(built, what, settings, large=False):
                     yield row
             return
-        for group in groups(parts, query.group):
+        for group in split_groups(parts, query.group):
             for there in group_by_joins(
                 await find_candidates(self._connection, query, group, self._deadline)
             ):

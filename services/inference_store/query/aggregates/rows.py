@@ -30,8 +30,8 @@ from sqlalchemy.dialects.postgresql import UUID as UUID_TYPE
 from inference_store.index.tables import SIDE_TABLES, inference, prediction
 from inference_store.query.driving import DrivingIndex, build_matches
 from inference_store.query.matching import Query
-from inference_store.query.operand import many, one
-from inference_store.query.scan_range import ScanRange, unmarked
+from inference_store.query.operand import bind_many, bind_one
+from inference_store.query.scan_range import ScanRange, test_unmarked
 
 from .asked import Bound
 from .bins import as_double
@@ -95,7 +95,7 @@ class Rows:
         start = self._leading()
         self._tests.append(self._scope.of(start))
         if query.marks:
-            self._tests.append(unmarked(self._scope, start.c.uid))
+            self._tests.append(test_unmarked(self._scope, start.c.uid))
         return start, start.c.uid
 
     def _leading(self) -> FromClause:
@@ -162,8 +162,8 @@ class Rows:
         """The number of the span: one for all rows, where the range is within it."""
         within = dimension.around(self._scope)
         if within is not None:
-            return one(within, INTEGER()).label(None)
-        starts = many(dimension.starts, UUID_TYPE(as_uuid=True))
+            return bind_one(within, INTEGER()).label(None)
+        starts = bind_many(dimension.starts, UUID_TYPE(as_uuid=True))
         return func.width_bucket(self._uid, starts).label(None)
 
     @property
@@ -185,11 +185,11 @@ def in_bin(operand: Operand, value: Any, bounds: Sequence[Any]) -> ColumnElement
     """The number of the bin that a number or an instant lies in; doubles are compared as the
     decimals they spell."""
     if operand.kind == "timestamp":
-        return func.width_bucket(value, many(bounds, DateTime(timezone=True)))
+        return func.width_bucket(value, bind_many(bounds, DateTime(timezone=True)))
     if operand.stored == "double":
-        doubles = many([as_double(bound) for bound in bounds], Double())
+        doubles = bind_many([as_double(bound) for bound in bounds], Double())
         return func.width_bucket(cast(value, Double()), doubles)
-    return func.width_bucket(cast(value, Numeric()), many(bounds, Numeric()))
+    return func.width_bucket(cast(value, Numeric()), bind_many(bounds, Numeric()))
 
 
 def _table(operand: Operand) -> FromClause:

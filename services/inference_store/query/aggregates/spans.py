@@ -13,7 +13,7 @@ from inference_store.inference.errors import Fault, TooManyGroups
 from inference_store.inference.events.uid import received_at_of
 from inference_store.query.bounded import Deadline, fetch
 from inference_store.query.matching import Query
-from inference_store.query.scan_range import around, pieces, unbroken_groups
+from inference_store.query.scan_range import find_pieces_of, span_around, split_unbroken
 
 from .asked import ByTime
 from .buckets import TooManyBuckets, starts, width_of
@@ -60,9 +60,9 @@ async def _end(
     """The first or the last uid of all in the range, whether it matches or not."""
     uid = inference.c.uid
     what = f"find the {'last' if newest else 'first'} inference"
-    parts = await pieces(connection, query.scan_range, newest_first=newest)
-    for group in unbroken_groups(parts):
-        here = select(uid).where(around(group).of(inference)).limit(1)
+    parts = await find_pieces_of(connection, query.scan_range, newest_first=newest)
+    for group in split_unbroken(parts):
+        here = select(uid).where(span_around(group).of(inference)).limit(1)
         ordered = here.order_by(uid.desc() if newest else uid)
         rows = await fetch(connection, ordered, deadline, what=what)
         if rows:

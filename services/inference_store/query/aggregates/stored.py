@@ -9,7 +9,7 @@ from inference_store.index.tables import partition_count
 from inference_store.query.bounded import Deadline
 from inference_store.query.matching import Query
 from inference_store.query.scan_range import ScanRange
-from inference_store.query.stored import numbers, stored
+from inference_store.query.stored import read_numbers, read_stored
 
 
 class Row(NamedTuple):
@@ -23,7 +23,7 @@ async def labels(
     connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
 ) -> Mapping[ScanRange, Sequence[Row]]:
     """Each label's inferences, as by_index.by_label counts them. Raises OutOfTime."""
-    found = await stored(connection, [query], parts, [partition_count.c.labels], deadline)
+    found = await read_stored(connection, [query], parts, [partition_count.c.labels], deadline)
     return {
         part: [Row(int(label), number) for label, number in row.labels.items()]
         for part, row in found.items()
@@ -35,7 +35,7 @@ async def unlabelled(
     connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
 ) -> Mapping[ScanRange, Sequence[Row]]:
     """Those of which no prediction has a label. Raises OutOfTime."""
-    found = await stored(connection, [query], parts, [partition_count.c.unlabelled], deadline)
+    found = await read_stored(connection, [query], parts, [partition_count.c.unlabelled], deadline)
     return {part: [Row(None, row.unlabelled)] for part, row in found.items()}
 
 
@@ -43,5 +43,5 @@ async def matching(
     connection: AsyncConnection, query: Query, parts: Sequence[ScanRange], deadline: Deadline
 ) -> Mapping[ScanRange, Sequence[Row]]:
     """All that match, where that is stored. Raises OutOfTime."""
-    found = await numbers(connection, [query], parts, deadline)
+    found = await read_numbers(connection, [query], parts, deadline)
     return {part: [Row(None, number)] for part, number in found.items()}

@@ -1,12 +1,12 @@
-"""Conditions in SQL, and the typed filter made into them."""
+"""Conditions in SQL, and how a typed filter is compiled to them."""
 
-from .certain import certainly, flagged
+from .certain import compile_certain, test_flags
 from .comparisons import Comparing
-from .compiled import condition_of
+from .compiled import compile_condition
 from .condition import EVERYTHING, NOTHING, Condition, Uids
 from .keys import OfKey
-from .logic import All, Neither, all_of, split_driving, tests
-from .names import Names, names_of
+from .logic import All, Neither, build_tests, combine_all, split_driving
+from .names import Names, read_names
 from .spans import Received
 
 __all__ = [
@@ -20,11 +20,11 @@ __all__ = [
     "OfKey",
     "Received",
     "Uids",
-    "all_of",
-    "certainly",
-    "condition_of",
-    "flagged",
-    "names_of",
+    "build_tests",
+    "combine_all",
+    "compile_certain",
+    "compile_condition",
+    "read_names",
     "split_driving",
-    "tests",
+    "test_flags",
 ]

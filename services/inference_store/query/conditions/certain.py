@@ -12,9 +12,9 @@ from inference_store.query.filters.certain import FLAGS, Doubts, certain, spoken
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.scan_range import ScanRange
 
-from .compiled import condition_of
+from .compiled import compile_condition
 from .condition import Condition, exists, row_at_hand
-from .logic import all_of, either_of
+from .logic import combine_all, combine_either
 from .names import Names
 
 
@@ -38,28 +38,28 @@ class NotAllOf:
         return exists([row], scan_range.of(row), row.c.uid == uid, self._of(row))
 
     def _of(self, row: FromClause) -> ColumnElement[bool]:
-        return or_(*(not_(flagged(row, FLAGS[each])) for each in sorted(self.doubts)))
+        return or_(*(not_(test_flags(row, FLAGS[each])) for each in sorted(self.doubts)))
 
 
-def flagged(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
+def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
     """Whether a row of `inference` has one of these flags."""
     some = literal(list(flags), ARRAY(Text(collation="C")))
     found: ColumnElement[bool] = row.c.flags.overlap(some)
     return found
 
 
-def certainly(predicate: Predicate, names: Names) -> Condition:
+def compile_certain(predicate: Predicate, names: Names) -> Condition:
     """Return the condition that the predicate is true, whatever the index lacks."""
-    parts = [condition_of(predicate, names)]
+    parts = [compile_condition(predicate, names)]
     for doubts in _each(spoken_of(predicate)):
         sure = certain(predicate, doubts)
         if sure != predicate:
-            parts.append(either_of([condition_of(sure, names), NotAllOf(doubts)]))
-    return all_of(parts)
+            parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
+    return combine_all(parts)
 
 
 def _each(doubts: Doubts) -> Iterator[Doubts]:
-    """Everything that may be in doubt at once."""
+    """Yield everything that may be in doubt at once."""
     sizes = range(1, len(doubts) + 1)
     found = chain.from_iterable(combinations(sorted(doubts), size) for size in sizes)
     return (frozenset(each) for each in found)

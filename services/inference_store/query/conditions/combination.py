@@ -1,4 +1,4 @@
-"""One combination of an inference's values: the rows that they stand in, as FROM and WHERE."""
+"""One combination of an inference's values: the rows that hold them, as FROM and WHERE."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,7 +22,7 @@ from .names import Names
 
 
 class Combination:
-    """Rows of one inference, by its uid; without one the first row that is taken leads."""
+    """Rows of one inference, by its uid; without one the first row that is added drives."""
 
     def __init__(
         self, scan_range: ScanRange, names: Names, uid: ColumnElement[Any] | None = None
@@ -35,7 +35,7 @@ class Combination:
         self._rows: dict[str, FromClause] = {}
 
     def take(self, table: FromClause, *where: ColumnElement[bool]) -> FromClause:
-        """A row more, of the same inference."""
+        """Add a row of the same inference."""
         here = [] if self.uid is None else [table.c.uid == self.uid]
         self.where += [*where, *here]
         self.froms.append(table)
@@ -43,7 +43,7 @@ class Combination:
         return table
 
     def metadata(self, of: Metadata) -> FromClause:
-        """A row of one value of the key; of a single value the same row again."""
+        """Add a row of one value of the key; for a key with a single value, the same row again."""
         assert of.key is not None, "what no inference has is decided before there is any SQL"
         table, key = SIDE_TABLES[of.kind], of.key
         if of.many:
@@ -55,17 +55,17 @@ class Combination:
         return self.take(row, self.scan_range.of(row), row.c.key == self.names.key(key))
 
     def own(self) -> FromClause:
-        """The row of `inference`, the one at hand if there is one."""
+        """Return the row of `inference`: the present one, if there is one."""
         return self._once("own", lambda: self._at_hand_or(inference))
 
     def prediction(self) -> FromClause:
-        """The row of `prediction` that is at hand."""
+        """Return the present row of `prediction`."""
         row = row_at_hand(self.uid, prediction)
         assert row is not None, "a column of a prediction stands inside prediction()"
         return row
 
     def id(self) -> FromClause:
-        """A row of one of the inference's ids."""
+        """Add a row of one of the inference's ids."""
         own, other, scan_range = inference.alias(), inference_alias.alias(), self.scan_range
         ids = union_all(
             select(own.c.uid, own.c.inference_id.label("value")).where(scan_range.of(own)),
@@ -74,7 +74,7 @@ class Combination:
         return self.take(ids)
 
     def coordinates(self) -> Mapping[str, ColumnElement[Any]]:
-        """`longitude` and `latitude`, both on the map."""
+        """Return `longitude` and `latitude`, both on the map."""
         return {name: self._coordinate(name) for name in COORDINATES}
 
     def _coordinate(self, name: str) -> ColumnElement[Any]:
@@ -101,13 +101,13 @@ class Combination:
         return self._rows[name]
 
     def exists(self, *where: ColumnElement[bool], one_by_one: bool = False) -> ColumnElement[bool]:
-        """Whether there is such a combination, of which this is true; see `exists`."""
+        """Test whether there is such a combination for which this is true; see `exists`."""
         if self.froms:
             return exists(self.froms, *self.where, *where, one_by_one=one_by_one)
         # the brackets: NOT binds less than IS
         return Grouping(and_(true(), *self.where, *where)).is_(true())
 
     def uids(self, *where: ColumnElement[bool]) -> Select[Any]:
-        """The inferences that have such a combination, each as often as it has one."""
+        """Select the inferences that have such a combination, as often as they have one."""
         assert self.uid is not None, "nothing leads"
         return select(self.uid.label("uid")).select_from(*self.froms).where(*self.where, *where)

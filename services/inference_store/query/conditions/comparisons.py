@@ -1,4 +1,4 @@
-"""Comparisons of values: true by some combination of them, false by none of those there are."""
+"""Comparisons of values: true by some combination of them, false by none of those that exist."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ from .combination import Combination
 from .condition import Uids
 from .names import Names
 from .sides import COMPARISONS, Side
-from .values import leaves, side_of
+from .values import build_side, list_leaves
 
 Compares: TypeAlias = Compared | Between | Among | Like | Holds
 MIRRORED: Final[dict[Comparison, Comparison]] = {
@@ -51,8 +51,8 @@ OPPOSITE: Final[dict[Comparison, Comparison]] = {
 _INDEXED: Final = frozenset({"inference_id", "data_hash"})
 
 
-def values_in(predicate: Compares) -> tuple[Value, ...]:
-    """What is compared."""
+def list_values(predicate: Compares) -> tuple[Value, ...]:
+    """Return the compared values."""
     match predicate:
         case Compared():
             return predicate.left, predicate.right
@@ -62,8 +62,8 @@ def values_in(predicate: Compares) -> tuple[Value, ...]:
             return (predicate.of,)
 
 
-def leading_first(predicate: Compares) -> Compares:
-    """The same with a constant on the right."""
+def put_constant_right(predicate: Compares) -> Compares:
+    """Return the comparison with a constant on the right."""
     if isinstance(predicate, Compared) and isinstance(predicate.left, Constant):
         return Compared(MIRRORED[predicate.op], predicate.right, predicate.left)
     return predicate
@@ -71,7 +71,7 @@ def leading_first(predicate: Compares) -> Compares:
 
 @dataclass(frozen=True, slots=True)
 class Comparing:
-    """Values compared; the comparison is true, or (`when` False) false."""
+    """Compared values; the comparison is true, or (`when` False) false."""
 
     predicate: Compares
     when: bool
@@ -79,12 +79,12 @@ class Comparing:
     leaves: tuple[Value, ...] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        found = tuple(leaf for value in values_in(self.predicate) for leaf in leaves(value))
+        found = tuple(leaf for value in list_values(self.predicate) for leaf in list_leaves(value))
         object.__setattr__(self, "leaves", found)
 
     @property
     def kind(self) -> str:
-        """By what stands first."""
+        """The kind of its first value."""
         found = [_kind(leaf) for leaf in self.leaves if not isinstance(leaf, Constant)]
         return found[0] if found else "property"
 
@@ -98,32 +98,32 @@ class Comparing:
         """Each combination is named; of several values only one is equal to a constant, as it
         stands: folded, or compared with others, several may be."""
         equal = isinstance(self.predicate, Compared) and self.predicate.op == "="
-        by_one = equal and set(map(type, values_in(self.predicate))) == {Metadata, Constant}
+        by_one = equal and set(map(type, list_values(self.predicate))) == {Metadata, Constant}
         return not self.many or not self.when or by_one
 
     @property
     def scans(self) -> int:
-        """One for each value that lies in a table of its own, if one leads."""
+        """One for each value that is in a table of its own, if one can drive."""
         if not self._leads:
             return 0
-        scans = sum(2 if _is_ids(leaf) else 1 for leaf in self.leaves if _leads(leaf))
+        scans = sum(2 if _is_ids(leaf) else 1 for leaf in self.leaves if _can_drive(leaf))
         return max(1, scans) * (2 if self.many and not self.when else 1)
 
     @property
     def _leads(self) -> bool:
-        return any(map(_leads, self.leaves)) or self._by_index
+        return any(map(_can_drive, self.leaves)) or self._by_index
 
     @property
     def _by_index(self) -> bool:
-        """A property that has an index, compared with constants."""
-        first, *others = values_in(self.predicate)
+        """Whether it compares a property that has an index with constants."""
+        first, *others = list_values(self.predicate)
         named = isinstance(first, Property) and first.name in _INDEXED
         return named and all(isinstance(other, Constant) for other in others)
 
     @property
     def by_value(self) -> bool:
-        """Whether its list is one stretch of an index, or several, in order of the values."""
-        first, *others = values_in(self.predicate)
+        """Whether its list is one stretch of an index, or several, in the order of the values."""
+        first, *others = list_values(self.predicate)
         alone = isinstance(first, Metadata) and all(isinstance(each, Constant) for each in others)
         equal = self.when and isinstance(self.predicate, Compared) and self.predicate.op == "="
         return alone and not equal and (self.when or not self.many)
@@ -138,7 +138,7 @@ class Comparing:
 
     def _combinations(self, scan_range: ScanRange, *, hit: bool) -> Uids:
         rows = Combination(scan_range, self.names)
-        if not any(map(_leads, self.leaves)):
+        if not any(map(_can_drive, self.leaves)):
             rows.take(inference, scan_range.of(inference))
         sides = self._sides(rows)
         return rows.uids(*(self._hit(sides) if hit else self._there(sides)))
@@ -159,24 +159,28 @@ class Comparing:
 
     @property
     def _of_two(self) -> bool:
-        """Whether two values of an inference are compared: Postgres would hash all that there are,
-        and where it takes a span of time to be short, join every row of it with every other. Of
-        the coordinates of a distance it knows what it needs."""
+        """Whether two values of an inference are compared.
+
+        Postgres would hash all values, and if it expects few in a span of time, join every row of
+        it with every other. Of the coordinates of a distance it knows what it needs.
+        """
         own = [leaf for leaf in self.leaves if not isinstance(leaf, (Constant, Distance))]
         return len(own) > 1
 
     def _sides(self, rows: Combination) -> list[Side]:
-        """Rows that lead are taken first: what else there is joins them."""
-        values = values_in(self.predicate)
-        order = sorted(range(len(values)), key=lambda n: not any(map(_leads, leaves(values[n]))))
-        found = {n: side_of(values[n], rows) for n in order}
+        """Rows that can drive are added first: the others join them."""
+        values = list_values(self.predicate)
+        order = sorted(
+            range(len(values)), key=lambda n: not any(map(_can_drive, list_leaves(values[n])))
+        )
+        found = {n: build_side(values[n], rows) for n in order}
         return [found[n] for n in range(len(values))]
 
     def _there(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
         return (side.sql.is_not(None) for side in sides if side.nullable)
 
     def _hit(self, sides: list[Side]) -> Iterator[ColumnElement[bool]]:
-        """The comparison; its opposite where that is asked of the one combination there is."""
+        """Yield the comparison; its opposite if that is asked of the only combination."""
         if self.when or self.many:
             yield from self._true(sides)
             return
@@ -186,10 +190,10 @@ class Comparing:
         first = sides[0]
         match self.predicate:
             case Compared(op, _, right):
-                yield compared(op, first, right, sides[1])
+                yield compare_sides(op, first, right, sides[1])
             case Between(_, low, high):
-                yield compared(">=", first, low, sides[1])
-                yield compared("<=", first, high, sides[2])
+                yield compare_sides(">=", first, low, sides[1])
+                yield compare_sides("<=", first, high, sides[2])
             case Among(_, items):
                 yield first.among(items)
             case Like(_, pattern):
@@ -201,10 +205,13 @@ class Comparing:
         first = sides[0]
         match self.predicate:
             case Compared(op, _, right):
-                yield compared(OPPOSITE[op], first, right, sides[1])
+                yield compare_sides(OPPOSITE[op], first, right, sides[1])
             case Between(_, low, high):
                 yield from self._there(sides)
-                yield or_(compared("<", first, low, sides[1]), compared(">", first, high, sides[2]))
+                yield or_(
+                    compare_sides("<", first, low, sides[1]),
+                    compare_sides(">", first, high, sides[2]),
+                )
             case Among(_, items):
                 yield ~first.among(items)
             case Like(_, pattern):
@@ -213,8 +220,8 @@ class Comparing:
                 yield ~first.sql
 
 
-def compared(op: Comparison, left: Side, right: Value, side: Side) -> ColumnElement[bool]:
-    """Two sides compared, one of them perhaps a constant."""
+def compare_sides(op: Comparison, left: Side, right: Value, side: Side) -> ColumnElement[bool]:
+    """Compare two sides, one of which may be a constant."""
     if isinstance(right, Constant):
         return left.against(op, right)
     return COMPARISONS[op](left.sql, side.sql)
@@ -228,8 +235,8 @@ def _is_many(leaf: Value) -> bool:
     return (isinstance(leaf, Metadata) and leaf.many) or _is_ids(leaf)
 
 
-def _leads(leaf: Value) -> bool:
-    """Whether the value lies in a row of its own, which an index finds."""
+def _can_drive(leaf: Value) -> bool:
+    """Whether the value is in a row of its own, which an index finds."""
     return isinstance(leaf, (Metadata, Distance)) or _is_ids(leaf)
 
 

@@ -1,4 +1,4 @@
-"""A typed filter made into conditions: each node asked when it is true, or when it is false."""
+"""Compiles a typed filter to conditions: each node as true, or as false."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -9,18 +9,18 @@ from inference_store.inference.metadata import COORDINATES
 from inference_store.query.filters import typed
 from inference_store.query.filters.typed import Constant, Predicate, Value
 
-from .comparisons import OPPOSITE, Compares, Comparing, leading_first, values_in
+from .comparisons import OPPOSITE, Compares, Comparing, list_values, put_constant_right
 from .condition import EVERYTHING, NOTHING, Condition
 from .keys import OfKey, OfSet
 from .located import Lies
-from .logic import Neither, all_of, either_of
-from .merged import merged
+from .logic import Neither, combine_all, combine_either
+from .merged import merge_equalities
 from .missing import Valued
-from .names import Names, of_label
-from .predictions import Counts, Predicts, TopLabelled, names_labels, with_scores
+from .names import Names, is_label
+from .predictions import Counts, Predicts, TopLabelled, merge_scores, names_labels
 from .sets import Related
-from .spans import of_time, of_uid
-from .values import leaves
+from .spans import find_time_ranges, find_uid_range
+from .values import list_leaves
 
 _DECIDES: Final = {
     "=": operator.eq,
@@ -32,9 +32,9 @@ _DECIDES: Final = {
 }
 
 
-def condition_of(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
-    """The condition that the predicate is true, or (`when` False) that it is false, never NULL."""
-    return _MADE[type(predicate)](predicate, names.compiled_by(condition_of), when)
+def compile_condition(predicate: Predicate, names: Names, *, when: bool = True) -> Condition:
+    """Compile a predicate to the condition that it is true, or (`when` False) false; never NULL."""
+    return _MADE[type(predicate)](predicate, names.compiled_by(compile_condition), when)
 
 
 def _fixed(predicate: typed.Fixed, _: Names, when: bool) -> Condition:
@@ -42,30 +42,34 @@ def _fixed(predicate: typed.Fixed, _: Names, when: bool) -> Condition:
 
 
 def _not(predicate: typed.Not, names: Names, when: bool) -> Condition:
-    return condition_of(predicate.of, names, when=not when)
+    return compile_condition(predicate.of, names, when=not when)
 
 
 def _and(predicate: typed.And, names: Names, when: bool) -> Condition:
-    parts = [condition_of(part, names, when=when) for part in predicate.parts]
-    return all_of(with_scores(parts)) if when else either_of(parts)
+    parts = [compile_condition(part, names, when=when) for part in predicate.parts]
+    return combine_all(merge_scores(parts)) if when else combine_either(parts)
 
 
 def _or(predicate: typed.Or, names: Names, when: bool) -> Condition:
-    parts = [condition_of(part, names, when=when) for part in merged(predicate.parts)]
-    return either_of(parts) if when else all_of(parts)
+    parts = [
+        compile_condition(part, names, when=when) for part in merge_equalities(predicate.parts)
+    ]
+    return combine_either(parts) if when else combine_all(parts)
 
 
 def _unknown(predicate: typed.Unknown, names: Names, when: bool) -> Condition:
-    known = [condition_of(predicate.of, names, when=each) for each in (True, False)]
-    either = either_of(known)
+    known = [compile_condition(predicate.of, names, when=each) for each in (True, False)]
+    either = combine_either(known)
     if when:
         return NOTHING if either == EVERYTHING else Neither((either,))
     return either
 
 
 def _comparison(predicate: Compares, names: Names, when: bool) -> Condition:
-    predicate = leading_first(predicate)
-    if any(_has_none(leaf, names) for value in values_in(predicate) for leaf in leaves(value)):
+    predicate = put_constant_right(predicate)
+    if any(
+        _has_none(leaf, names) for value in list_values(predicate) for leaf in list_leaves(value)
+    ):
         return NOTHING
     return (
         _of_time(predicate, names, when)
@@ -86,11 +90,11 @@ def _mapped(names: Names) -> bool:
 
 
 def _of_time(predicate: Compares, names: Names, when: bool) -> Condition | None:
-    """`received_at`, which is never NULL, compared with an instant."""
+    """Compile `received_at`, which is never NULL, compared with an instant."""
     received = typed.Property("received_at", "timestamp")
     match predicate:
         case typed.Compared(op, left, Constant(_, at)) if left == received:
-            return either_of(list(of_time(op if when else OPPOSITE[op], at)))  # type: ignore[arg-type]
+            return combine_either(list(find_time_ranges(op if when else OPPOSITE[op], at)))  # type: ignore[arg-type]
         case typed.Between(of, Constant() as low, Constant() as high) if of == received:
             bounds = typed.Compared(">=", of, low), typed.Compared("<=", of, high)
             return _and(typed.And(bounds), names, when)
@@ -100,7 +104,7 @@ def _of_time(predicate: Compares, names: Names, when: bool) -> Condition | None:
 def _of_uid(predicate: Compares, when: bool) -> Condition | None:
     match predicate:
         case typed.Compared("=", typed.Property("uid"), Constant(_, text)) if when:
-            return either_of(list(of_uid(str(text))))
+            return combine_either(list(find_uid_range(str(text))))
     return None
 
 
@@ -112,7 +116,7 @@ def _led(predicate: Compares, comparing: Comparing) -> Condition:
             if names_labels(counted.condition) and not _DECIDES[op](Decimal(0), number.value):
                 return Counts(comparing, counted, op, number)
         case typed.Compared("=", of, Constant()) | typed.Among(of) if comparing.when:
-            if of_label(of) and isinstance(of, typed.Property):
+            if is_label(of) and isinstance(of, typed.Property):
                 return TopLabelled(comparing)
     return comparing
 
@@ -123,7 +127,7 @@ def _missing(predicate: typed.Missing, names: Names, when: bool) -> Condition:
         if of.key is None:
             return EVERYTHING if when else NOTHING
         return OfKey(of.key, names, valued=True, when=not when, many=of.many)
-    if any(_has_none(leaf, names) for leaf in leaves(of)):
+    if any(_has_none(leaf, names) for leaf in list_leaves(of)):
         return EVERYTHING if when else NOTHING
     return Valued(of, not when, names)
 
@@ -153,8 +157,10 @@ def _sets(predicate: typed.Sets, names: Names, when: bool) -> Condition:
 
 
 def _there(element: typed.Element, names: Names) -> typed.Element:
-    """Without values that no inference has."""
-    return tuple(of for of in element if not any(_has_none(leaf, names) for leaf in leaves(of)))
+    """Remove values that no inference has."""
+    return tuple(
+        of for of in element if not any(_has_none(leaf, names) for leaf in list_leaves(of))
+    )
 
 
 _MADE: Final[Mapping[type[Any], Callable[[Any, Names, bool], Condition]]] = {

@@ -1,8 +1,8 @@
-"""What an inference is asked to satisfy, in SQL: as a list of uids, and as a test of one uid.
+"""A condition on inferences in SQL: as a list of uids, and as a test of one uid.
 
-A list comes from an index and leads a query; a test is made of inferences that something else
-found. Every condition has a test, not every one a list. Neither is ever NULL: a condition stands
-for one predicate being true, or for it being false.
+A list comes from an index and can drive a query; a test is applied to inferences that something
+else found. Every condition has a test, but not every one a list. Neither is ever NULL: a condition
+stands for a predicate that is true, or for one that is false.
 """
 
 from collections.abc import Sequence
@@ -37,11 +37,14 @@ MOST_INTERSECTED = 8
 
 
 class Condition(Protocol):
-    """One condition. `holds` may be given the uid of a row of `inference`: then it looks there."""
+    """One condition.
+
+    `holds` may be given the uid of a row of `inference`: then it tests that row.
+    """
 
     @property
     def kind(self) -> str:
-        """As metrics name it: one of a short list."""
+        """Its name in metrics: one of a short list."""
 
     @property
     def unique(self) -> bool:
@@ -49,13 +52,13 @@ class Condition(Protocol):
 
     @property
     def scans(self) -> int:
-        """How many index scans its list takes; 0: no index leads to the matches."""
+        """How many index scans its list takes; 0: no index can drive it."""
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
-        """The inferences that satisfy it; None: no index leads to them."""
+        """Select the inferences that satisfy it; None: no index finds them."""
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Whether the inference by this uid, which lies in the range, satisfies it."""
+        """Test whether the inference with this uid, which is in the range, satisfies it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +97,9 @@ NOTHING, EVERYTHING = Nothing(), Everything()
 def exists(
     froms: Sequence[FromClause], *where: ColumnElement[bool], one_by_one: bool = False
 ) -> ColumnElement[bool]:
-    """Whether there is such a row; every other table that is named belongs to a query around.
+    """Test whether there is such a row; every other table that is named belongs to an outer query.
 
-    `one_by_one`: it is asked for each inference, however Postgres would rather have it.
+    `one_by_one`: it is tested for each inference, whatever Postgres would prefer.
     """
     rows: Select[Any] = select(literal_column("1")).select_from(*froms).where(*where)
     if one_by_one:
@@ -105,7 +108,8 @@ def exists(
 
 
 def only_true(test: Test) -> Test:
-    """The same test where NULL is as good as false, as in WHERE: no index serves `… IS TRUE`."""
+    """Return the test for a place where NULL counts as false, as in WHERE: no index serves `… IS
+    TRUE`."""
     match test:
         case BooleanClauseList(operator=operators.and_):
             return and_(*(only_true(cast(Test, each)) for each in test.clauses))
@@ -120,6 +124,6 @@ def only_true(test: Test) -> Test:
 
 
 def row_at_hand(uid: ColumnElement[Any] | None, table: Table) -> FromClause | None:
-    """The row of the table, or of an alias of it, that the uid was taken from."""
+    """Return the row of the table, or of an alias of it, that the uid was taken from."""
     source = getattr(uid, "table", None)
     return source if source is table or getattr(source, "element", None) is table else None

@@ -1,4 +1,4 @@
-"""Metres from the inference's location to a point, and the box that a circle lies in."""
+"""Metres from the inference's location to a point, and the box around a circle."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -23,7 +23,7 @@ _BOUNDED: Final = frozenset({"<", "<=", "="})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metres(Double):
-    """A distance; where it has an upper bound, an index finds the candidates by a box."""
+    """A distance; if it has an upper bound, an index finds the candidates by a box."""
 
     point: Distance
     coordinates: Mapping[str, ColumnElement[Any]]
@@ -44,15 +44,15 @@ class Metres(Double):
         # where the circle touches its meridians
         slope = math.sin(math.radians(degrees)) / math.cos(math.radians(latitude))
         across = math.degrees(math.asin(min(1.0, slope))) * _MORE + _MORE_DEGREES
-        yield self._within("longitude", spans_of_longitude(longitude - across, longitude + across))
+        yield self._within("longitude", split_longitude(longitude - across, longitude + across))
 
     def _within(self, name: str, spans: list[tuple[float, float]]) -> ColumnElement[bool]:
         column, exact = self.coordinates[name], self.names.number
         return or_(*(column.between(exact(low), exact(high)) for low, high in spans))
 
 
-def spans_of_longitude(west: float, east: float) -> list[tuple[float, float]]:
-    """From west to east, in pieces where that goes over the antimeridian."""
+def split_longitude(west: float, east: float) -> list[tuple[float, float]]:
+    """Return the spans from west to east, split at the antimeridian."""
     if east - west >= 360:
         return [(-180.0, 180.0)]
     if west <= -180:
@@ -62,8 +62,8 @@ def spans_of_longitude(west: float, east: float) -> list[tuple[float, float]]:
     return [(west, east)]
 
 
-def metres(value: Distance, rows: Combination) -> Metres:
-    """Haversine, step by step as Python has it, so that the doubles agree."""
+def compute_metres(value: Distance, rows: Combination) -> Metres:
+    """Compute haversine distances step by step as Python does, so that the doubles agree."""
     where = rows.coordinates()
     at = {name: func.radians(_degrees(sql)) for name, sql in where.items()}
     east, north = (math.radians(float(rounded(each))) for each in (value.longitude, value.latitude))

@@ -1,4 +1,4 @@
-"""Whether a metadata key was sent, whether it has a value, and which set of values it has."""
+"""Conditions on a metadata key: it was sent, it has a value, or which set of values it has."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,14 +24,14 @@ from inference_store.query.scan_range import ScanRange
 from .combination import Combination
 from .condition import Uids, exists
 from .names import Names
-from .values import side_of
+from .values import build_side
 
 _SENT = (*SIDE_TABLES.values(), metadata_presence)
 
 
 @dataclass(frozen=True, slots=True)
 class OfKey:
-    """The key was sent, or (`valued`) has a value, which JSON null is not; or not so."""
+    """The key was sent, or (`valued`) has a value, which JSON null is not; or the opposite."""
 
     key: int
     names: Names
@@ -44,7 +44,7 @@ class OfKey:
 
     @property
     def scans(self) -> int:
-        """Those without the key are in no index."""
+        """How many index scans its list takes: inferences without the key are in no index."""
         return len(_SENT) if self.when else 0
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
@@ -53,12 +53,14 @@ class OfKey:
         return union(*self.rows(scan_range))
 
     def rows(self, scan_range: ScanRange) -> list[Select[Any]]:
-        """The inferences that have it, table by table: some in several."""
+        """Select the inferences that have it, table by table: some in several."""
         return [select(table.c.uid).where(self._here(scan_range, table)) for table in _SENT]
 
     def counted(self, scan_range: ScanRange) -> list[tuple[int, Uids]]:
-        """Lists, and whether what is in them counts once more or once less: in sum each inference
-        that has it counts once, though a text that spells a number has rows in two tables."""
+        """Return lists with signs: in sum each inference that has the key counts once.
+
+        A text that spells a number has rows in two tables.
+        """
         rows = self.rows(scan_range)
         if self.many:
             return [(1, union(*rows))]
@@ -66,7 +68,7 @@ class OfKey:
         return [*((1, each) for each in rows), *((-1, each) for each in again)]
 
     def _again(self, scan_range: ScanRange, index: int) -> Select[Any]:
-        """Those with a row in this table and in one before it."""
+        """Select those with a row in this table and in one before it."""
         row, before = _SENT[index].alias(), [table.alias() for table in _SENT[:index]]
         elsewhere = union_all(
             *(select(other.c.uid).where(self._here(scan_range, other)) for other in before)
@@ -89,7 +91,7 @@ Which = Literal["some", "among", "others"]
 
 @dataclass(frozen=True, slots=True)
 class OfSet:
-    """A set of values against a set of constants; NULL where there is no value."""
+    """A set of values compared with a set of constants; NULL if there is no value."""
 
     array: Array
     when: bool
@@ -109,7 +111,7 @@ class OfSet:
         return len({item.value for item in self.array.items})
 
     def uids(self, scan_range: ScanRange) -> Uids | None:
-        """By the rows that are among the constants, or by all there are."""
+        """Select by the rows that are among the constants, or by all rows."""
         if not self.when:
             return None
         among = self._rows(scan_range, None, "among").uids()
@@ -172,7 +174,7 @@ class _Rows(Combination):
         self, of: OfSet, scan_range: ScanRange, uid: ColumnElement[Any] | None, which: Which
     ) -> None:
         super().__init__(scan_range, of.names, uid)
-        side = side_of(of.array.of, self)
+        side = build_side(of.array.of, self)
         self.value = side.sql
         if which != "some":
             among = side.among(of.array.items) if of.array.items else false()

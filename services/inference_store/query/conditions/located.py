@@ -1,4 +1,4 @@
-"""Where the location lies: by comparisons of its coordinates for a box, else edge by edge."""
+"""Tests of the location: by comparisons of its coordinates for a box, else edge by edge."""
 
 from dataclasses import dataclass
 from decimal import Decimal
@@ -21,7 +21,7 @@ _Box = tuple[Decimal, Decimal, Decimal, Decimal]
 
 @dataclass(frozen=True, slots=True)
 class Lies:
-    """The location has the relation to the areas and points; or has not."""
+    """The location has the relation to the areas and points; or it has not."""
 
     located: Located
     when: bool
@@ -60,7 +60,7 @@ class Lies:
         ]
 
     def _around(self, x: ColumnElement[Any], y: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Boxes that no match lies outside of, each coordinate by itself: by an index."""
+        """Return boxes that contain every match, each coordinate by itself, for an index."""
         boxes = [_box(area) for area in self.located.areas]
         boxes += [(x, x, y, y) for x, y in self.located.points]
         if len(boxes) > _MOST_BOXES:
@@ -83,7 +83,7 @@ class Lies:
     def _inside(
         self, areas: tuple[Area, ...], x: ColumnElement[Any], y: ColumnElement[Any]
     ) -> ColumnElement[bool]:
-        """By the edges: on one of them, or east of an odd number. Nothing is divided."""
+        """Test by the edges: on one of them, or east of an odd number. There is no division."""
         numbered = [
             (*edge, Decimal(number)) for number, area in enumerate(areas) for edge in _edges(area)
         ]
@@ -102,7 +102,7 @@ class Lies:
         return areas_hit.correlate_except(edge).exists()
 
     def _unnested(self, name: str, *columns: Any) -> Any:
-        """Lists of numbers as columns: one parameter each, however many rows there are."""
+        """Return lists of numbers as columns: one parameter each, however many rows there are."""
         lists = [self.names.many(list(each), Numeric()) for each in columns]
         named = [column(letter, Numeric()) for letter in "abcde"[: len(columns)]]
         return func.unnest(*lists).table_valued(*named, name=name).render_derived()
@@ -119,7 +119,7 @@ def _box(area: Area) -> _Box:
 
 
 def _is_box(area: Area) -> bool:
-    """An upright rectangle without holes."""
+    """Whether it is an upright rectangle without holes."""
     west, east, south, north = _box(area)
     corners = [(west, south), (east, south), (east, north), (west, north)]
     ring = [(x, y) for x, y in area.outer]

@@ -1,4 +1,4 @@
-"""Conditions of conditions: all of them, one of them, neither of two."""
+"""Combined conditions: all of them, one of them, none of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,10 +18,10 @@ from .spans import Received
 _MOST_JOINS = 8
 
 
-def tests(
+def build_tests(
     parts: Sequence[Condition], scan_range: ScanRange, uid: ColumnElement[Any]
 ) -> list[ColumnElement[bool]]:
-    """Every one of them as a test, in a form that is planned fast however many there are."""
+    """Return each as a test, in a form that is planned fast however many there are."""
     found = [part.holds(scan_range, uid) for part in parts]
     if len(found) <= _MOST_JOINS:
         return found
@@ -29,7 +29,8 @@ def tests(
 
 
 def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Condition]]:
-    """Those whose lists are intersected, as many as may be scanned, and the others."""
+    """Return the conditions whose lists are intersected, as many as may be scanned, and the
+    others."""
     driving: list[Condition] = []
     others: list[Condition] = []
     left = MOST_SCANS
@@ -42,11 +43,11 @@ def split_driving(parts: Sequence[Condition]) -> tuple[list[Condition], list[Con
 
 @dataclass(frozen=True, slots=True)
 class All:
-    """Every one of them. Spans of time narrow where the others look."""
+    """All of the conditions hold. Conditions on time narrow the range of the others."""
 
     parts: tuple[Condition, ...]
     kind: str = "all"
-    # found once: what is asked of it again and again is asked of its parts, and of theirs
+    # computed once: it is asked often, and each time of all parts, and of theirs
     unique: bool = field(init=False, compare=False, repr=False)
     scans: int = field(init=False, compare=False, repr=False)
     _spans: list[Received] = field(init=False, compare=False, repr=False)
@@ -74,19 +75,19 @@ class All:
         here = reduce(lambda found, span: span.narrow(found), self._spans, scan_range)
         if not self._leading:
             rows = select(inference.c.uid).where(here.of(inference))
-            return rows.where(*tests(self._tested, here, inference.c.uid))
+            return rows.where(*build_tests(self._tested, here, inference.c.uid))
         lists = [uids for part in self._leading if (uids := part.uids(here)) is not None]
         found = (intersect(*lists) if len(lists) > 1 else lists[0]).subquery()
         [uid] = found.c
-        return select(uid).where(*tests(self._tested, here, uid))
+        return select(uid).where(*build_tests(self._tested, here, uid))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        return and_(*tests(self.parts, scan_range, uid))
+        return and_(*build_tests(self.parts, scan_range, uid))
 
 
 @dataclass(frozen=True, slots=True)
 class Either:
-    """One of them."""
+    """One of the conditions holds."""
 
     parts: tuple[Condition, ...]
     kind: str = "either"
@@ -104,7 +105,7 @@ class Either:
         return union(*(uids for part in self.parts if (uids := part.uids(scan_range)) is not None))
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
-        # The planner looks through AND in OR in AND: its time doubles every few levels.
+        # The planner flattens AND in OR in AND: its time doubles every few levels.
         return or_(
             *(
                 Grouping(part.holds(scan_range, uid)).is_(true())
@@ -117,7 +118,7 @@ class Either:
 
 @dataclass(frozen=True, slots=True)
 class Neither:
-    """None of them."""
+    """None of the conditions holds."""
 
     parts: tuple[Condition, ...]
     kind: str = "neither"
@@ -131,8 +132,8 @@ class Neither:
         return ~or_(*(part.holds(scan_range, uid) for part in self.parts))
 
 
-def all_of(parts: list[Condition]) -> Condition:
-    """Every one of them, without what changes nothing."""
+def combine_all(parts: list[Condition]) -> Condition:
+    """Combine conditions that must all hold, without those that change nothing."""
     found: list[Condition] = []
     for part in parts:
         found += part.parts if isinstance(part, All) else [part]
@@ -142,8 +143,8 @@ def all_of(parts: list[Condition]) -> Condition:
     return All(tuple(found)) if len(found) > 1 else (found or [EVERYTHING])[0]
 
 
-def either_of(parts: list[Condition]) -> Condition:
-    """One of them, without what changes nothing."""
+def combine_either(parts: list[Condition]) -> Condition:
+    """Combine conditions of which one must hold, without those that change nothing."""
     found: list[Condition] = []
     for part in parts:
         found += part.parts if isinstance(part, Either) else [part]

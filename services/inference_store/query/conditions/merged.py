@@ -1,12 +1,12 @@
-"""Equalities of one value, joined by OR, as one comparison with a list."""
+"""Merges equalities of one value that are joined by OR into one comparison with a list."""
 
 from collections.abc import Iterable
 
 from inference_store.query.filters.typed import Among, Compared, Constant, Or, Predicate, Value
 
 
-def merged(parts: Iterable[Predicate]) -> list[Predicate]:
-    """The same disjunction with as few parts; of nested ones the parts."""
+def merge_equalities(parts: Iterable[Predicate]) -> list[Predicate]:
+    """Return the disjunction with as few parts as possible; nested ones are flattened."""
     # by its spelling: values of equal numbers that are written with other digits differ
     lists: dict[str, tuple[Value, list[Constant]]] = {}
     others: list[Predicate] = []

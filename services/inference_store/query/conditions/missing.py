@@ -1,4 +1,4 @@
-"""Whether there is any value at all."""
+"""The condition that there is any value at all."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,12 +11,12 @@ from inference_store.query.scan_range import ScanRange
 from .combination import Combination
 from .condition import Uids
 from .names import Names
-from .values import side_of
+from .values import build_side
 
 
 @dataclass(frozen=True, slots=True)
 class Valued:
-    """The value, other than of a metadata key itself, is there; or it is NULL."""
+    """The value, of anything but a metadata key itself, exists; or it is NULL."""
 
     of: Value
     when: bool
@@ -30,6 +30,6 @@ class Valued:
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:
         rows = Combination(scan_range, self.names, uid)
-        side = side_of(self.of, rows)
+        side = build_side(self.of, rows)
         found = rows.exists(*([side.sql.is_not(None)] if side.nullable else []))
         return found if self.when else ~found

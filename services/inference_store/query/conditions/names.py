@@ -24,7 +24,7 @@ from inference_store.query.filters.typed import (
     Property,
     Value,
 )
-from inference_store.query.operand import many, one
+from inference_store.query.operand import bind_many, bind_one
 
 from .condition import Condition
 
@@ -39,7 +39,7 @@ NO_LABEL = 0
 
 
 class Compile(Protocol):
-    """Make a predicate into the condition that it is true, or (`when` False) that it is false."""
+    """Compiles a predicate to the condition that it is true, or (`when` False) that it is false."""
 
     def __call__(self, predicate: Predicate, names: "Names", *, when: bool) -> Condition:
         """Compile it with these names."""
@@ -47,7 +47,7 @@ class Compile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The integers that a filter's names stand for; what is not there, no inference has."""
+    """The integers of a filter's names; no inference has a name that is not among them."""
 
     labels: Mapping[str, int] = field(default_factory=dict)
     coordinates: Mapping[str, int] = field(default_factory=dict)
@@ -66,32 +66,32 @@ class Names:
         return self.compile(predicate, self, when=when)
 
     def one(self, value: Any, kind: TypeEngine[Any]) -> ColumnElement[Any]:
-        """One value as a parameter: the same one wherever it stands."""
-        bound: ColumnElement[Any] = self._once(f"{kind}", value, lambda: one(value, kind))
+        """Return one value as a parameter: the same parameter wherever it occurs."""
+        bound: ColumnElement[Any] = self._once(f"{kind}", value, lambda: bind_one(value, kind))
         return bound
 
     def many(self, values: Sequence[Any], kind: TypeEngine[Any]) -> Any:
-        """A list as one parameter."""
-        return self._once(f"{kind}[]", values, lambda: many(values, kind))
+        """Return a list as one parameter."""
+        return self._once(f"{kind}[]", values, lambda: bind_many(values, kind))
 
     def constant(self, constant: Constant) -> ColumnElement[Any]:
-        """A constant as a parameter."""
+        """Return a constant as a parameter."""
         return self.one(constant.value, TYPES[constant.kind])
 
     def constants(self, items: Sequence[Constant], kind: Kind) -> Any:
-        """Constants of one kind as a list."""
+        """Return constants of one kind as a list."""
         return self.many([item.value for item in items], TYPES[kind])
 
     def number(self, number: Decimal | float) -> ColumnElement[Any]:
-        """An exact number as a parameter; of a double its shortest spelling."""
+        """Return an exact number as a parameter; a double by its shortest spelling."""
         return self.one(number if isinstance(number, Decimal) else Decimal(repr(number)), Numeric())
 
     def key(self, key: int) -> ColumnElement[Any]:
-        """A metadata key's integer as a parameter."""
+        """Return a metadata key's integer as a parameter."""
         return self.one(key, INTEGER())
 
     def label(self, name: str) -> int:
-        """A label's integer; NO_LABEL for one that nothing has."""
+        """Return a label's integer; NO_LABEL for a label that nothing has."""
         return self.labels.get(name, NO_LABEL)
 
     def _once(self, kind: str, value: Any, bind: Any) -> Any:
@@ -102,8 +102,8 @@ class Names:
         return self._bound[key]
 
 
-async def names_of(connection: AsyncConnection, predicate: Predicate) -> Names:
-    """The integers of the labels and coordinates that a predicate speaks of."""
+async def read_names(connection: AsyncConnection, predicate: Predicate) -> Names:
+    """Read the integers of the labels and coordinates that a predicate names."""
     nodes = list(_nodes(predicate))
     labels = sorted({name for node in nodes for name in _labels(node)})
     mapped = any(isinstance(node, (Located, Distance)) for node in nodes)
@@ -119,7 +119,7 @@ async def names_of(connection: AsyncConnection, predicate: Predicate) -> Names:
 
 
 def _nodes(predicate: Predicate) -> Iterator[Any]:
-    """Every predicate and value of it, without recursion."""
+    """Yield every predicate and value of it, without recursion."""
     waiting: list[Any] = [predicate]
     while waiting:
         node = waiting.pop()
@@ -130,7 +130,7 @@ def _nodes(predicate: Predicate) -> Iterator[Any]:
             waiting.extend(getattr(node, each.name) for each in fields(node))
 
 
-def of_label(value: Value) -> bool:
+def is_label(value: Value) -> bool:
     """Whether the value is a label, which has an integer."""
     return (isinstance(value, Column) and value.name == "label") or (
         isinstance(value, Property) and value.name == "top_label"
@@ -138,11 +138,11 @@ def of_label(value: Value) -> bool:
 
 
 def _labels(node: Any) -> Iterator[str]:
-    if isinstance(node, Among) and of_label(node.of):
+    if isinstance(node, Among) and is_label(node.of):
         yield from (str(item.value) for item in node.items)
     if isinstance(node, Compared):
         for one_side, other in ((node.left, node.right), (node.right, node.left)):
-            if of_label(one_side) and isinstance(other, Constant):
+            if is_label(one_side) and isinstance(other, Constant):
                 yield str(other.value)
 
 
@@ -151,5 +151,7 @@ async def _integers(
 ) -> dict[str, int]:
     if not wanted:
         return {}
-    rows = await connection.execute(select(name, number).where(name == many(wanted, TEXT()).any_()))
+    rows = await connection.execute(
+        select(name, number).where(name == bind_many(wanted, TEXT()).any_())
+    )
     return {row[0]: row[1] for row in rows}

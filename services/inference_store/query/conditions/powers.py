@@ -22,7 +22,10 @@ _ONE: ColumnElement[Any] = literal_column("1::numeric", Numeric())
 
 
 def exact(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
-    """Multiplied out: `power` rounds. The base is written, and calculated, once."""
+    """Multiply an exact power out, because `power` rounds.
+
+    The base is written, and computed, once.
+    """
     if exponent == 0:
         return case((base.is_not(None), _ONE))
     if exponent == 1:
@@ -34,7 +37,7 @@ def exact(base: ColumnElement[Any], exponent: int) -> ColumnElement[Any]:
 
 
 def double(base: ColumnElement[Any], exponent: ColumnElement[Any], names: Names) -> Any:
-    """Step by step as Python has it, so that the doubles agree; both are calculated once."""
+    """Compute step by step as Python does, so that the doubles agree; both are computed once."""
     lists = array([base]), array([exponent])
     once = func.unnest(*lists).table_valued("x", "y", name="once").render_derived()
     x, y = cast(once.c.x, Numeric), cast(once.c.y, Numeric)
@@ -47,7 +50,8 @@ def double(base: ColumnElement[Any], exponent: ColumnElement[Any], names: Names)
 
 
 def _is_real(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> ColumnElement[bool]:
-    """Neither a root of less than nothing, nor too large or small; else false or NULL."""
+    """Test that it is no root of a negative number, and not too large or small; else false or
+    NULL."""
     logarithm = _double(y, MOST_POWER, names) * func.ln(func.abs(_double(x, MOST_DOUBLE, names)))
     small = func.abs(logarithm) <= names.one(MOST_LOGARITHM, DOUBLE_PRECISION())
     return and_(or_(x > _ZERO, y == func.trunc(y)), small)
@@ -60,6 +64,6 @@ def _power(x: ColumnElement[Any], y: ColumnElement[Any], names: Names) -> Column
 
 
 def _double(number: ColumnElement[Any], most: Decimal, names: Names) -> ColumnElement[Any]:
-    """NULL for what is none: the cast would raise."""
+    """Return NULL for what is no double: the cast would raise."""
     fits = func.abs(number).between(names.number(LEAST_DOUBLE), names.number(most))
     return cast(case((fits, number)), DOUBLE_PRECISION)

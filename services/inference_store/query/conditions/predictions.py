@@ -1,4 +1,4 @@
-"""Predictions: some one that satisfies a condition, how many do, and the label of the first."""
+"""Conditions on predictions: some satisfies a condition, how many do, the label of the first."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,25 +11,25 @@ from inference_store.query.filters.typed import Predicate
 from inference_store.query.scan_range import ScanRange
 
 from .combination import Combination
-from .comparisons import Comparing, values_in
+from .comparisons import Comparing, list_values
 from .condition import EVERYTHING, Condition, Uids, exists, only_true
-from .names import Names, of_label
+from .names import Names, is_label
 from .sides import COMPARISONS
 
 
-def of_one(condition: Predicate | None, names: Names) -> Condition:
-    """The condition of one prediction."""
+def compile_one(condition: Predicate | None, names: Names) -> Condition:
+    """Compile a condition on one prediction."""
     return EVERYTHING if condition is None else names.condition_of(condition)
 
 
 def names_labels(condition: Predicate | None) -> bool:
-    """Whether it can only be satisfied by certain labels, which the index begins with."""
+    """Whether only certain labels can satisfy it, which the index begins with."""
     match condition:
         case typed.Compared("=", left, right):
             sides = (left, right), (right, left)
-            return any(of_label(a) and isinstance(b, typed.Constant) for a, b in sides)
+            return any(is_label(a) and isinstance(b, typed.Constant) for a, b in sides)
         case typed.Among():
-            return of_label(condition.of)
+            return is_label(condition.of)
         case typed.And():
             return any(map(names_labels, condition.parts))
         case typed.Or():
@@ -40,7 +40,7 @@ def names_labels(condition: Predicate | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Predicts:
-    """Some prediction satisfies the condition; or none does, of those that are known."""
+    """Some prediction satisfies the condition; or none of those that are known does."""
 
     condition: Predicate | None
     when: bool
@@ -61,7 +61,7 @@ class Predicts:
             [row],
             scan_range.of(row),
             row.c.uid == uid,
-            of_one(self.condition, self.names).holds(scan_range, row.c.uid),
+            compile_one(self.condition, self.names).holds(scan_range, row.c.uid),
         )
         if self.when:
             return found
@@ -71,7 +71,7 @@ class Predicts:
 
 
 def _rows(condition: Predicate | None, names: Names, scan_range: ScanRange) -> Select[Any]:
-    tests = only_true(of_one(condition, names).holds(scan_range, prediction.c.uid))
+    tests = only_true(compile_one(condition, names).holds(scan_range, prediction.c.uid))
     return select(prediction.c.uid).where(scan_range.of(prediction), tests)
 
 
@@ -120,9 +120,9 @@ class TopLabelled:
         return and_(*(each.holds(scan_range, uid) for each in (self.compared, *self.scores)))
 
 
-def with_scores(parts: list[Condition]) -> list[Condition]:
-    """The same conditions, all of which must hold: the first label's has what is asked of the
-    first score, by which the index goes on."""
+def merge_scores(parts: list[Condition]) -> list[Condition]:
+    """Move conditions on the first score into those on the first label, by which the index goes
+    on."""
     tops = [part for part in parts if isinstance(part, TopLabelled)]
     scores = [part for part in parts if isinstance(part, Comparing) and _of_top_score(part)]
     if not (tops and scores):
@@ -132,16 +132,16 @@ def with_scores(parts: list[Condition]) -> list[Condition]:
 
 
 def _of_top_score(part: Comparing) -> bool:
-    """Whether the first score is compared with a constant, which is to be so."""
+    """Whether it requires a comparison of the first score with a constant."""
     if not part.when or not isinstance(part.predicate, (typed.Compared, typed.Between)):
         return False
-    of, *others = values_in(part.predicate)
+    of, *others = list_values(part.predicate)
     constant = all(isinstance(each, typed.Constant) for each in others)
     return constant and isinstance(of, typed.Property) and of.name == "top_score"
 
 
 def _of_first(predicate: Any) -> Predicate:
-    """The same of a prediction's own columns."""
+    """Return the same on a prediction's own columns."""
     label, score = typed.Column("label", "string"), typed.Column("score", "number")
     match predicate:
         case typed.Compared(op, typed.Property(name), right):

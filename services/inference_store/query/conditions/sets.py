@@ -1,4 +1,4 @@
-"""Two sets of values, each of all that several elements have."""
+"""Compares two sets of values, each of all that several elements have."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ from inference_store.query.scan_range import ScanRange
 from .combination import Combination
 from .condition import Uids
 from .names import Names
-from .sides import text_of
-from .values import side_of
+from .sides import collate_text
+from .values import build_side
 
 _Rows: TypeAlias = list[Select[Any]]
 """Lists of values, which together are a set."""
@@ -47,7 +47,7 @@ _Rows: TypeAlias = list[Select[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Related:
-    """The relation holds; or it does not, where every element has a value."""
+    """The relation holds; or it does not, and every element has a value."""
 
     sets: Sets
     when: bool
@@ -57,12 +57,12 @@ class Related:
 
     @property
     def scans(self) -> int:
-        """One for each kind of value of the key that leads."""
+        """One for each kind of value of the key that drives."""
         return len(self._leader)
 
     @property
     def _leader(self) -> tuple[Metadata, ...]:
-        """A key whose rows an index finds: of an inference without it the predicate is NULL."""
+        """The key whose rows an index finds: for an inference without it the predicate is NULL."""
         for element in (*self.sets.one, *self.sets.other):
             keys = tuple(value for value in element if isinstance(value, Metadata))
             if len(keys) == len(element):
@@ -97,14 +97,14 @@ class _Asked:
     names: Names
 
     def known(self) -> Iterator[ColumnElement[bool]]:
-        """Every element has a value."""
+        """Yield the tests that every element has a value."""
         yield true()
         for element in (*self.sets.one, *self.sets.other):
             if not isinstance(element[0], Constant):
                 yield or_(*(self._values(of).exists() for of in element))
 
     def related(self) -> ColumnElement[bool]:
-        """The relation, of sets that are known."""
+        """Test the relation between sets that are known."""
         match self.sets.relation:
             case "contains":
                 return self._has_all(self._one, self._other)
@@ -118,8 +118,8 @@ class _Asked:
         return or_(false(), *(rows.exists() for rows in shared))
 
     def _has_all(self, of: dict[Kind, _Rows], wanted: dict[Kind, _Rows]) -> ColumnElement[bool]:
-        """Of no kind anything is wanted that is not there."""
-        lacking = (_lacking(of.get(kind), rows) for kind, rows in sorted(wanted.items()))
+        """Test that no kind misses a wanted value."""
+        lacking = (_select_missing(of.get(kind), rows) for kind, rows in sorted(wanted.items()))
         return and_(true(), *(~rows.exists() for rows in lacking))
 
     @cached_property
@@ -151,30 +151,30 @@ class _Asked:
 
     def _values(self, of: Value) -> Select[Any]:
         rows = Combination(self.scan_range, self.names, self.uid)
-        sql = _in_one_form(kind_of(of), side_of(of, rows).sql)
+        sql = _in_one_form(kind_of(of), build_side(of, rows).sql)
         found = select(sql.label("value")).where(*rows.where, sql.is_not(None))
         return found.select_from(*rows.froms).correlate_except(*rows.froms)
 
 
 def _in_one_form(kind: Kind, sql: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Of one type, and one order of letters, so that lists can be compared."""
+    """Convert to one type and one collation, so that lists can be compared."""
     match kind:
         case "string":
-            return text_of(sql)
+            return collate_text(sql)
         case "number":
             return cast(sql, Numeric)
     return sql
 
 
 def _spelt(texts: Select[Any]) -> Select[Any]:
-    """The numbers that texts spell."""
+    """Select the numbers that texts spell."""
     rows = texts.subquery()
     number = cast(case((rows.c.value.op("~")(SPELT), rows.c.value)), Numeric)
     return select(number.label("value")).where(number.is_not(None))
 
 
-def _lacking(of: _Rows | None, wanted: _Rows) -> Any:
-    """What is wanted and not there."""
+def _select_missing(of: _Rows | None, wanted: _Rows) -> Any:
+    """Select what is wanted and missing."""
     return _all(wanted) if of is None else except_(_all(wanted), _all(of))
 
 

@@ -23,7 +23,7 @@ COMPARISONS: Final[Mapping[Comparison, Callable[[Any, Any], ColumnElement[bool]]
     ">": operator.gt,
     ">=": operator.ge,
 }
-# Texts that are no longer are ordered alike by what the index has and by the whole.
+# Texts that are no longer are sorted alike by the index and by the whole text.
 _ALIKE_BYTES: Final = long_text.PREFIX_BYTES - 3
 
 
@@ -37,24 +37,24 @@ class Side:
     nullable: bool = True
 
     def against(self, op: Comparison, constant: Constant) -> ColumnElement[bool]:
-        """Compared with a constant."""
+        """Compare with a constant."""
         return COMPARISONS[op](self.sql, self.names.constant(constant))
 
     def among(self, items: Sequence[Constant]) -> ColumnElement[bool]:
-        """Equal to one of the constants."""
+        """Test equality with one of the constants."""
         found: ColumnElement[bool] = self.sql == self.names.constants(items, self.kind).any_()
         return found
 
     def like(self, pattern: str) -> ColumnElement[bool]:
-        """Matches the pattern."""
+        """Test whether it matches the pattern."""
         return self.sql.like(self.names.one(pattern, TEXT()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataText(Side):
-    """A text of metadata, `value` as the index has it: no match lies outside its bounds.
+    """A text of metadata; `value`: as the index has it, whose bounds contain every match.
 
-    Where what the index has decides, the row itself is not looked at.
+    If the part in the index decides, the row itself is not read.
     """
 
     value: ColumnElement[Any]
@@ -159,12 +159,12 @@ class Label(Side):
         return found
 
 
-def text_of(sql: ColumnElement[Any]) -> ColumnElement[Any]:
-    """A text that is no column: in code-point order all the same."""
+def collate_text(sql: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Return a text that is no column, in code-point order all the same."""
     return cast(sql, TEXT).collate("C")
 
 
-def folded(how: str, text: ColumnElement[Any]) -> ColumnElement[Any]:
-    """By the functions that the schema has."""
+def fold_text(how: str, text: ColumnElement[Any]) -> ColumnElement[Any]:
+    """Fold by the functions of the schema."""
     fold = func.fold_case if how == "casei" else func.fold_accents
     return fold(text, type_=TEXT()).collate("C")

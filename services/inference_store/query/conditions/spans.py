@@ -1,4 +1,4 @@
-"""Comparisons of the time received, and of the uid: where to look, as uids sort by time."""
+"""Comparisons of the time received, and of the uid: they narrow the range, as uids sort by time."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,7 +12,7 @@ from inference_store.index.tables import inference
 from inference_store.inference.events.uid import HIGHEST as LATEST
 from inference_store.inference.events.uid import uid_floor
 from inference_store.query.filters.typed import Comparison
-from inference_store.query.operand import one
+from inference_store.query.operand import bind_one
 from inference_store.query.scan_range import HIGHEST, LOWEST, ScanRange
 
 _MICROSECOND = timedelta(microseconds=1)
@@ -20,7 +20,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """The uid lies in [lo, hi)."""
+    """The uid is in [lo, hi)."""
 
     lo: UUID = LOWEST
     hi: UUID = HIGHEST
@@ -29,7 +29,7 @@ class Received:
     scans: int = 1
 
     def narrow(self, scan_range: ScanRange) -> ScanRange:
-        """The part of the range in it."""
+        """Return the part of the range that is in it."""
         return scan_range.clip(self.lo, self.hi)
 
     def uids(self, scan_range: ScanRange) -> Select[Any]:
@@ -37,11 +37,11 @@ class Received:
 
     def holds(self, scan_range: ScanRange, uid: ColumnElement[Any]) -> ColumnElement[bool]:  # noqa: ARG002
         kind = UUID_TYPE(as_uuid=True)
-        return and_(uid >= one(self.lo, kind), uid < one(self.hi, kind))
+        return and_(uid >= bind_one(self.lo, kind), uid < bind_one(self.hi, kind))
 
 
-def of_time(op: Comparison, at: datetime) -> list[Received]:
-    """The spans in one of which `received_at` compares so."""
+def find_time_ranges(op: Comparison, at: datetime) -> list[Received]:
+    """Return the ranges in which `received_at` compares so."""
     begins, ends = uid_floor(at), _ends(at)
     match op:
         case "=":
@@ -59,12 +59,12 @@ def of_time(op: Comparison, at: datetime) -> list[Received]:
 
 
 def _ends(at: datetime) -> UUID:
-    """After every uid of the instant."""
+    """Return the uid after all those of the instant."""
     return HIGHEST if at >= LATEST else uid_floor(at + _MICROSECOND)
 
 
-def of_uid(text: str) -> list[Received]:
-    """The span of the one uid that is spelt so; none: no uid is."""
+def find_uid_range(text: str) -> list[Received]:
+    """Return the range of the one uid that is spelt so; none if it is no uid."""
     try:
         uid = UUID(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A value of a typed filter as one side of a comparison, with the rows that it needs."""
+"""Converts a value of a typed filter to one side of a comparison, with the rows that it needs."""
 
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
@@ -15,30 +15,30 @@ from inference_store.query.properties import PREDICTION_COLUMNS, PROPERTIES
 
 from . import powers
 from .combination import Combination
-from .distances import metres
-from .sides import Double, Label, MetadataText, Side, folded, text_of
+from .distances import compute_metres
+from .sides import Double, Label, MetadataText, Side, collate_text, fold_text
 
 
-def side_of(value: Value, rows: Combination) -> Side:
-    """The value in SQL; rows that it stands in are taken."""
+def build_side(value: Value, rows: Combination) -> Side:
+    """Return the value in SQL; the rows that hold it are added."""
     return _SIDES[type(value)](value, rows)
 
 
-def leaves(value: Value) -> Iterator[Value]:
-    """The values that it is calculated from."""
+def list_leaves(value: Value) -> Iterator[Value]:
+    """Yield the values that it is calculated from."""
     match value:
         case typed.Calculated():
-            yield from leaves(value.left)
-            yield from leaves(value.right)
+            yield from list_leaves(value.left)
+            yield from list_leaves(value.right)
         case typed.Folded():
-            yield from leaves(value.of)
+            yield from list_leaves(value.of)
         case _:
             yield value
 
 
 def _constant(value: typed.Constant, rows: Combination) -> Side:
     bound = rows.names.constant(value)
-    sql = text_of(bound) if value.kind == "string" else bound
+    sql = collate_text(bound) if value.kind == "string" else bound
     return Side(value.kind, sql, rows.names, nullable=False)
 
 
@@ -71,12 +71,12 @@ def _stored(entry: properties.Property, row: Any, rows: Combination, label: str)
     if entry.stored == "whole":
         sql = cast(sql, Numeric)
     elif entry.name == "uid":
-        sql = text_of(sql)
+        sql = collate_text(sql)
     return Side(entry.kind, sql, rows.names)
 
 
 def _calculated(value: typed.Calculated, rows: Combination) -> Side:
-    left, right = (side_of(each, rows).sql for each in (value.left, value.right))
+    left, right = (build_side(each, rows).sql for each in (value.left, value.right))
     if value.op == "power":
         return Side("number", powers.double(left, right, rows.names), rows.names)
     if value.op == "^":
@@ -103,7 +103,7 @@ _CALCULATIONS: Final[Mapping[str, Callable[[Any, Any], ColumnElement[Any]]]] = {
 
 
 def _folded(value: typed.Folded, rows: Combination) -> Side:
-    return Side("string", folded(value.how, side_of(value.of, rows).sql), rows.names)
+    return Side("string", fold_text(value.how, build_side(value.of, rows).sql), rows.names)
 
 
 def _counted(value: typed.Counted, rows: Combination) -> Side:
@@ -134,7 +134,7 @@ def _truthful(value: typed.PredicateValue, rows: Combination) -> Side:
 
 
 def _distance(value: typed.Distance, rows: Combination) -> Side:
-    return metres(value, rows)
+    return compute_metres(value, rows)
 
 
 _SIDES: Final[Mapping[type[Any], Callable[[Any, Combination], Side]]] = {

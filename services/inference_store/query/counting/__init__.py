@@ -1,8 +1,7 @@
-"""Counts of partitions that are no longer written: how many inferences a model has there, with
-which keys and labels.
+"""Stored counts of partitions that are no longer written: a model's inferences, by key and label.
 
-They hold without being looked after: a trigger on the partition's inferences notes any write since
-a count was begun, in the writer's own transaction, and what is outdated is not read
+They stay valid without maintenance: a trigger on the partition's inferences notes any write since a
+count was begun, in the writer's own transaction, and outdated counts are not read
 (query/stored.py). Nobody waits for anybody, and a partition that is written has no trigger.
 """
 

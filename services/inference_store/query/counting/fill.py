@@ -1,4 +1,5 @@
-"""Counting what has ended: one model of one partition after the other, in bounded time."""
+"""Counts partitions that have ended: one model of one partition after the other, in bounded
+time."""
 
 import asyncio
 import time
@@ -24,14 +25,14 @@ from inference_store.index.partitions import Span
 from inference_store.index.tables import partition_count
 from inference_store.query.scan_range import ScanRange
 
-from .begin import QUIET, Begun, begin, ended, tidy, uncounted
-from .numbers import inferences, keys, labels, unlabelled
+from .begin import QUIET, BegunCount, begin, delete_outdated, find_ended, find_uncounted
+from .numbers import count_inferences, count_keys, count_labels, count_unlabelled
 
 Step: TypeAlias = Callable[[], Awaitable[None]]
 _ENDED: Final = timedelta(hours=1)
 # Shorter than whoever counts may be silent.
 _LONGEST_SECONDS: Final = 60.0
-# It is written, or was dropped or merged meanwhile, or takes too long: another day.
+# It is written, or was dropped or merged meanwhile, or takes too long: it is counted another day.
 _NOT_NOW: Final = (
     DeadlockDetectedError,
     ForeignKeyViolationError,
@@ -48,7 +49,7 @@ _SETTINGS: Final = {
 
 
 async def _no_step() -> None:
-    """Nothing is asked between two steps."""
+    """Do nothing between two steps."""
 
 
 async def count_ended(
@@ -59,17 +60,17 @@ async def count_ended(
     before: datetime | None = None,
     quiet: timedelta = QUIET,
 ) -> bool:
-    """Count partitions that ended before `before`, an hour ago; False: time was over before all.
+    """Count partitions that ended before `before` (an hour ago); return False if time ran out.
 
-    Only what is not counted, or was outdated and has been `quiet` since. `step` is called before
-    each. A partition that is just being written is left out.
+    Only those are counted that have no count, or an outdated one and have been `quiet` since.
+    `step` is called before each. A partition that is being written is skipped.
     """
     until = time.monotonic() + seconds
     async with engine.begin() as connection:
         if await is_distributed(connection):
             return True  # no triggers on what is distributed
-        await tidy(connection)
-        spans = await ended(connection, before or datetime.now(UTC) - _ENDED)
+        await delete_outdated(connection)
+        spans = await find_ended(connection, before or datetime.now(UTC) - _ENDED)
     for span in spans:
         if time.monotonic() >= until:
             return False
@@ -85,28 +86,28 @@ async def _count_span(
     engine: AsyncEngine, span: Span, until: float, step: Step, quiet: timedelta
 ) -> None:
     async with engine.connect() as connection:
-        models = await uncounted(connection, span, quiet=quiet)
+        models = await find_uncounted(connection, span, quiet=quiet)
     for model in models:
         if time.monotonic() >= until:
             return
         await step()
         for one in await begin(engine, span, [model]):
-            # what was begun and takes too long waits like what was written
+            # a count that takes too long waits as an outdated one does
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LONGEST_SECONDS), engine.begin() as connection:
                     await count(connection, one)
 
 
-async def count(connection: AsyncConnection, one: Begun) -> None:
-    """What is there now; it may differ from statement to statement, and is outdated then."""
+async def count(connection: AsyncConnection, one: BegunCount) -> None:
+    """Count what exists now; if it changes between the statements, the count is outdated."""
     for name, value in _SETTINGS.items():
         await connection.execute(text(f"SET LOCAL {name} = '{value}'"))
     scan_range = ScanRange(one.model, one.lo, one.hi)
     found: dict[str, Any] = {
-        "inferences": await inferences(connection, scan_range),
-        "unlabelled": await unlabelled(connection, scan_range),
-        "labels": await labels(connection, scan_range),
-        "keys": await keys(connection, scan_range),
+        "inferences": await count_inferences(connection, scan_range),
+        "unlabelled": await count_unlabelled(connection, scan_range),
+        "labels": await count_labels(connection, scan_range),
+        "keys": await count_keys(connection, scan_range),
     }
     here = partition_count.c.id == one.id
     await connection.execute(

@@ -1,4 +1,4 @@
-"""What is counted of one model in one partition, by the statements that count it for a query."""
+"""Counts one model in one partition, by the statements that count for a query."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -18,21 +18,21 @@ _TABLES: Final = (*SIDE_TABLES.values(), metadata_presence)
 Numbers = dict[str, Any]
 
 
-async def inferences(connection: AsyncConnection, scan_range: ScanRange) -> int:
-    """How many there are."""
+async def count_inferences(connection: AsyncConnection, scan_range: ScanRange) -> int:
+    """Count the inferences."""
     query = select(func.count()).select_from(inference).where(scan_range.of(inference))
     return int(await connection.scalar(query) or 0)
 
 
-async def labels(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
-    """How many have a prediction of each label; None: there are too many labels."""
+async def count_labels(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
+    """Count the inferences with a prediction of each label; None: there are too many labels."""
     query = by_label(Query(scan_range), DrivingIndex(scan_range)).limit(MOST + 1)
     rows = (await connection.execute(query)).all()
     return {str(row.g0): row.n for row in rows} if len(rows) <= MOST else None
 
 
-async def unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
-    """Of how many no prediction has a label."""
+async def count_unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
+    """Count the inferences without a labelled prediction."""
     return int(
         (await connection.execute(without_label(Query(scan_range), DrivingIndex(scan_range))))
         .one()
@@ -40,38 +40,38 @@ async def unlabelled(connection: AsyncConnection, scan_range: ScanRange) -> int:
     )
 
 
-async def keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
-    """How many have each key, and how many have a value of it; None: there are too many keys."""
+async def count_keys(connection: AsyncConnection, scan_range: ScanRange) -> Numbers | None:
+    """Count the inferences with each key, and with a value of it; None: there are too many keys."""
     found: dict[int, list[Any]] = {}
     for table in _TABLES:
-        rows = (await connection.execute(_by_key(scan_range, table).limit(MOST + 1))).all()
+        rows = (await connection.execute(_select_by_key(scan_range, table).limit(MOST + 1))).all()
         for row in rows:
             found.setdefault(row.key, []).append([row.sent, row.valued])
         if len(found) > MOST or len(rows) > MOST:
             return None
     again = {key for key, numbers in found.items() if len(numbers) > 1}
-    for key in sorted(again | await _many(connection, list(found))):
-        found[key] = [list((await connection.execute(_of_one(scan_range, key))).one())]
+    for key in sorted(again | await _find_repeated(connection, list(found))):
+        found[key] = [list((await connection.execute(_select_one_key(scan_range, key))).one())]
     return {str(key): numbers[0] for key, numbers in found.items()}
 
 
-def _by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
-    """The rows of each key in one table: inferences, where each has one row."""
+def _select_by_key(scan_range: ScanRange, table: Any) -> Select[Any]:
+    """Select the number of rows of each key in one table, where each inference has one row."""
     sent = func.count()
     valued = sent.filter(~table.c.is_null) if "is_null" in table.c else sent
     counted = select(table.c.key, sent.label("sent"), valued.label("valued"))
     return counted.where(scan_range.of(table)).group_by(table.c.key)
 
 
-async def _many(connection: AsyncConnection, known: Sequence[int]) -> set[int]:
-    """Keys of which an inference may have several rows in one table."""
+async def _find_repeated(connection: AsyncConnection, known: Sequence[int]) -> set[int]:
+    """Return the keys of which an inference may have several rows in one table."""
     here = metadata_key.c
     query = select(here.key).where(here.key.in_(known), here.name.contains("[]", autoescape=True))
     return set((await connection.execute(query)).scalars())
 
 
-def _of_one(scan_range: ScanRange, key: int) -> Select[int, int]:
-    """The inferences with one key, in whichever table and however often."""
+def _select_one_key(scan_range: ScanRange, key: int) -> Select[int, int]:
+    """Select the inferences with one key, in whichever table and however often."""
     rows = union_all(
         *(
             select(

@@ -5,7 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from inference_store.operations.reconcile import judgement
 from inference_store.query.explain import Explain
-from inference_store.query.plan import plan_of
+from inference_store.query.plan import summarize_plan
 
 ROWS = 20_000
 KINDS = ("data", "response", "metadata", "sidecar")
@@ -25,7 +25,7 @@ async def test_what_holds_keep_is_not_read_whole(engine: AsyncEngine) -> None:
     kept = {f"s3://b/{kind}/{number}" for kind in KINDS for number in (7, ROWS)}
     asked = judgement.select_held({*kept, "s3://b/data/0"})
     async with engine.connect() as connection:
-        plan = plan_of((await connection.execute(Explain(asked))).scalar_one())
+        plan = summarize_plan((await connection.execute(Explain(asked))).scalar_one())
         found = set((await connection.execute(asked)).scalars())
     assert found == kept
     assert "Seq Scan" not in plan.scans

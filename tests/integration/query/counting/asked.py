@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from inference_store.index import registrations
 from inference_store.index.tables import partition_count
-from inference_store.query.across import count_across, spread
+from inference_store.query.across import build_queries, count_across
 from inference_store.query.aggregates import (
     AGGREGATES,
     Aggregation,
@@ -20,9 +20,9 @@ from inference_store.query.ask import QueryRequest, prepare
 from inference_store.query.bounded import Deadline
 from inference_store.query.count import count
 from inference_store.query.cql2 import parse_text
-from inference_store.query.page import find
-from inference_store.query.scan_range import pieces
-from inference_store.query.stored import numbers
+from inference_store.query.page import find_page
+from inference_store.query.scan_range import find_pieces_of
+from inference_store.query.stored import read_numbers
 from tests.integration.stored import at
 
 FILTERS = (
@@ -71,10 +71,10 @@ async def _filtered(
         query = (await prepare(connection, model, question)).query
         found[text, model_id, until] = await count(connection, query, deadline=deadline)
         if pages:
-            page = await find(connection, query, limit=50, deadline=deadline, scan=1)
+            page = await find_page(connection, query, limit=50, deadline=deadline, scan=1)
             found["page", text, model_id, until] = page.uids
     query = (await prepare(connection, list(models.values()), question)).query
-    queries = await spread(connection, query, list(models.values()))
+    queries = await build_queries(connection, query, list(models.values()))
     found[text, until] = await count_across(connection, queries, deadline=deadline)
 
 
@@ -102,8 +102,8 @@ async def holding(engine: AsyncEngine, model: int) -> int:
     """Of how many partitions a model's counts are read."""
     async with engine.connect() as connection:
         query = (await prepare(connection, model, QueryRequest())).query
-        parts = await pieces(connection, query.scan_range, newest_first=True)
-        return len(await numbers(connection, [query], parts, Deadline.after(300)))
+        parts = await find_pieces_of(connection, query.scan_range, newest_first=True)
+        return len(await read_numbers(connection, [query], parts, Deadline.after(300)))
 
 
 async def begun(engine: AsyncEngine) -> int:

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Boolean, literal_column
 
 from inference_store.inference.events.uid import uid_floor, uid_of
-from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, condition_of
+from inference_store.query.conditions import EVERYTHING, NOTHING, Names, Received, compile_condition
 from inference_store.query.conditions.combination import Combination
-from inference_store.query.conditions.distances import spans_of_longitude
-from inference_store.query.conditions.merged import merged
+from inference_store.query.conditions.distances import split_longitude
+from inference_store.query.conditions.merged import merge_equalities
 from inference_store.query.filters.typed import (
     Among,
     And,
@@ -56,8 +56,8 @@ _PERSON = Compared("=", Column("label", "string"), Constant("string", "person"))
 def test_what_is_decided_without_a_database(
     predicate: Predicate, true: object, false: object
 ) -> None:
-    assert condition_of(predicate, Names()) == true
-    assert condition_of(predicate, Names(), when=False) == false
+    assert compile_condition(predicate, Names()) == true
+    assert compile_condition(predicate, Names(), when=False) == false
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_what_is_decided_without_a_database(
     ],
 )
 def test_which_indexes_lead(predicate: Predicate, when: bool, scans: int) -> None:
-    assert condition_of(predicate, Names(), when=when).scans == scans
+    assert compile_condition(predicate, Names(), when=when).scans == scans
 
 
 _TAGS = Metadata("tags[]", 2, "string", True)
@@ -103,7 +103,7 @@ _CAT = Constant("string", "cat")
     ],
 )
 def test_which_lists_name_an_inference_once(predicate: Predicate, unique: bool) -> None:
-    assert condition_of(predicate, Names()).unique is unique
+    assert compile_condition(predicate, Names()).unique is unique
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_which_lists_name_an_inference_once(predicate: Predicate, unique: bool) 
 )
 def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int | None) -> None:
     predicate = Compared(op, Property("received_at", "timestamp"), Constant("timestamp", _AT))
-    found = condition_of(predicate, Names())
+    found = compile_condition(predicate, Names())
     after = uid_floor(_AT.replace(microsecond=1))
     edges = {0: uid_floor(_AT), 1: after, None: None}
     assert isinstance(found, Received)
@@ -123,7 +123,9 @@ def test_received_at_is_a_span_of_uids(op: Comparison, lo: int | None, hi: int |
 def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
     uid = uid_of(_AT, "one")
     found = [
-        condition_of(Compared("=", Property("uid", "string"), Constant("string", text)), Names())
+        compile_condition(
+            Compared("=", Property("uid", "string"), Constant("string", text)), Names()
+        )
         for text in (str(uid), str(uid).upper(), "x")
     ]
     assert found == [Received(uid, UUID(int=uid.int + 1)), NOTHING, NOTHING]
@@ -132,7 +134,7 @@ def test_a_uid_that_is_spelt_otherwise_is_none() -> None:
 def test_equalities_become_a_list() -> None:
     two = Constant("number", Decimal(2))
     nested = Or((Compared("=", two, _N), Not(_IS_ONE)))
-    assert merged((_IS_ONE, nested)) == [Among(_N, (_ONE, two)), Not(_IS_ONE)]
+    assert merge_equalities((_IS_ONE, nested)) == [Among(_N, (_ONE, two)), Not(_IS_ONE)]
 
 
 @pytest.mark.parametrize(
@@ -145,12 +147,12 @@ def test_equalities_become_a_list() -> None:
     ],
 )
 def test_spans_of_longitude(west: float, east: float, spans: list[tuple[float, float]]) -> None:
-    assert spans_of_longitude(west, east) == spans
+    assert split_longitude(west, east) == spans
 
 
 def test_a_single_value_is_joined_once_however_often_it_is_named() -> None:
     twice = Compared("=", Calculated("+", _N, _N), _ONE)
-    sql = str(condition_of(twice, Names()).uids(range_of_time(1, None, None)))
+    sql = str(compile_condition(twice, Names()).uids(range_of_time(1, None, None)))
     assert sql.count("metadata_number AS") == 1
 
 

@@ -9,7 +9,7 @@ from sqlalchemy.dialects import postgresql
 
 from inference_store.index.tables import inference
 from inference_store.inference.errors import StoreError
-from inference_store.query.conditions import Names, condition_of
+from inference_store.query.conditions import Names, compile_condition
 from inference_store.query.cql2 import parse_text
 from inference_store.query.cql2.tree import Named, Node, Operation
 from inference_store.query.filters.check import check
@@ -46,7 +46,7 @@ def test_an_example_that_is_read_becomes_sql(subtests: pytest.Subtests) -> None:
 
 def _sql_of(node: Node) -> str:
     predicate = check(node, Known(), unknown_keys="empty").predicate
-    statement = condition_of(predicate, Names()).holds(_SCOPE, inference.c.uid)
+    statement = compile_condition(predicate, Names()).holds(_SCOPE, inference.c.uid)
     return str(statement.compile(dialect=postgresql.dialect()))  # type: ignore[no-untyped-call]
 
 
