@@ -101,7 +101,7 @@ def _objects(found: Found) -> Iterator[str]:
             ratio = median(rate / floor for rate, floor in zip(rates, alone, strict=True))
             yield _cells(f"{name}: {what}", _rate(rates), f"{ratio:.2f}", _bar(ratio, bar))
         large, floor = found[part]["large"], median(alone)
-        if "floor" in found[part]:  # of a run before: held against the rounds'
+        if "floor" in found[part]:  # older results lack it: they compare with the rounds
             floor = found[part]["floor"]
             said = f"{name}: {large['objects']:,}, S3's bulk delete by itself ({client})"
             yield _cells(said, _rate([floor]), "", "")

@@ -56,3 +56,10 @@ def test_the_image_takes_it_from_make() -> None:
 def test_the_changelog_has_no_newer_one() -> None:
     headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] in {"Unreleased", VERSION}
+
+
+def test_what_is_unreleased_is_short() -> None:
+    """It is for users: what was fixed before anyone had it says nothing to them."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    _, _, section = text.partition("## Unreleased\n")
+    assert re.split(r"^## ", section, flags=re.MULTILINE)[0].count("\n- ") <= 40
