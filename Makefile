@@ -19,16 +19,22 @@ VERSION = $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 TOOLS ?= docker podman buildah
 DIST ?= dist
 SBOM ?= $(DIST)/sbom.json
+# The api serves what lies here, if the package has no docs of its own. The stamp says that all of it is built.
+SITE := build/docs
+SITE_STAMP := $(SITE)/.complete
+SITE_SOURCES := requirements-build.lock README.md CHANGELOG.md compose.yaml compose.proxy.yaml \
+	$(wildcard docs/* docs/decisions/* examples/* helm/inference-store/README.md helm/inference-store/examples/*)
 IMAGE ?= inference-store:$(VERSION)
 LOCK := $(BIN)/uv pip compile --universal --generate-hashes --no-emit-index-url --no-annotate \
 	--no-header --python-version 3.11 -q pyproject.toml
+LOCK_BUILD := $(filter-out pyproject.toml,$(LOCK)) --group build
 
 # Compiled modules are kept: each of a run's processes would compile them again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv demo lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
+.PHONY: help venv demo docs lock servers upstreams lint format types workflows hooks test unit unit-pythons golden integration acceptance citus e2e properties mutations faults faults-steps \
 	bench-once bench-api bench-citus bench-erasure bench-ingest bench-neighbours bench-peers bench-proxy bench-query bench-rebuild bench-scale bench-start audit image sbom wheel chart-package version notes chart chart-e2e \
 	clean
 
@@ -41,10 +47,20 @@ venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need
 demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
 	@$(BIN)/inference-store demo $(if $(filter command line,$(origin PORT)),--port $(PORT))
 
-lock: $(DEV_STAMP) ## Resolve the dependencies anew into the three hashed lock files.
+docs: $(DEV_STAMP) ## Build the docs as a site in build/docs; a broken link fails it.
+	@$(STEP) $@ $(MAKE) --no-print-directory $(SITE_STAMP)
+	@echo "$(SITE)/index.html"
+
+$(SITE_STAMP): $(SITE_SOURCES) | $(DEMO_STAMP)
+	@rm -rf $(SITE)
+	@$(BIN)/python -m sphinx -q -W -E -d build/doctrees docs $(SITE)
+	@touch $@
+
+lock: $(DEV_STAMP) ## Resolve the dependencies again into the hashed lock files.
 	$(LOCK) --upgrade -o requirements.lock
-	$(LOCK) --upgrade --extra demo -c requirements.lock -o requirements-demo.lock
-	$(LOCK) --upgrade --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+	$(LOCK) --upgrade --group build --extra demo -c requirements.lock -o requirements-demo.lock
+	$(LOCK) --upgrade --group build --extra demo --extra dev -c requirements-demo.lock -o requirements-dev.lock
+	$(LOCK_BUILD) --upgrade -c requirements-demo.lock -o requirements-build.lock
 	$(LOCK:pyproject.toml=benchmarks/peers/requirements.in) --upgrade -o benchmarks/peers/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/requirements.in) --upgrade -o tests/upstreams/requirements.lock
 	$(LOCK:pyproject.toml=tests/upstreams/huggingface.in) --upgrade -o tests/upstreams/huggingface.lock \
@@ -83,7 +99,7 @@ WORKING := $(PYTEST) -n $(WORKERS) --max-worker-restart 0 --dist loadgroup --no-
 # Notes what each step took, where INFERENCE_STORE_TEST_STEPS names a file.
 STEP := $(BIN)/python -m tests.runs.steps
 
-test: lint types unit integration ## Run what every change needs: style, types, units, parts on real servers.
+test: lint types docs unit integration ## Run what every change needs: style, types, docs, units, parts on real servers.
 
 unit: $(DEV_STAMP) ## Run the tests that need no server.
 	@$(STEP) $@ $(WORKING) tests/unit
@@ -196,7 +212,7 @@ sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
 
 # Its files carry the time of the commit: built again, it is the same, byte for byte.
 wheel: $(DEV_STAMP) ## Build the wheel into dist, with the migrations and the compiled gRPC messages.
-	@rm -rf build
+	@rm -rf build/lib build/bdist.*
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(PIP:install=wheel) \
 		--no-deps --no-build-isolation --wheel-dir $(DIST) .
 	@echo $(DIST)/inference_store-$(VERSION)-py3-none-any.whl

@@ -1,0 +1,38 @@
+"""Configures Sphinx, which builds the docs as a site: `make docs`."""
+
+from typing import Final
+
+from pygments.lexers.sql import SqlLexer
+from sphinx.application import Sphinx
+
+project = "Inference Store"
+author = "The authors of Inference Store"
+html_title = project
+html_theme = "furo"
+html_show_copyright = False
+html_copy_source = False
+html_show_sourcelink = False
+extensions = ["myst_parser"]
+# Links to headings down to this level are checked.
+myst_heading_anchors = 4
+# Code that names no language is shown as it is.
+highlight_language = "none"
+
+# Files outside this folder that are pages of the site: links to them lead to the pages.
+_PAGES: Final = {
+    "../helm/inference-store/README.md": "chart.md",
+    "../README.md": "first-hour.md",
+}
+
+
+def _link_pages(_: Sphinx, name: str, source: list[str]) -> None:
+    """Turn links to files that are pages into links to the pages."""
+    up = "../" * name.count("/")
+    for file, page in _PAGES.items():
+        source[0] = source[0].replace(f"]({up}{file}", f"]({up}{page}")
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what Sphinx calls."""
+    app.add_lexer("cql2", SqlLexer)
+    app.connect("source-read", _link_pages)

@@ -1,0 +1,85 @@
+"""The docs as a site: built whole, with links that resolve, and with nothing from elsewhere."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from inference_store.api.problems import list_kinds
+
+ROOT = Path(__file__).parents[2]
+_HOST = r"(?:https?:)?//"
+# What a browser loads by itself: links to other sites stay links.
+_LOADED = (
+    re.compile(rf'<(?:script|img|source|iframe|video|audio)\b[^>]*\bsrc="{_HOST}[^"]*'),
+    re.compile(rf'<link\b(?=[^>]*rel="(?:stylesheet|icon|preload|prefetch)")[^>]*href="{_HOST}'),
+    re.compile(rf'url\(\s*["\']?{_HOST}[^)]*'),
+    re.compile(rf'@import\s+["\']{_HOST}[^"\']*'),
+)
+
+
+def build_site(source: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Build a site as `make docs` does."""
+    options = ["-q", "-W", "-E", "-d", str(target.with_name("doctrees"))]
+    command = [sys.executable, "-m", "sphinx", *options, str(source), str(target)]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site."""
+    target = tmp_path_factory.mktemp("built") / "site"
+    built = build_site(ROOT / "docs", target)
+    assert built.returncode == 0, built.stderr
+    return target
+
+
+def test_loads_nothing_from_another_host(site: Path) -> None:
+    files = [path for path in site.rglob("*") if path.suffix in {".html", ".css"}]
+    assert len(files) > 20
+    for path in files:
+        for pattern in _LOADED:
+            assert not pattern.findall(path.read_text()), path
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<script src="https://elsewhere.example/a.js">',
+        '<link rel="stylesheet" type="text/css" href="//elsewhere.example/a.css">',
+        "@font-face { src: url(https://elsewhere.example/a.woff2) }",
+    ],
+)
+def test_would_see_another_host(text: str) -> None:
+    assert any(pattern.search(text) for pattern in _LOADED)
+
+
+def test_every_page_is_reached_by_the_navigation(site: Path) -> None:
+    index = (site / "index.html").read_text()
+    pages = {path.with_suffix(".html").name for path in (ROOT / "docs").glob("*.md")}
+    assert not [page for page in pages - {"index.html"} if f'href="{page}"' not in index]
+
+
+def test_every_type_of_error_has_its_anchor(site: Path) -> None:
+    page = (site / "errors.html").read_text()
+    assert not [kind.type for kind in list_kinds() if f'id="{kind.type}"' not in page]
+
+
+@pytest.mark.parametrize("link", ["gone.md", "index.md#gone", "#gone", "../gone.yaml"])
+def test_a_broken_link_fails_the_build(tmp_path: Path, link: str) -> None:
+    source = tmp_path / "docs"
+    source.mkdir()
+    shutil.copy(ROOT / "docs" / "conf.py", source)
+    (source / "index.md").write_text(f"# Start\n\n[there]({link})\n")
+    built = build_site(source, tmp_path / "site")
+    assert built.returncode != 0
+    assert "gone" in built.stderr
+
+
+def test_a_build_of_the_package_needs_what_the_locks_have() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["build-system"]["requires"] == project["dependency-groups"]["build"]
