@@ -4,19 +4,25 @@ ARG BASE=docker.io/library/python:3.11.13-slim-bookworm@sha256:86adf8dbadc3d6e82
 
 FROM ${BASE} AS build
 WORKDIR /build
-COPY requirements.lock requirements-demo.lock ./
-# These two build our own wheel; their hashes are in the lock that has them.
-RUN sed -nE '/^(grpcio-tools|setuptools)==/,/[^\\]$/p' requirements-demo.lock >build.lock && \
-    python3 -m venv /opt/inference-store && \
+COPY requirements.lock requirements-build.lock ./
+# What builds our own wheel is in an environment of its own, of which nothing is kept.
+RUN for name in inference-store build; do python3 -m venv /opt/$name || exit; done && \
     /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
-        --no-compile --only-binary :all: --require-hashes -r requirements.lock -r build.lock
-COPY pyproject.toml setup.py README.md LICENSE ./
-COPY services services
+        --no-compile --only-binary :all: --require-hashes -r requirements.lock && \
+    /opt/build/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
+        --only-binary :all: --require-hashes -r requirements-build.lock
+COPY pyproject.toml setup.py README.md CHANGELOG.md LICENSE compose.yaml compose.proxy.yaml ./
+COPY docs docs
+COPY examples examples
+COPY helm helm
 COPY migrations migrations
+COPY services services
 # Bytecode is made here, and believed whatever its file's time: nothing writes at run time.
-RUN /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
-        --no-compile --no-deps --no-build-isolation . && \
-    /opt/inference-store/bin/pip uninstall --quiet --yes grpcio-tools setuptools pip && \
+RUN /opt/build/bin/pip wheel --quiet --disable-pip-version-check --no-cache-dir \
+        --no-deps --no-build-isolation --wheel-dir dist . && \
+    /opt/inference-store/bin/pip install --quiet --disable-pip-version-check --no-cache-dir \
+        --no-compile --no-deps dist/*.whl && \
+    /opt/inference-store/bin/pip uninstall --quiet --yes setuptools pip && \
     rm -f /opt/inference-store/bin/[Aa]ctivate* && \
     python3 -m compileall -q --invalidation-mode unchecked-hash /opt/inference-store/lib
 

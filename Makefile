@@ -44,7 +44,7 @@ help: ## Print every target and what it does.
 venv: $(DEV_STAMP) ## Make .venv with everything that tests and development need.
 
 # PORT: of the REST API, given with the command alone; a PORT that is set in a shell is another program's.
-demo: $(DEMO_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
+demo: $(SITE_STAMP) ## Start the whole product on this machine and feed it real detections; PORT=8081 for another port.
 	@$(BIN)/inference-store demo $(if $(filter command line,$(origin PORT)),--port $(PORT))
 
 docs: $(DEV_STAMP) ## Build the docs as a site in build/docs; a broken link fails it.
@@ -52,6 +52,7 @@ docs: $(DEV_STAMP) ## Build the docs as a site in build/docs; a broken link fail
 	@echo "$(SITE)/index.html"
 
 $(SITE_STAMP): $(SITE_SOURCES) | $(DEMO_STAMP)
+	@echo "Building the docs ..."
 	@rm -rf $(SITE)
 	@$(BIN)/python -m sphinx -q -W -E -d build/doctrees docs $(SITE)
 	@touch $@
@@ -211,7 +212,7 @@ sbom: $(DEV_STAMP) ## Write the image's parts to dist/sbom.json (CycloneDX).
 	@echo "$(SBOM): $$(grep -c '"purl"' $(SBOM)) parts"
 
 # Its files carry the time of the commit: built again, it is the same, byte for byte.
-wheel: $(DEV_STAMP) ## Build the wheel into dist, with the migrations and the compiled gRPC messages.
+wheel: $(DEV_STAMP) ## Build the wheel into dist, with the migrations, the compiled gRPC messages and the docs.
 	@rm -rf build/lib build/bdist.*
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) $(PIP:install=wheel) \
 		--no-deps --no-build-isolation --wheel-dir $(DIST) .

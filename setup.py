@@ -1,6 +1,12 @@
-"""Building the package, beyond pyproject.toml: compile the gRPC messages, add the migrations."""
+"""Building the package, beyond pyproject.toml.
+
+It compiles the gRPC messages, adds the migrations, and builds the docs.
+"""
 
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import ClassVar
 
@@ -9,6 +15,7 @@ from setuptools.command.build import build
 
 MESSAGES = Path("services/inference_store/grpc_messages")
 MIGRATIONS = Path("migrations")
+DOCS = Path("docs")
 
 
 class CompileMessages(Command):
@@ -76,12 +83,46 @@ class AddMigrations(Command):
         return {}
 
 
+class BuildDocs(Command):
+    """Build the docs as a site into the built package; in a source tree `make docs` builds them."""
+
+    description = "build the docs as a site"
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+    editable_mode = False
+    build_lib: str | None = None
+
+    def initialize_options(self) -> None:
+        """There are no options."""
+
+    def finalize_options(self) -> None:
+        self.set_undefined_options("build", ("build_lib", "build_lib"))
+
+    def run(self) -> None:
+        if self.editable_mode:
+            return
+        target = Path(str(self.build_lib), "inference_store", "docs_site")
+        shutil.rmtree(target, ignore_errors=True)
+        command = [sys.executable, "-m", "sphinx", "-q", "-W", "-E", str(DOCS), str(target)]
+        with tempfile.TemporaryDirectory() as doctrees:
+            subprocess.run([*command, "-d", doctrees], check=True)
+
+    def get_source_files(self) -> list[str]:
+        return sorted(str(path) for path in DOCS.rglob("*.md"))
+
+    def get_outputs(self) -> list[str]:
+        return []
+
+    def get_output_mapping(self) -> dict[str, str]:
+        return {}
+
+
 class Build(build):
     # The messages first: what that writes is copied with the package.
     sub_commands = [  # noqa: RUF012 -- as its parent
         ("compile_messages", None),
         *build.sub_commands,
         ("add_migrations", None),
+        ("build_docs", None),
     ]
 
 
@@ -90,5 +131,6 @@ setup(
         "build": Build,
         "compile_messages": CompileMessages,
         "add_migrations": AddMigrations,
+        "build_docs": BuildDocs,
     }
 )

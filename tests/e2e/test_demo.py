@@ -48,7 +48,7 @@ class Demo:
 
     @property
     def api(self) -> str:
-        found = re.search(r"REST API\s+(http://\S+)/docs", self.output.read_text())
+        found = re.search(r"REST API\s+(http://\S+)", self.output.read_text())
         assert found is not None
         return found[1]
 

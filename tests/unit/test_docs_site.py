@@ -1,14 +1,17 @@
 """The docs as a site: built whole, with links that resolve, and with nothing from elsewhere."""
 
+import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
 
+from inference_store.api.docs_site import POLICY
 from inference_store.api.problems import list_kinds
 
 ROOT = Path(__file__).parents[2]
@@ -83,3 +86,11 @@ def test_a_broken_link_fails_the_build(tmp_path: Path, link: str) -> None:
 def test_a_build_of_the_package_needs_what_the_locks_have() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["build-system"]["requires"] == project["dependency-groups"]["build"]
+
+
+def test_the_policy_allows_every_script_of_a_page(site: Path) -> None:
+    for path in site.rglob("*.html"):
+        for script in re.findall(r"<script>(.*?)</script>", path.read_text(), re.DOTALL):
+            digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+            assert f"'sha256-{digest}'" in POLICY, path
+        assert not re.search(r"<[^>]+\son[a-z]+=", path.read_text()), path

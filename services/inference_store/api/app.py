@@ -8,7 +8,6 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.middleware.cors import CORSMiddleware
-from starlette.responses import HTMLResponse
 from starlette.routing import BaseRoute
 
 from inference_store.erasure.ledger import Ledger, LedgerWatch
@@ -16,7 +15,7 @@ from inference_store.index.dictionary import Dictionary
 from inference_store.objects import Blobs
 from inference_store.platform.settings import ApiSettings
 
-from . import problems
+from . import docs_site, problems
 from .access import Authenticator
 from .admission_control import AdmissionControl
 from .browsers import LoopbackHost, OwnOrigin
@@ -82,6 +81,8 @@ def create_app(
     """Build the api on a database and an object store; `replica` answers queries, if given."""
     # Its documentation page comes with it: none of a page that an operator opens is fetched.
     app = FastAPIOffline(
+        docs_url="/reference",
+        swagger_ui_oauth2_redirect_url="/reference/oauth2-redirect",
         title="Inference Store",
         description=_DESCRIPTION,
         version=version("inference-store"),
@@ -97,7 +98,7 @@ def create_app(
     app.state.admission, app.state.streams = _admission(settings)
     problems.handle_problems(app)
     app.router.routes.extend(_routes())
-    app.add_api_route(problems.PAGE, _errors, include_in_schema=False)
+    app.router.routes.extend(docs_site.list_routes())
     complete_openapi(app, settings)
     app.state.templates = _templates()
     # From the innermost to the outermost.
@@ -148,7 +149,3 @@ def _allow_origins(app: FastAPI, origins: list[str]) -> None:
             allow_headers=["Authorization", "Content-Type", "If-Match"],
             expose_headers=["ETag", "Location", "Retry-After"],
         )
-
-
-async def _errors() -> HTMLResponse:
-    return HTMLResponse(problems.page())

@@ -1,6 +1,5 @@
 """Refusals: all have one form, problem details (RFC 9457)."""
 
-import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
@@ -91,16 +90,6 @@ def _documented(status: int) -> dict[str, Any]:
             }
         },
     }
-
-
-def page() -> str:
-    """Return the page that `type` points to: every kind of refusal and what to do."""
-    sections = "".join(
-        f'<h2 id="{kind.type}">{kind.status} {html.escape(kind.type)}</h2>'
-        f"<p><b>{html.escape(kind.title)}.</b> {html.escape(kind.__doc__ or '')}</p>"
-        for kind in list_kinds()
-    )
-    return f"<!doctype html><title>Refusals</title><h1>Refusals</h1>{sections}"
 
 
 def handle_problems(app: FastAPI) -> None:

@@ -8,16 +8,21 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from inference_store.inference.errors import HeadersTooLarge
 
 from .answer import HEADERS
+from .docs_site import DOCS
+from .docs_site import POLICY as DOCS_POLICY
 from .problems import build_problem
 
-# Our own pages: their scripts and styles are served from here, with a few lines inside the page.
+# The pages of the OpenAPI: their scripts and styles are served from here, with a few lines inside
+# the page.
 _PAGE_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data:; worker-src 'self' blob:; base-uri 'none'; form-action 'none';"
     " frame-ancestors 'none'"
 )
-_PAGES = ("/docs", "/redoc", "/static-offline-docs/")
-_OF_PAGES: Final = {"Content-Security-Policy": _PAGE_POLICY, "Cache-Control": "no-cache"}
+_POLICIES: Final = {
+    ("/reference", "/redoc", "/static-offline-docs/"): _PAGE_POLICY,
+    (f"{DOCS}/",): DOCS_POLICY,
+}
 
 
 class SecurityHeaders:
@@ -30,7 +35,7 @@ class SecurityHeaders:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        ours = _OF_PAGES if scope["path"].startswith(_PAGES) else {}
+        ours = _find_page_headers(scope["path"])
 
         async def added(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -42,6 +47,14 @@ class SecurityHeaders:
             await send(message)
 
         await self._app(scope, receive, added)
+
+
+def _find_page_headers(path: str) -> dict[str, str]:
+    """Return the headers that a page of ours has in place of those of an answer."""
+    for prefixes, policy in _POLICIES.items():
+        if path.startswith(prefixes):
+            return {"Content-Security-Policy": policy, "Cache-Control": "no-cache"}
+    return {}
 
 
 class HeaderLimit:

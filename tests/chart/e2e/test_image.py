@@ -85,6 +85,13 @@ def test_its_migrations_are_the_repositorys(container: str) -> None:
     assert found == newest(ROOT / "migrations")
 
 
+def test_it_has_the_docs(container: str) -> None:
+    code = (
+        "from inference_store.api.docs_site import SITE; print((SITE / 'errors.html').read_text())"
+    )
+    assert 'id="unknown-metadata-key"' in run(container, "python", "-c", code)
+
+
 def test_nothing_in_it_installs_or_compiles(container: str, root: Path) -> None:
     for folder in ("usr/bin", "usr/local/bin", "opt/inference-store/bin", "bin", "sbin"):
         names = {path.name for path in (root / folder).glob("*")}

@@ -113,7 +113,9 @@ def _what_there_is(stack: Stack, folder: LocalFolder) -> str:
     servers = stack.servers
     admin = "\n".join(f"    {name:<10} {url}/health/ready" for name, url in stack.admin.items())
     return f"""\
-REST API    {stack.api}/docs (every route with examples; no key needed: access control is off here)
+REST API    {stack.api} (no key needed: access control is off here)
+    reference  {stack.api}/reference (every route with examples)
+    docs       {stack.api}/docs/
 Running     on 127.0.0.1 only:
     Postgres   {servers.postgres.dsn}
     S3         {servers.s3.endpoint} (bucket {programs.BUCKET})

@@ -132,8 +132,8 @@ TABLE: dict[tuple[str, str], Row] = {
 PUBLIC = {
     "/openapi.json",
     "/docs",
-    "/docs/oauth2-redirect",
-    "/docs/errors",
+    "/reference",
+    "/reference/oauth2-redirect",
     "/redoc",
     "/static-offline-docs",
 }

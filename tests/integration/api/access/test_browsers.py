@@ -47,7 +47,7 @@ async def test_names_of_loopback_are_answered(client: httpx.AsyncClient, host: s
 async def test_without_access_control_only_loopback_is_answered(
     make_app: MakeApp, client: httpx.AsyncClient, host: str
 ) -> None:
-    for path in ("/v1/models", "/openapi.json", "/docs", "/nowhere"):
+    for path in ("/v1/models", "/openapi.json", "/reference", "/docs/", "/nowhere"):
         answer = await client.get(path, headers={"Host": host})
         assert (answer.status_code, answer.json()["type"]) == (403, "/docs/errors#foreign-request")
     async with client_of(make_app(auth="on", api_token=TOKEN)) as guarded:

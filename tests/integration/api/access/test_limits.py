@@ -158,7 +158,7 @@ async def test_cors_is_off_unless_origins_are_named(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/models", "/nowhere", "/openapi.json", "/docs", "/docs/errors", "/v1/fails"]
+    "path", ["/v1/models", "/nowhere", "/openapi.json", "/reference", "/docs/nowhere", "/v1/fails"]
 )
 async def test_every_answer_has_security_headers(make_app: MakeApp, path: str) -> None:
     app = make_app()
@@ -174,14 +174,22 @@ async def test_every_answer_has_security_headers(make_app: MakeApp, path: str) -
     assert answer.headers["referrer-policy"] == "no-referrer"
     policy = answer.headers["content-security-policy"]
     assert "frame-ancestors 'none'" in policy
-    assert ("script-src" in policy) == path.startswith("/docs")
-    assert answer.status_code == {"/nowhere": 404, "/v1/fails": 500}.get(path, 200)
+    assert ("script-src" in policy) == path.startswith("/reference")
+    assert answer.status_code == {"/nowhere": 404, "/docs/nowhere": 404, "/v1/fails": 500}.get(
+        path, 200
+    )
+
+
+async def test_the_docs_are_served_without_a_key(make_app: MakeApp) -> None:
+    async with client_of(make_app(auth="on", api_token=TOKEN)) as client:
+        answer = await client.get("/docs")
+    assert (answer.status_code, answer.headers["location"]) == (307, "docs/")
 
 
 async def test_the_documentation_page_fetches_only_what_its_policy_allows(
     client: httpx.AsyncClient,
 ) -> None:
-    page = await client.get("/docs")
+    page = await client.get("/reference")
     places = re.findall(r'(?:src|href)="([^"]+)"', page.text)
     assert places
     for place in places:

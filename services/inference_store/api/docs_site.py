@@ -1,0 +1,61 @@
+"""Serves the docs, which `make docs` builds as a site, under `/docs/`."""
+
+import os
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from inference_store.inference.errors import NotFound
+
+DOCS: Final = "/docs"
+# The wheel and the image have it in the package; in a source tree `make docs` builds it.
+_PACKED: Final = Path(__file__).parents[1] / "docs_site"
+SITE: Final = _PACKED if _PACKED.is_dir() else Path(__file__).parents[3] / "build" / "docs"
+# Each page has this one script, which chooses light or dark before anything is shown.
+_SCRIPT: Final = "sha256-ySvT2PEZeueHGC1y2crNuNTfphBynFPP7i+U21fEgX0="
+POLICY: Final = (
+    f"default-src 'none'; script-src 'self' '{_SCRIPT}'; style-src 'self' 'unsafe-inline';"
+    " img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'self';"
+    " frame-ancestors 'none'"
+)
+
+
+class DocsSite(StaticFiles):
+    """The files of the site. A page is found without its `.html` too."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(directory=folder, html=True, check_dir=False)
+        self._start = folder / "index.html"
+
+    async def check_config(self) -> None:
+        """Accept a folder that does not exist: `get_response` refuses then."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Return the file at a path below the site."""
+        if not self._start.is_file():
+            raise NotFound("The docs are not built here. In a source tree `make docs` builds them.")
+        response = await super().get_response(path, scope)
+        if isinstance(response, RedirectResponse):
+            # to a folder: relative, since a proxy may stand before the api
+            return RedirectResponse(f"{os.path.basename(path)}/")
+        return response
+
+    def lookup_path(self, path: str) -> tuple[str, os.stat_result | None]:
+        """Return the file at a path, and None if there is none below the site."""
+        found = super().lookup_path(path)
+        return super().lookup_path(f"{path}.html") if found[1] is None else found
+
+
+def list_routes(folder: Path = SITE) -> list[BaseRoute]:
+    """Return the routes of the site."""
+    return [Route(DOCS, _redirect, include_in_schema=False), Mount(DOCS, DocsSite(folder))]
+
+
+async def _redirect(_: Request) -> Response:
+    """Lead to the start page, whose links are relative to the folder."""
+    return RedirectResponse("docs/")
