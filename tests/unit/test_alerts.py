@@ -20,7 +20,7 @@ from inference_store.retention.run import run as run_retention
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "inference-store"
 ALERTS = CHART / "alerts.yaml"
-OPERATE = (ROOT / "docs" / "operate.md").read_text()
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
 DASHBOARD = json.loads((CHART / "dashboards" / "inference-store.json").read_text())
 RULES: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]
@@ -123,8 +123,7 @@ def test_every_metric_is_on_the_dashboard() -> None:
 
 
 def test_every_alert_has_a_runbook_entry_and_the_reverse() -> None:
-    runbook = OPERATE.split("## Runbook", 1)[1].split("\n## ", 1)[0]
-    entries = dict(re.findall(r"^### (\w+)\n+(.*?)(?=^### |\Z)", runbook, re.MULTILINE | re.DOTALL))
+    entries = dict(re.findall(r"^## (\w+)\n+(.*?)(?=^## |\Z)", RUNBOOK, re.MULTILINE | re.DOTALL))
     assert set(entries) == {rule["alert"] for rule in RULES}
     for name, entry in entries.items():
         for part in ("**Means**", "**Look**", "**Do**"):
@@ -139,7 +138,7 @@ def test_an_alert_is_whole(subtests: pytest.Subtests) -> None:
             assert re.fullmatch(r"\d+[mh]", rule["for"])
             assert rule["annotations"]["summary"]
             assert rule["annotations"]["description"]
-            assert rule["annotations"]["runbook"] == f"docs/operate.md#{rule['alert'].lower()}"
+            assert rule["annotations"]["runbook"] == f"docs/runbook.md#{rule['alert'].lower()}"
 
 
 def test_names_and_places_of_the_dashboard_do_not_collide() -> None:

@@ -26,7 +26,12 @@ from inference_store.query.cql2 import OPERATIONS
 from inference_store.query.operators import OPERATORS
 
 ROOT = Path(__file__).parents[2]
-OPERATE = (ROOT / "docs" / "operate.md").read_text()
+# The pages by which somebody operates it.
+_OPERATE = (
+    *("operate", "settings", "metrics", "kubernetes", "connections", "accounting"),
+    *("scale", "upgrade", "backup", "runbook"),
+)
+OPERATE = "\n".join((ROOT / "docs" / f"{name}.md").read_text() for name in _OPERATE)
 QUERY = (ROOT / "docs" / "query.md").read_text()
 PRODUCE = (ROOT / "docs" / "produce.md").read_text()
 EXTEND = (ROOT / "docs" / "extend.md").read_text()

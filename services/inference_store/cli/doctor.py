@@ -59,7 +59,7 @@ def _list_names() -> list[Result]:
     try:
         refuse_unknown()
     except WrongSetting as wrong:
-        remedy = "Spell it as docs/operate.md does, or remove it: no service starts with it."
+        remedy = "Spell it as docs/settings.md does, or remove it: no service starts with it."
         return [Result("names of settings", [doctor.failed(str(wrong), remedy)])]
     return []
 

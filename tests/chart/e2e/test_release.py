@@ -178,7 +178,7 @@ def test_an_uninstall_leaves_what_it_says(release: Release) -> None:
 
 
 def test_installed_again_it_finds_its_data(release: Release, figures: list[str]) -> None:
-    """By the script that does what docs/operate.md says."""
+    """By the script that does what docs/kubernetes.md says."""
     token = release.secret(f"{FULL}-api-token", "api-token")
     image = release.cluster.image
     names = ("env", f"RELEASE={NAME}", f"NAMESPACE={NAMESPACE}", f"IMAGE={image}")

@@ -1,4 +1,4 @@
-"""The two backups that docs/operate.md tells of, and the copy of a bucket."""
+"""The two backups that docs/backup.md tells of, and the copy of a bucket."""
 
 import getpass
 import io

@@ -15,7 +15,7 @@ async def check_ledger(subject: Subject) -> list[Finding]:
         try:
             found = await ledger.inspect()
         except LedgerApart as apart:
-            return [failed(apart.detail, "docs/operate.md, The ledger: what is found, what to do.")]
+            return [failed(apart.detail, "docs/backup.md, The ledger: what is found, what to do.")]
         except BlobsAway as away:
             remedy = "Grant s3:GetObject on its prefix, and s3:ListBucket."
             return [failed(f"the ledger cannot be read: {away}"[:300], remedy)]
