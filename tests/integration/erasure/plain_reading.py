@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from inference_store.query.filters.certain import certain, doubts_of, spoken_of
+from inference_store.query.filters.certain import doubts_of, find_doubts, make_certain
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.saved import resolved
+from inference_store.query.filters.saved import resolve
 
 Gone = set[tuple[UUID, str]]
 PARTS = {"response": "keep_response", "input": "keep_input"}
@@ -78,7 +78,7 @@ class Reading:
             for rule in policy.get("rules", ()):
                 if "saved" not in rule:
                     return policy, rule
-                predicate = certain(resolved(rule["saved"], {}), doubts_of(one.flags))
+                predicate = make_certain(resolve(rule["saved"], {}), doubts_of(one.flags))
                 if evaluate(predicate, one.facts) is True:
                     return policy, rule
         return None
@@ -123,7 +123,7 @@ class Reading:
             return False
         if hold.model not in (None, self.model):
             return False
-        predicate = resolved(hold.filter, {})
-        if doubts_of(one.flags) and spoken_of(predicate):
+        predicate = resolve(hold.filter, {})
+        if doubts_of(one.flags) and find_doubts(predicate):
             return True  # rather too much than too little
         return evaluate(predicate, one.facts) is not False

@@ -8,10 +8,10 @@ from collections.abc import Collection
 from functools import lru_cache
 from typing import Final
 
-from inference_store.query.filters.certain import FLAGS, spoken_of
+from inference_store.query.filters.certain import FLAGS, find_doubts
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
-from inference_store.query.filters.saved import protects, resolved
+from inference_store.query.filters.saved import protects, resolve
 from inference_store.query.filters.typed import Predicate
 
 from .hold import Hold
@@ -23,7 +23,7 @@ DOUBTFUL: Final = (*FLAGS["predictions"], *FLAGS["metadata"])
 def held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
     """Whether a hold keeps an inference with these facts and flags.
 
-    Raises what `resolved` does for a filter that cannot be evaluated.
+    Raises what `resolve` does for a filter that cannot be evaluated.
     """
     predicate = meaning(hold.filter)
     if speaks_of_indexed(predicate) and not set(DOUBTFUL).isdisjoint(flags):
@@ -34,9 +34,9 @@ def held(hold: Hold, facts: Facts, flags: Collection[str] = ()) -> bool:
 @lru_cache(maxsize=256)
 def meaning(text: str) -> Predicate:
     """The predicate that a saved filter is, by names alone."""
-    return resolved(text, {})
+    return resolve(text, {})
 
 
 def speaks_of_indexed(predicate: Predicate) -> bool:
     """Whether it speaks of metadata or predictions, of which the index may lack some."""
-    return bool(spoken_of(predicate))
+    return bool(find_doubts(predicate))

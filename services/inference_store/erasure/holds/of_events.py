@@ -11,7 +11,7 @@ from inference_store.inference.events import InferenceEvent
 from inference_store.inference.metadata import Metadata
 from inference_store.query.facts import NOT_IN_EVENTS, build_event_facts
 from inference_store.query.filters import typed
-from inference_store.query.filters.certain import nodes, spoken_of
+from inference_store.query.filters.certain import find_doubts, iterate_nodes
 from inference_store.query.filters.typed import Predicate
 
 from .hold import Hold
@@ -48,8 +48,8 @@ def _keeps(one: Hold, event: InferenceEvent | None, metadata: Metadata | None) -
 
 
 def _can_be_said(predicate: Predicate, metadata: Metadata | None) -> bool:
-    spoken = spoken_of(predicate)
+    spoken = find_doubts(predicate)
     if "predictions" in spoken or ("metadata" in spoken and metadata is None):
         return False
-    named = {node.name for node in nodes(predicate) if isinstance(node, typed.Property)}
+    named = {node.name for node in iterate_nodes(predicate) if isinstance(node, typed.Property)}
     return named.isdisjoint(NOT_IN_EVENTS)

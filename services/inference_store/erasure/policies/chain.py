@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from inference_store.erasure.policies.durations import Duration, parse_duration
 from inference_store.query.filters import saved
-from inference_store.query.filters.certain import certain, doubts_of
+from inference_store.query.filters.certain import doubts_of, make_certain
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
 from inference_store.query.filters.typed import Predicate
@@ -98,7 +98,7 @@ class Chain:
         for each in self.rules:
             if each.predicate is None:
                 return each
-            if saved.deletes(evaluate(certain(each.predicate, doubts), facts)):
+            if saved.deletes(evaluate(make_certain(each.predicate, doubts), facts)):
                 return each
         return None
 
@@ -143,7 +143,7 @@ def _rules(
     for of, revision, policy in policies:
         own = () if policy.undercuts_minimum_age else least
         for number, rule in enumerate(policy.rules):
-            predicate = None if rule.saved is None else saved.resolved(rule.saved, {})
+            predicate = None if rule.saved is None else saved.resolve(rule.saved, {})
             yield Decider(of, revision, number, rule, predicate, own)
             if predicate is None:
                 return

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from .asked import Bound, Measure
 from .exact import deviation, plain, quotient, variance
-from .parts import Sums
+from .partial import PartialSums
 from .sketch import METHOD, percentile, value_of
 
 EXACT_METHOD: Final = "exact"
@@ -29,7 +29,7 @@ class Found:
     """What there is of one measure in one group. `counts`: of values or of bins."""
 
     inferences: int
-    sums: Sums
+    sums: PartialSums
     counts: Counter[Any]
     bounds: Sequence[Bound] = ()
     approximate: bool = False

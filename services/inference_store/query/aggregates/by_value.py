@@ -15,7 +15,7 @@ from inference_store.query.scan_range import ScanRange
 
 from .functions import Sum
 from .operand import Operand
-from .parts import CountedBy, binned
+from .partial import CountedBy, bin_value
 from .rows import Rows
 
 
@@ -27,7 +27,7 @@ def values_lead(query: Query, operand: Operand) -> bool:
 def bins_of(query: Query, here: DrivingIndex, operand: Operand, bins: CountedBy) -> Select[Any]:
     """How many values each bin has."""
     values = _values(query, here, operand)
-    shown = binned(operand, values.c.g0, bins).label("g0")
+    shown = bin_value(operand, values.c.g0, bins).label("g0")
     return select(shown, _whole(values.c.n).label("n")).group_by(shown)
 
 
@@ -37,7 +37,7 @@ def sketch_of(
     """The logarithmic bins, and of each the sums of its values, as `sums_of` writes them."""
     values = _values(query, here, operand)
     value, n = values.c.g0, values.c.n
-    shown = binned(operand, value, "sketch").label("g0")
+    shown = bin_value(operand, value, "sketch").label("g0")
     found = {
         "low": func.min(value),
         "high": func.max(value),

@@ -17,7 +17,17 @@ from .by_value import bins_of, ends_of, sketch_of, values_lead
 from .functions import Sum
 from .naming import Naming
 from .operand import LABEL, Operand
-from .parts import CountedBy, Counts, Key, Sums, Tally, Wanted, counts_of, sums_of, sums_of_bins
+from .partial import (
+    CountedBy,
+    Counts,
+    Key,
+    PartialAggregate,
+    PartialSums,
+    Wanted,
+    select_counts,
+    select_sums,
+    select_sums_of_bins,
+)
 from .reading import NOTHING, Build, Reading, StoredRows
 from .rows import Dimension, InBins, InTime, Value
 from .stored import labels, matching, unlabelled
@@ -40,16 +50,16 @@ class _Summed:
     """What is held of a group."""
 
     inferences: int = 0
-    sums: dict[Operand, Sums] = field(default_factory=dict)
+    sums: dict[Operand, PartialSums] = field(default_factory=dict)
 
     def add(self, row: Any, wanted: Wanted) -> "_Summed":
         self.inferences += row.n
         for operand, found in _sums_in(row, wanted):
-            self.sums.setdefault(operand, Sums()).add(*found)
+            self.sums.setdefault(operand, PartialSums()).add(*found)
         return self
 
 
-class Gathering:
+class PartCollector:
     """The answers of several models and many partitions, as one."""
 
     def __init__(
@@ -68,15 +78,15 @@ class Gathering:
         self._budget = budget
         self._naming = Naming(connection, [each.query for each in targets], deadline)
 
-    async def tally(self, wanted: Wanted) -> Tally:
+    async def collect_sums(self, wanted: Wanted) -> PartialAggregate:
         """The inferences of each group, and sums of properties. Raises TooManyGroups."""
-        tally = Tally(sums={operand: {} for operand in wanted})
+        partial = PartialAggregate(sums={operand: {} for operand in wanted})
         known = None if wanted or self._asked else matching
         for key, found in await self._summed(wanted, "count the groups", known):
-            tally.inferences[key] += found.inferences
+            partial.inferences[key] += found.inferences
             for operand, sums in found.sums.items():
-                tally.sums[operand][key] = sums
-        return tally
+                partial.sums[operand][key] = sums
+        return partial
 
     @property
     def is_by_index(self) -> bool:
@@ -88,9 +98,9 @@ class Gathering:
         one_key = by.operand.place == "metadata" and not by.operand.many
         return plain and (one_key or by == Value(LABEL))
 
-    async def tally_by_index(self) -> Tally:
+    async def tally_by_index(self) -> PartialAggregate:
         """The inferences of each group, where `is_by_index`."""
-        tally, by = Tally(), self._asked[0]
+        partial, by = PartialAggregate(), self._asked[0]
         if by == Value(LABEL):
             found = [
                 row
@@ -110,15 +120,17 @@ class Gathering:
             )
         for key, number in found:
             if number > 0:
-                tally.inferences[key] += number
-        return tally
+                partial.inferences[key] += number
+        return partial
 
-    async def sketch(self, operand: Operand, sums: frozenset[Sum]) -> tuple[Sums, Counter[int]]:
+    async def sketch(
+        self, operand: Operand, sums: frozenset[Sum]
+    ) -> tuple[PartialSums, Counter[int]]:
         """How many values there are in each logarithmic bin, and the sums of all: read once.
 
         Without dimensions."""
         wanted: Wanted = {operand: sums}
-        whole, bins = Sums(), Counter[int]()
+        whole, bins = PartialSums(), Counter[int]()
         lead = all(values_lead(each.query, operand) for each in self._targets)
         for key, found in await self._merged(
             _sketching(operand, sums) if lead else _summing_bins(operand, sums),
@@ -132,25 +144,25 @@ class Gathering:
             whole.merge(part)
         return whole, bins
 
-    async def ends(self, operand: Operand) -> Sums:
+    async def ends(self, operand: Operand) -> PartialSums:
         """The smallest and the largest value, by the ends of an index, or from the sums of all;
         `number` says no more than whether there is any. Without dimensions."""
         wanted: Wanted = {operand: frozenset({"low", "high"})}
         if operand.place == "inference":
-            return (await self.tally(wanted)).sums[operand].get((), Sums())
+            return (await self.collect_sums(wanted)).sums[operand].get((), PartialSums())
         if not all(values_lead(each.query, operand) for each in self._targets) or any(
             each.query.marks for each in self._targets
         ):
-            return (await self.sums(wanted)).get((), Sums())
+            return (await self.sums(wanted)).get((), PartialSums())
         found = await self._merged(
             lambda _, here: ends_of(here.scan_range, operand),
             _widened,
             "find the ends",
             as_one=False,
         )
-        return found[0][1] if found else Sums()
+        return found[0][1] if found else PartialSums()
 
-    async def sums(self, wanted: Wanted) -> dict[Key, Sums]:
+    async def sums(self, wanted: Wanted) -> dict[Key, PartialSums]:
         """The sums of one name that is no property. Raises TooManyGroups."""
         [operand] = wanted
         found = await self._summed(wanted, f"add up {operand.place}")
@@ -172,7 +184,7 @@ class Gathering:
         self, wanted: Wanted, what: str, stored: StoredRows | None = None
     ) -> list[tuple[Key, _Summed]]:
         return await self._merged(
-            lambda query, here: sums_of(query, here, self._asked, wanted),
+            lambda query, here: select_sums(query, here, self._asked, wanted),
             lambda held, row: (held or _Summed()).add(row, wanted),
             what,
             stored=stored,
@@ -228,8 +240,8 @@ def _counted(held: int | None, row: Any) -> int:
     return (held or 0) + int(row.n)
 
 
-def _widened(held: Sums | None, row: Any) -> Sums:
-    found = held or Sums()
+def _widened(held: PartialSums | None, row: Any) -> PartialSums:
+    found = held or PartialSums()
     found.add(int(row.low is not None), {"low": row.low, "high": row.high})
     return found
 
@@ -239,7 +251,7 @@ def _own(target: Target, dimension: Any) -> Any:
 
 
 def _counting(asked: Sequence[Dimension], operand: Operand, value: CountedBy) -> Build:
-    return lambda query, here: counts_of(query, here, asked, operand, value)
+    return lambda query, here: select_counts(query, here, asked, operand, value)
 
 
 def _binning(operand: Operand, bins: CountedBy) -> Build:
@@ -251,7 +263,7 @@ def _sketching(operand: Operand, sums: frozenset[Sum]) -> Build:
 
 
 def _summing_bins(operand: Operand, sums: frozenset[Sum]) -> Build:
-    return lambda query, here: sums_of_bins(query, here, operand, sums)
+    return lambda query, here: select_sums_of_bins(query, here, operand, sums)
 
 
 def _is_of_model(dimension: Dimension) -> bool:
@@ -263,7 +275,7 @@ def _is_of_model(dimension: Dimension) -> bool:
 
 
 def _sums_in(row: Any, wanted: Wanted) -> Iterator[tuple[Operand, tuple[int, dict[Any, Any]]]]:
-    """What a row says of each operand, in the order that `sums_of` writes it."""
+    """What a row says of each operand, in the order that `select_sums` writes it."""
     place = row._fields.index("n") + 1
     for operand, sums in wanted.items():
         names = sorted(sums)

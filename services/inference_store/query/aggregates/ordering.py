@@ -10,7 +10,7 @@ from inference_store.inference.events.uid import received_at_of
 from .answer import bin_shown, sort_value
 from .asked import Aggregation, ByHistogram, ByTime
 from .exact import plain
-from .parts import Key
+from .partial import Key
 from .rows import Dimension, InBins, InTime
 
 

@@ -22,11 +22,11 @@ from .bins import automatic
 from .budget import Budget
 from .first_values import first_values
 from .functions import AGGREGATES, Sum
-from .gather import Gathering, Target
+from .gather import PartCollector, Target
 from .names import Names
 from .operand import LABEL, Operand
 from .ordering import Group, in_order, key_of
-from .parts import CountedBy, Counts, Key, Sums, Tally
+from .partial import CountedBy, Counts, Key, PartialAggregate, PartialSums
 from .rows import Dimension, InBins, InTime, Value
 from .spans import starts_of
 from .time_bins import automatic_times
@@ -52,10 +52,10 @@ class _Run:
     # what several measures need is read, and held, once
     read: dict[tuple[Operand, CountedBy], Counts] = field(default_factory=dict)
 
-    def gathering(self, dimensions: Sequence[Dimension] | None = None) -> Gathering:
+    def gathering(self, dimensions: Sequence[Dimension] | None = None) -> PartCollector:
         """What adds up, by these dimensions instead of those asked for."""
         by = self.dimensions if dimensions is None else dimensions
-        return Gathering(self.connection, self.targets, by, self.deadline, self.budget)
+        return PartCollector(self.connection, self.targets, by, self.deadline, self.budget)
 
 
 async def aggregate(
@@ -72,10 +72,10 @@ async def aggregate(
     run = _Run(connection, list(targets), asked, deadline, names)
     await _resolve(run)
     run.dimensions = [await _dimension(run, each) for each in asked.group_by]
-    tally = await _tally(run)
+    partial = await _collect(run)
     for measure in asked.measures:
-        await _count(run, tally, measure)
-    groups = [_group(run, tally, key) for key in _keys(run, tally)]
+        await _count(run, partial, measure)
+    groups = [_group(run, partial, key) for key in _keys(run, partial)]
     kept, left = in_order(asked, groups)
     return Aggregated(
         groups=[each.shown for each in kept],
@@ -165,7 +165,7 @@ def _refuse_other_bounds(operand: Operand, of: ByHistogram | Measure) -> None:
     raise ImpossibleComparison(f"{message}.", faults=[Fault(path, message)])
 
 
-async def _tally(run: _Run) -> Tally:
+async def _collect(run: _Run) -> PartialAggregate:
     """The groups with their inferences, and the sums of every name."""
     wanted: dict[Operand, frozenset[Sum]] = {}
     for measure in run.asked.measures:
@@ -174,15 +174,15 @@ async def _tally(run: _Run) -> Tally:
             wanted[operand] = wanted.get(operand, frozenset()) | measure.function.sums
     own = {operand: sums for operand, sums in wanted.items() if operand.place == "inference"}
     gathering = run.gathering()
-    tally = await _inferences(run, gathering, own)
+    partial = await _inferences(run, gathering, own)
     sketched = set() if run.dimensions else _of_percentiles(run)
     for operand in wanted.keys() - own.keys():
         if operand in sketched:
             sums, bins = await gathering.sketch(operand, wanted[operand])
-            tally.sums[operand], run.read[operand, "sketch"] = {(): sums}, {(): bins}
+            partial.sums[operand], run.read[operand, "sketch"] = {(): sums}, {(): bins}
         else:
-            tally.sums[operand] = await gathering.sums({operand: wanted[operand]})
-    return tally
+            partial.sums[operand] = await gathering.sums({operand: wanted[operand]})
+    return partial
 
 
 def _of_percentiles(run: _Run) -> set[Operand]:
@@ -191,23 +191,25 @@ def _of_percentiles(run: _Run) -> set[Operand]:
     return {run.operands[each.name] for each in measures}
 
 
-async def _inferences(run: _Run, gathering: Gathering, own: dict[Operand, frozenset[Sum]]) -> Tally:
+async def _inferences(
+    run: _Run, gathering: PartCollector, own: dict[Operand, frozenset[Sum]]
+) -> PartialAggregate:
     if gathering.is_by_index and not own:
         return await gathering.tally_by_index()
     counted = any(each.function.name == "count" and each.of is None for each in run.asked.measures)
     if not run.dimensions and not own and not counted:
-        return Tally()  # nobody asks how many there are
-    return await gathering.tally(own)
+        return PartialAggregate()  # nobody asks how many there are
+    return await gathering.collect_sums(own)
 
 
-async def _count(run: _Run, tally: Tally, measure: Measure) -> None:
+async def _count(run: _Run, partial: PartialAggregate, measure: Measure) -> None:
     """Read what a measure needs beside sums."""
     name, function = measure.name, measure.function
     if measure.of is None or function.needs == "sums":
         return
     operand = run.operands[name]
     if function.needs == "percentiles":
-        number = sum(each.number for each in tally.sums[operand].values())
+        number = sum(each.number for each in partial.sums[operand].values())
         if number > EXACT_VALUES:
             run.approximate.add(name)
         by: CountedBy = "sketch" if name in run.approximate else "value"
@@ -239,27 +241,29 @@ async def _first(run: _Run, operand: Operand, measure: Measure) -> Counter[Any]:
     )
 
 
-def _keys(run: _Run, tally: Tally) -> Sequence[Key]:
+def _keys(run: _Run, partial: PartialAggregate) -> Sequence[Key]:
     """Without groups there is one answer, also where nothing matches.
 
     Predictions without a label are a group of which there may be no inference.
     """
     if not run.asked.group_by:
         return [()]
-    sums = (key for each in tally.sums.values() for key, found in each.items() if found.number)
+    sums = (key for each in partial.sums.values() for key, found in each.items() if found.number)
     counts = (key for each in run.counts.values() for key in each)
-    return list(dict.fromkeys([*tally.inferences, *sums, *counts]))
+    return list(dict.fromkeys([*partial.inferences, *sums, *counts]))
 
 
-def _group(run: _Run, tally: Tally, key: Key) -> Group:
-    inferences = tally.inferences[key]
+def _group(run: _Run, partial: PartialAggregate, key: Key) -> Group:
+    inferences = partial.inferences[key]
     measures: dict[str, Any] = {}
     for measure in run.asked.measures:
         name = measure.name
         operand = run.operands.get(name)
         found = Found(
             inferences=inferences,
-            sums=tally.sums.get(operand, {}).get(key, Sums()) if operand else Sums(),
+            sums=partial.sums.get(operand, {}).get(key, PartialSums())
+            if operand
+            else PartialSums(),
             counts=run.counts.get(name, {}).get(key, Counter()),
             bounds=run.bounds.get(name, ()),
             approximate=name in run.approximate,

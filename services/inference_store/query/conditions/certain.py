@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import ARRAY, ColumnElement, FromClause, Text, literal, not_, or_
 
 from inference_store.index.tables import inference
-from inference_store.query.filters.certain import FLAGS, Doubts, certain, spoken_of
+from inference_store.query.filters.certain import FLAGS, Doubts, find_doubts, make_certain
 from inference_store.query.filters.typed import Predicate
 from inference_store.query.scan_range import ScanRange
 
@@ -51,8 +51,8 @@ def test_flags(row: FromClause, flags: tuple[str, ...]) -> ColumnElement[bool]:
 def compile_certain(predicate: Predicate, names: Names) -> Condition:
     """Return the condition that the predicate is true, whatever the index lacks."""
     parts = [compile_condition(predicate, names)]
-    for doubts in _each(spoken_of(predicate)):
-        sure = certain(predicate, doubts)
+    for doubts in _each(find_doubts(predicate)):
+        sure = make_certain(predicate, doubts)
         if sure != predicate:
             parts.append(combine_either([compile_condition(sure, names), NotAllOf(doubts)]))
     return combine_all(parts)

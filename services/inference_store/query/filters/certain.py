@@ -38,28 +38,31 @@ def doubts_of(flags: Iterable[str]) -> Doubts:
     return frozenset(doubt for doubt, names in FLAGS.items() if not found.isdisjoint(names))
 
 
-def spoken_of(predicate: Any) -> Doubts:
+def find_doubts(predicate: Any) -> Doubts:
     """Return which parts of the index, of those that may be incomplete, a predicate refers to."""
-    return frozenset(found for node in nodes(predicate) if (found := _kind(node)) is not None)
+    return frozenset(
+        found for node in iterate_nodes(predicate) if (found := _kind(node)) is not None
+    )
 
 
-def certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
+def make_certain(predicate: Predicate, doubts: Collection[Doubt]) -> Predicate:
     """Return a predicate that is TRUE only if this one is TRUE whatever the doubts hide.
 
     A predicate that none of the doubts concerns is returned as it is.
     """
-    about = frozenset(doubts) & spoken_of(predicate)
+    about = frozenset(doubts) & find_doubts(predicate)
     return _certain(predicate, about, when=True) if about else predicate
 
 
 def names_project(predicate: Predicate) -> bool:
     """Whether it depends on the model's project, which the model may leave."""
     return any(
-        isinstance(node, typed.Property) and node.name == "project_id" for node in nodes(predicate)
+        isinstance(node, typed.Property) and node.name == "project_id"
+        for node in iterate_nodes(predicate)
     )
 
 
-def nodes(predicate: Any) -> Iterator[Any]:
+def iterate_nodes(predicate: Any) -> Iterator[Any]:
     """Every predicate and value of it, without recursion."""
     waiting: list[Any] = [predicate]
     while waiting:
@@ -83,7 +86,7 @@ def _kind(node: Any) -> Doubt | None:
 
 def _certain(predicate: Predicate, doubts: Doubts, *, when: bool) -> Predicate:
     """Return what is TRUE if the predicate is certainly true, or (`when` False) false."""
-    if spoken_of(predicate).isdisjoint(doubts):
+    if find_doubts(predicate).isdisjoint(doubts):
         return predicate if when else typed.Not(predicate)
     return _MADE.get(type(predicate), _nothing)(predicate, doubts, when)
 
@@ -122,7 +125,7 @@ def _missing(predicate: typed.Missing, doubts: Doubts, when: bool) -> Predicate:
 def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
     """By values that are known. Of several values one that satisfies it stays; that none does is
     not certain."""
-    leaves = list(nodes(predicate))
+    leaves = list(iterate_nodes(predicate))
     if any(_in_doubt(leaf, doubts) for leaf in leaves):
         return _NEVER
     if when:
@@ -134,7 +137,7 @@ def _compared(predicate: Predicate, doubts: Doubts, when: bool) -> Predicate:
 def _in_doubt(node: Any, doubts: Doubts) -> bool:
     """A value that may be another one than the index says."""
     if isinstance(node, (typed.Counted, typed.PredicateValue)):
-        return not spoken_of(node).isdisjoint(doubts)
+        return not find_doubts(node).isdisjoint(doubts)
     named = isinstance(node, typed.Property) and node.name in _OF_PREDICTIONS
     return named and "predictions" in doubts
 

@@ -28,7 +28,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedFilter:
     """A filter as it is kept. `text`: JSON, with exact numbers."""
 
     text: str
@@ -51,7 +51,7 @@ def save(
     *,
     declared: Mapping[str, str] | None = None,
     source: str | None = None,
-) -> Saved:
+) -> SavedFilter:
     """The filter, resolved. `declared`: types of keys that nothing has yet, by name.
 
     Such keys are accepted, with a warning. Raises what `check` does, and Invalid for a type.
@@ -61,21 +61,21 @@ def save(
     checking = Checking(known, lambda *_: checked.predicate, unknown_keys="accept")
     document = {
         "version": VERSION,
-        "filter": to_json(_spelt_out(node, checking)),
+        "filter": to_json(_spell_out(node, checking)),
         "keys": {name: dict(each.rows) for name, each in sorted(checked.keys.items())},
     }
     text = write_json(document)
-    resolved(text, {})  # what cannot be loaded is refused now
-    return Saved(text, checked)
+    resolve(text, {})  # what cannot be loaded is refused now
+    return SavedFilter(text, checked)
 
 
 async def load(connection: AsyncConnection, text: str) -> Predicate:
     """The filter as it was saved. Asks the dictionary for its keys' integers, and no registry."""
     names = read_exactly(text)["keys"]
-    return resolved(text, await key_registry.numbers(connection, names))
+    return resolve(text, await key_registry.numbers(connection, names))
 
 
-def resolved(text: str, numbers: Mapping[str, int]) -> Predicate:
+def resolve(text: str, numbers: Mapping[str, int]) -> Predicate:
     """The filter as it was saved. `numbers`: its keys' integers; one that is not there has none."""
     document = read_exactly(text)
     if document["version"] != str(VERSION):
@@ -104,7 +104,7 @@ def _with_declared(known: Known, types: Mapping[str, str]) -> Known:
     return replace(known, keys=keys)
 
 
-def _spelt_out(node: Node, checking: Checking, op: str = "") -> Node:
+def _spell_out(node: Node, checking: Checking, op: str = "") -> Node:
     """Every name with what it is a name of."""
     match node:
         case Named():
@@ -120,11 +120,11 @@ def _spelt_out(node: Node, checking: Checking, op: str = "") -> Node:
 
 
 def _end(node: Node | None, checking: Checking, op: str) -> Node | None:
-    return None if node is None else _spelt_out(node, checking, op)
+    return None if node is None else _spell_out(node, checking, op)
 
 
 def _all(nodes: Sequence[Node], checking: Checking, op: str) -> tuple[Node, ...]:
-    return tuple(_spelt_out(each, checking, op) for each in nodes)
+    return tuple(_spell_out(each, checking, op) for each in nodes)
 
 
 def _named(named: Named, checking: Checking, op: str) -> Named:

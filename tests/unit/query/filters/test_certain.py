@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from inference_store.inference.errors import InvalidFilter
 from inference_store.inference.metadata import Metadata, read_metadata
 from inference_store.query.cql2 import parse_text
-from inference_store.query.filters.certain import FLAGS, Doubts, certain, doubts_of, spoken_of
+from inference_store.query.filters.certain import (
+    FLAGS,
+    Doubts,
+    doubts_of,
+    find_doubts,
+    make_certain,
+)
 from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.facts import Facts
@@ -118,7 +124,7 @@ def test_nothing_that_the_index_lacks_ends_what_is_certain(
             for each in predictions[: data.draw(st.integers(0, len(predictions)))]
         ]
     indexed, real = _facts(part, seen, ok), _facts(whole, predictions, ok)
-    found = evaluate(certain(predicate, doubts), indexed) is True
+    found = evaluate(make_certain(predicate, doubts), indexed) is True
     event(f"certain: {found}")
     if found:
         assert evaluate(predicate, indexed) is True
@@ -153,12 +159,12 @@ def test_what_is_certain_of_metadata_in_doubt(text: str, sure: bool) -> None:
         {"key": "tags", "type": "json", "value": '["a"]'},
     ]
     facts = _facts(read_metadata(json.dumps(items).encode()), [], True)
-    found = certain(_truth(text), doubts_of(["metadata_keys_capped", "not_utf8"]))
+    found = make_certain(_truth(text), doubts_of(["metadata_keys_capped", "not_utf8"]))
     assert (evaluate(found, facts) is True) == sure
 
 
 def test_what_no_doubt_speaks_of_is_as_it_was() -> None:
     predicate = _truth("ok AND NOT (width > 3)")
-    assert certain(predicate, frozenset(FLAGS)) is predicate
-    assert spoken_of(_truth("n > 0 AND prediction(label = 'a')")) == frozenset(FLAGS)
-    assert certain(_truth("n > 0"), frozenset({"predictions"})) == _truth("n > 0")
+    assert make_certain(predicate, frozenset(FLAGS)) is predicate
+    assert find_doubts(_truth("n > 0 AND prediction(label = 'a')")) == frozenset(FLAGS)
+    assert make_certain(_truth("n > 0"), frozenset({"predictions"})) == _truth("n > 0")

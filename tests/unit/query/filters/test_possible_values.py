@@ -13,7 +13,7 @@ from inference_store.query.filters.check import check
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.from_conditions import Asked, metadata_node, one_of
 from inference_store.query.filters.known import Known, KnownKey
-from inference_store.query.filters.saved import resolved, save
+from inference_store.query.filters.saved import resolve, save
 from inference_store.query.operators import OPERATORS
 from tests.unit.query.filters.asked import asked, checked, facts
 
@@ -140,7 +140,7 @@ def test_what_was_saved_before_is_read_and_matches_nothing(text: str) -> None:
     name, value = text.split(" = ")
     valid = {"data_hash": _HASH, "uid": _UID, "task_type": "tabular"}[name]
     kept = save(parse_text(f"{name} = '{valid}'"), Known()).text.replace(valid, value.strip("'"))
-    assert evaluate(resolved(kept, {}), facts(None, **{name: valid})) is False
+    assert evaluate(resolve(kept, {}), facts(None, **{name: valid})) is False
 
 
 def test_texts_that_are_folded_or_names_are_left_alone() -> None:
@@ -168,7 +168,7 @@ def test_a_distance_may_be_the_upper_bound_of_what_is_below_nothing() -> None:
 
 def test_a_distance_that_was_saved_before_is_read_and_matches_nothing() -> None:
     kept = save(parse_text("distance(location, POINT(13.4 52.5)) < 77"), Known()).text
-    predicate = resolved(kept.replace("77", "-77"), {})
+    predicate = resolve(kept.replace("77", "-77"), {})
     assert evaluate(predicate, facts({"latitude": 52.5, "longitude": 13.4})) is not True
 
 

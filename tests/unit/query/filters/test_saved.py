@@ -9,11 +9,11 @@ from inference_store.inference.json_text import read_exactly
 from inference_store.query.cql2 import parse_text
 from inference_store.query.filters.evaluate import evaluate
 from inference_store.query.filters.known import Known
-from inference_store.query.filters.saved import Saved, deletes, protects, resolved, save
+from inference_store.query.filters.saved import SavedFilter, deletes, protects, resolve, save
 from tests.unit.query.filters.asked import KNOWN, checked, facts
 
 
-def _saved(text: str, known: Known = KNOWN, **declared: str) -> Saved:
+def _saved(text: str, known: Known = KNOWN, **declared: str) -> SavedFilter:
     return save(parse_text(text), known, declared=declared, source=text)
 
 
@@ -37,20 +37,20 @@ _NUMBERS = {name: key.key for name, key in KNOWN.keys.items() if key.key is not 
     ],
 )
 def test_what_is_loaded_is_what_was_checked(text: str) -> None:
-    assert resolved(_saved(text).text, _NUMBERS) == checked(text).predicate
+    assert resolve(_saved(text).text, _NUMBERS) == checked(text).predicate
 
 
 def test_loading_knows_what_was_known_then() -> None:
     saved = _saved("speed = speed AND ok AND nobody > 3")
     # A metadata key `ok` and texts of `nobody` may be seen later: they change nothing.
     assert '"inference.ok"' in saved.text
-    assert resolved(saved.text, _NUMBERS) == saved.checked.predicate
+    assert resolve(saved.text, _NUMBERS) == saved.checked.predicate
 
 
 def test_a_key_not_yet_seen_is_accepted_with_a_warning_and_its_declared_type() -> None:
     saved = _saved("nobody = 'x'", nobody="string")
     assert "'nobody'" in saved.checked.warnings[0]
-    predicate = resolved(saved.text, {"nobody": 7})
+    predicate = resolve(saved.text, {"nobody": 7})
     assert evaluate(predicate, facts({"nobody": "x"})) is True
     assert evaluate(predicate, facts({"nobody": 3})) is None
     with pytest.raises(ImpossibleComparison, match="number"):
@@ -84,7 +84,7 @@ def test_numbers_are_exact_and_the_text_is_json() -> None:
 
 def test_another_versions_filter_is_not_guessed() -> None:
     with pytest.raises(Invalid, match="another version"):
-        resolved('{"version": 2, "filter": true, "keys": {}}', {})
+        resolve('{"version": 2, "filter": true, "keys": {}}', {})
 
 
 def test_null_in_a_hold_protects_and_null_in_a_rule_does_not_delete() -> None:

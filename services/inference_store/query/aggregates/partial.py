@@ -23,7 +23,7 @@ CountedBy: TypeAlias = Literal["value", "sketch"] | tuple[Bound, ...]
 
 
 @dataclass(slots=True)
-class Sums:
+class PartialSums:
     """Of a name's values in a group: how many, the ends, the sum, that of the squares, how many are
     true."""
 
@@ -38,14 +38,14 @@ class Sums:
         """Put in what another part has."""
         if not number:
             return
-        self.low = _end(min, self.low, exact(found.get("low")))
-        self.high = _end(max, self.high, exact(found.get("high")))
+        self.low = _choose_end(min, self.low, exact(found.get("low")))
+        self.high = _choose_end(max, self.high, exact(found.get("high")))
         self.total = WIDE.add(self.total, Decimal(found.get("total") or 0))
         self.squares = WIDE.add(self.squares, Decimal(found.get("squares") or 0))
         self.true += found.get("true") or 0
         self.number += number
 
-    def merge(self, part: "Sums") -> None:
+    def merge(self, part: "PartialSums") -> None:
         """Put in what is known of another part."""
         self.add(
             part.number,
@@ -59,7 +59,7 @@ class Sums:
         )
 
 
-def _end(chosen: Callable[[Any, Any], Any], known: Any, other: Any) -> Any:
+def _choose_end(chosen: Callable[[Any, Any], Any], known: Any, other: Any) -> Any:
     if known is None or other is None:
         return other if known is None else known
     return chosen(known, other)
@@ -69,17 +69,17 @@ Counts: TypeAlias = dict[Key, Counter[Any]]
 
 
 @dataclass(slots=True)
-class Tally:
+class PartialAggregate:
     """The inferences of each group, and the sums of properties that were read with them."""
 
     inferences: Counter[Key] = field(default_factory=Counter)
-    sums: dict[Operand, dict[Key, Sums]] = field(default_factory=dict)
+    sums: dict[Operand, dict[Key, PartialSums]] = field(default_factory=dict)
 
 
 Wanted: TypeAlias = dict[Operand, frozenset[Sum]]
 
 
-def sums_of(
+def select_sums(
     query: Query, here: DrivingIndex, groups: Sequence[Dimension], wanted: Wanted
 ) -> Select[Any]:
     """How many rows a group has, and of each operand, all from one table, its sums."""
@@ -88,7 +88,7 @@ def sums_of(
     return rows.grouped([rows.group(each) for each in groups], _columns(rows, wanted))
 
 
-def sums_of_bins(
+def select_sums_of_bins(
     query: Query, here: DrivingIndex, operand: Operand, sums: frozenset[Sum]
 ) -> Select[Any]:
     """The sums of each logarithmic bin of a name that is no property."""
@@ -102,14 +102,14 @@ def _columns(rows: Rows, wanted: Wanted) -> list[ColumnElement[Any]]:
     for operand, sums in wanted.items():
         row = rows.measured(operand)
         columns.append(func.count(raw(operand, row)))
-        columns += [_sum(name, operand, row) for name in sorted(sums)]
+        columns += [_select_sum(name, operand, row) for name in sorted(sums)]
     return columns
 
 
-def _sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
+def _select_sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
     if name == "true":
         return func.count().filter(raw(operand, row).is_(True))
-    value = _ordered(operand, row)
+    value = _order_value(operand, row)
     if name in {"total", "squares"}:
         if operand.stored == "double":  # the decimal that its shortest spelling is
             value = cast(value, Text())
@@ -118,7 +118,7 @@ def _sum(name: Sum, operand: Operand, row: Any) -> ColumnElement[Any]:
     return func.min(value) if name == "low" else func.max(value)
 
 
-def _ordered(operand: Operand, row: Any) -> Any:
+def _order_value(operand: Operand, row: Any) -> Any:
     """The value itself, by which the smallest is told: names of labels, whole texts."""
     if operand.place == "metadata":
         if operand.kind == "string":
@@ -129,7 +129,7 @@ def _ordered(operand: Operand, row: Any) -> Any:
     return sql(row)
 
 
-def counts_of(
+def select_counts(
     query: Query,
     here: DrivingIndex,
     groups: Sequence[Dimension],
@@ -140,11 +140,11 @@ def counts_of(
     rows = Rows(query, here, operand)
     by = [rows.group(each) for each in groups]
     own = raw(operand, rows.measured(operand))
-    counts = rows.grouped([*by, binned(operand, own, value)], [func.count().label("n")])
+    counts = rows.grouped([*by, bin_value(operand, own, value)], [func.count().label("n")])
     return counts.where(own.is_not(None))
 
 
-def binned(operand: Operand, value: Any, by: CountedBy) -> Any:
+def bin_value(operand: Operand, value: Any, by: CountedBy) -> Any:
     """The value itself, or its bin."""
     if by == "value":
         return value
