@@ -6,11 +6,11 @@ from aiokafka import AIOKafkaConsumer
 
 
 async def close_consumer(consumer: AIOKafkaConsumer) -> None:
-    """Stop it, so that others have its partitions at once. aiokafka (0.14) stops half-way, with the
-    CancelledError of a fetch of its own that waited for a broker: passed on, it would end our task
-    in silence."""
+    """Stop a consumer, so that others get its partitions at once. aiokafka (0.14) stops half-way,
+    with the CancelledError of its own fetch that waited for a broker; that would end our task
+    without a message."""
     if (coordinator := consumer._coordinator) is not None:
-        # A member with a name of its own (KIP-345) would be waited for: it is to leave for good.
+        # Kafka would wait for a static member (KIP-345): without the name it leaves for good.
         coordinator._group_instance_id = None
     try:
         await consumer.stop()

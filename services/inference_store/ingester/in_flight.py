@@ -1,4 +1,4 @@
-"""An event on its way to the index, and what the bucket says beside it where it is read again."""
+"""An event that was decoded and is not written yet, and the bucket's copy if it is read again."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,51 +13,51 @@ from inference_store.objects import Fetched
 
 @dataclass(frozen=True, slots=True)
 class BucketCopy:
-    """What the bucket says beside the events, where they are read from it again.
+    """The bucket's blobs of events that are read from it again.
 
-    The blobs count then, not what travelled in the event: edits are written to them. A response
-    that is not there any more is unknown, and is not waited for.
+    They count instead of what travelled in the event, because edits are written to them. A
+    response that no longer exists is unknown, and is not waited for.
     """
 
-    # blobs that were read already
+    # the blobs that were read already
     blobs: Mapping[StorageKey, bytes] = field(default_factory=dict)
     # the metadata blob that an edit made, by the inference's uid
     edited: Mapping[UUID, StorageKey] = field(default_factory=dict)
-    # what a sidecar has of a metadata blob that is no more, by the record's offset
+    # a sidecar's copy of a metadata blob that may no longer exist, by the record's offset
     copies: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class InFlightEvent:
-    """A decoded event on its way: its record, and the two blobs that the index reads."""
+    """A decoded event with its record, and the two blobs that the index reads."""
 
     record: Record
     event: InferenceEvent
     registration: Registration | None = None
     metadata: Fetched = None
     response: Fetched = None
-    kept: BucketCopy | None = None
-    # of a metadata blob that may be gone
+    bucket_copy: BucketCopy | None = None
+    # a copy of the metadata blob, which may no longer exist
     copy: bytes | None = None
 
 
-def from_bucket(item: InFlightEvent, kept: BucketCopy | None) -> None:
-    """Take what the bucket has instead of what travelled in the event."""
-    item.kept = kept
-    if kept is None:
+def use_bucket_copy(item: InFlightEvent, bucket_copy: BucketCopy | None) -> None:
+    """Replace what travelled in the event by what the bucket has."""
+    item.bucket_copy = bucket_copy
+    if bucket_copy is None:
         return
     event = item.event
-    place = kept.edited.get(event.uid, event.metadata)
-    copy = kept.copies.get(item.record.offset, event.inline_metadata)
-    if place is None:
+    key = bucket_copy.edited.get(event.uid, event.metadata)
+    copy = bucket_copy.copies.get(item.record.offset, event.inline_metadata)
+    if key is None:
         return
     item.copy = copy
-    item.event = replace(event, metadata=place, inline_metadata=None)
-    item.metadata = kept.blobs.get(place)
+    item.event = replace(event, metadata=key, inline_metadata=None)
+    item.metadata = bucket_copy.blobs.get(key)
 
 
-def without_missing(item: InFlightEvent) -> None:
-    """What is not there is not waited for."""
+def drop_missing(item: InFlightEvent) -> None:
+    """Use the copy, or nothing, in place of blobs that are missing: nothing waits for them."""
     if isinstance(item.metadata, BlobMissing):
         item.metadata = item.copy
     if isinstance(item.response, BlobMissing):
@@ -65,6 +65,6 @@ def without_missing(item: InFlightEvent) -> None:
 
 
 def has_no_response(item: InFlightEvent) -> bool:
-    """Whether its response is named, and gone."""
+    """Whether the event names a response that does not exist."""
     event = item.event
     return item.response is None and event.inline_response is None and event.response is not None

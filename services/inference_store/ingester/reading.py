@@ -32,7 +32,7 @@ from inference_store.platform.settings import IngesterSettings
 from inference_store.platform.stages import stage
 
 from .batch import MissingBlob, ReadRecord
-from .in_flight import BucketCopy, InFlightEvent, from_bucket, has_no_response, without_missing
+from .in_flight import BucketCopy, InFlightEvent, drop_missing, has_no_response, use_bucket_copy
 
 _T = TypeVar("_T")
 _SLICE = 50
@@ -60,16 +60,16 @@ class Reader:
         self._prediction_caps = PredictionCaps(predictions=settings.max_predictions)
 
     async def read(
-        self, records: Sequence[Record], kept: BucketCopy | None = None
+        self, records: Sequence[Record], bucket_copy: BucketCopy | None = None
     ) -> list[ReadRecord]:
         """What each record is, in order. Raises BlobsAway, and errors of Postgres.
 
-        `kept`: the records come from the bucket, not from Kafka.
+        `bucket_copy`: the records come from the bucket, not from Kafka.
         """
         with stage(STAGE_SECONDS, "decode"):
             troubles, events = await self._decode(records)
-        for item in events if kept else ():
-            from_bucket(item, kept)
+        for item in events if bucket_copy else ():
+            use_bucket_copy(item, bucket_copy)
         with stage(STAGE_SECONDS, "look_up"):
             await self._look_up(events)
         known: list[InFlightEvent] = []
@@ -151,8 +151,8 @@ class Reader:
                 continue
             item.metadata = item.metadata if metadata is None else metadata
             item.response = response
-            if item.kept is not None:
-                without_missing(item)
+            if item.bucket_copy is not None:
+                drop_missing(item)
             here.append(item)
         return here, later
 
@@ -185,7 +185,7 @@ class Reader:
         return self._indexable(item, registration)
 
     def _indexable(self, item: InFlightEvent, registration: Registration) -> Indexable:
-        flags = [_NO_RESPONSE] if item.kept and has_no_response(item) else []
+        flags = [_NO_RESPONSE] if item.bucket_copy and has_no_response(item) else []
         metadata = _bytes(event_blob(item.event.inline_metadata, item.metadata), "metadata", flags)
         response = _bytes(event_blob(item.event.inline_response, item.response), "response", flags)
         return Indexable(

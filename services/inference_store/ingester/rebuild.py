@@ -109,12 +109,12 @@ class Rebuild:
         carried = list(page.carried.values())
         if not carried:
             return
-        kept = BucketCopy(
+        bucket_copy = BucketCopy(
             dict(known_of(carried)),
             await asyncio.to_thread(self._edited, carried),
             {each.record.offset: each.copy for each in carried if each.copy is not None},
         )
-        reads = await self._reader.read([each.record for each in carried], kept)
+        reads = await self._reader.read([each.record for each in carried], bucket_copy)
         page.reads = [self._checked(read, page.carried[read.record.offset]) for read in reads]
 
     def _checked(self, read: ReadRecord, carried: Carried) -> ReadRecord:

@@ -3,7 +3,7 @@
 Order of the effects: names for new keys and labels, and missing spans, in transactions of their
 own (a crash leaves a name or a span that nothing uses yet); then one transaction:
 
-1. lock the partitions' rows in the books (Fenced, if another consumer was here);
+1. lock the partitions' rows in the books (ConsumerFenced, if another moved them);
 2. keep the registrations and the labels from being removed;
 3. sort out what may not be stored; parents, children, references;
 4. dead letters and parked events;
@@ -109,7 +109,7 @@ class Writer:
             self._spans = await partitions.make_missing(self._engine, missing, target=self._target)
 
     async def write(self, batch: Batch, within_limit: Check) -> Settled:
-        """Write a batch. Raises Fenced; RegistrationGone; BlobsAway; the database's trouble.
+        """Write a batch. Raises ConsumerFenced, RegistrationGone, BlobsAway, errors of Postgres.
 
         `within_limit` sees the outcomes before the commit; what it raises rolls back.
         """
