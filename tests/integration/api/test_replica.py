@@ -100,6 +100,12 @@ async def test_questions_read_there_and_changes_go_here(
     )
     assert changed.status_code == 200, changed.text
     assert "seen" in changed.text
+    # a read that the audit records is recorded here, whoever answered it
+    links = await client.post(f"{path}/query", json=body | {"include": ["urls"]})
+    assert links.json()["items"][0]["urls"], links.text
+    async with engines[0].connect() as connection:
+        actions = set((await connection.execute(text("SELECT action FROM audit"))).scalars())
+    assert "links_made" in actions, actions
 
 
 @pytest.fixture

@@ -90,8 +90,8 @@ PROVING = (
         file="api/access/asking.py",
         old="        if self._reads:\n",
         new="        if self._reads and not self._asked:\n",
-        command="integration",
-        tests=("tests/integration/api/access/test_audit.py",),
+        command="faults",
+        tests=("tests/integration/api/test_replica.py",),
     ),
     Mutant(
         name="cancelling-not-noted",
