@@ -1,0 +1,119 @@
+"""Reads what models did in production from an Inference Store."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from .blob import Blob
+from .errors import (
+    Conflict,
+    ConnectionFailed,
+    FilterError,
+    Forbidden,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    NotIncluded,
+    Redirected,
+    Refused,
+    SettingsError,
+    StoreError,
+    StreamIncomplete,
+    TooManyRequests,
+    Unauthorized,
+    Unavailable,
+    UnexpectedAnswer,
+)
+from .filters import (
+    Filter,
+    a_contained_by,
+    a_contains,
+    a_equals,
+    a_overlaps,
+    accenti,
+    bbox,
+    casei,
+    count_predictions,
+    distance,
+    div,
+    duration,
+    field,
+    interval,
+    meta,
+    now,
+    point,
+    polygon,
+    predicted,
+    prediction,
+    s_disjoint,
+    s_intersects,
+    s_within,
+    sent,
+)
+from .retries import Retries
+from .store_warnings import StoreWarning
+from .sync import Inference, Inferences, Model, Store
+
+if TYPE_CHECKING:
+    from .asynchronous import AsyncInference, AsyncInferences, AsyncModel, AsyncStore
+
+__all__ = [
+    "AsyncInference",
+    "AsyncInferences",
+    "AsyncModel",
+    "AsyncStore",
+    "Blob",
+    "Conflict",
+    "ConnectionFailed",
+    "Filter",
+    "FilterError",
+    "Forbidden",
+    "Gone",
+    "Inference",
+    "Inferences",
+    "InvalidRequest",
+    "Model",
+    "NotFound",
+    "NotIncluded",
+    "Redirected",
+    "Refused",
+    "Retries",
+    "SettingsError",
+    "Store",
+    "StoreError",
+    "StoreWarning",
+    "StreamIncomplete",
+    "TooManyRequests",
+    "Unauthorized",
+    "Unavailable",
+    "UnexpectedAnswer",
+    "a_contained_by",
+    "a_contains",
+    "a_equals",
+    "a_overlaps",
+    "accenti",
+    "bbox",
+    "casei",
+    "count_predictions",
+    "distance",
+    "div",
+    "duration",
+    "field",
+    "interval",
+    "meta",
+    "now",
+    "point",
+    "polygon",
+    "predicted",
+    "prediction",
+    "s_disjoint",
+    "s_intersects",
+    "s_within",
+    "sent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the asynchronous half when it is used: a notebook does not wait for it."""
+    if name in __all__:
+        return getattr(import_module(f"{__name__}.asynchronous"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

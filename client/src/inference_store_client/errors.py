@@ -1,0 +1,113 @@
+"""Everything that can go wrong, in one tree.
+
+StoreError
+├── SettingsError        no address, or a file that others may read: nothing was sent
+├── FilterError          an expression that Python cannot turn into a filter (also a TypeError)
+├── NotIncluded          a part of an inference that was not asked for
+├── ConnectionFailed     the store cannot be reached, or the connection broke
+│   └── StreamIncomplete   a stream broke off, and could not be resumed
+├── UnexpectedAnswer     an answer that is not the API's
+│   └── Redirected         the store answers at another address
+└── Refused              problem details of the API
+    ├── InvalidRequest 422, Unauthorized 401, Forbidden 403, NotFound 404, Conflict 409, Gone 410
+    └── Unavailable 503, TooManyRequests 429
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from .values.problems import Problem
+
+
+class StoreError(Exception):
+    """Anything that the client or the store refuses or cannot do."""
+
+
+class SettingsError(StoreError):
+    """The store's address or key is missing or cannot be used."""
+
+
+class FilterError(StoreError, TypeError):
+    """A use of an expression that Python would read as something else; it names the remedy."""
+
+
+class NotIncluded(StoreError, LookupError):
+    """A part of an inference that `include` did not ask for."""
+
+
+class ConnectionFailed(StoreError):
+    """The store cannot be reached, or the connection broke."""
+
+
+class StreamIncomplete(ConnectionFailed):
+    """A stream broke off and could not be resumed: what came before is not everything."""
+
+
+class UnexpectedAnswer(StoreError):
+    """The answer is not what the API promises."""
+
+
+class Redirected(UnexpectedAnswer):
+    """The store answers at another address, where a key is not sent."""
+
+
+class Refused(StoreError):
+    """The API refused the request. `problem` has its reasons; the text shows them."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.describe())
+        self.problem = problem
+
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+        return self.problem.status
+
+
+class InvalidRequest(Refused):
+    """What was asked makes no sense (400, 406, 413, 422, 501)."""
+
+
+class Unauthorized(Refused):
+    """No key or token was sent, or it is not valid (401)."""
+
+
+class Forbidden(Refused):
+    """A right is missing (403)."""
+
+
+class NotFound(Refused):
+    """There is no such thing (404)."""
+
+
+class Conflict(Refused):
+    """Something else is in the way (409, 412)."""
+
+
+class Gone(Refused):
+    """It was deleted (410)."""
+
+
+class Unavailable(Refused):
+    """The store could not answer now (503)."""
+
+
+class TooManyRequests(Unavailable):
+    """The caller asks more often than it may (429)."""
+
+
+_BY_STATUS: Final[Mapping[int, type[Refused]]] = {
+    **dict.fromkeys((400, 406, 413, 415, 422, 501), InvalidRequest),
+    **dict.fromkeys((409, 412), Conflict),
+    **dict.fromkeys((502, 503, 504), Unavailable),
+    401: Unauthorized,
+    403: Forbidden,
+    404: NotFound,
+    410: Gone,
+    429: TooManyRequests,
+}
+
+
+def make_refusal(problem: Problem) -> Refused:
+    """Return the most specific error for a problem."""
+    return _BY_STATUS.get(problem.status, Refused)(problem)

@@ -1,0 +1,45 @@
+"""JSON with exact numbers: whole numbers of any size are `int`, decimals are `Decimal`."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Any
+"""What JSON can hold; a number may be `int`, `float` or `Decimal`."""
+
+
+def read_json(text: str | bytes) -> Json:
+    """Read JSON with exact numbers. Raises ValueError."""
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
+
+
+def read_plain(text: str | bytes) -> Json:
+    """Read JSON whose decimals are doubles: they are `float`. Raises ValueError."""
+    return json.loads(text)
+
+
+def write_json(value: Json) -> str:
+    """Write JSON with exact numbers. Raises ValueError for NaN, TypeError for what JSON has not."""
+    match value:
+        case None | bool() | str() | int():
+            return json.dumps(value)
+        case float() | Decimal():
+            return _write_number(value)
+        case Mapping():
+            members = (f"{json.dumps(str(name))}: {write_json(v)}" for name, v in value.items())
+            return "{" + ", ".join(members) + "}"
+        case Sequence():
+            return "[" + ", ".join(map(write_json, value)) + "]"
+    raise TypeError(f"JSON cannot hold a {type(value).__name__}")
+
+
+def _write_number(value: float | Decimal) -> str:
+    if not math.isfinite(value):
+        raise ValueError(f"JSON has no number {value}")
+    return repr(value) if isinstance(value, float) else str(value)
+
+
+def _refuse_constant(name: str) -> Json:
+    raise ValueError(f"JSON has no number {name}")

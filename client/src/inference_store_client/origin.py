@@ -1,0 +1,42 @@
+"""The store's address: what a key may be sent to."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from .errors import SettingsError
+
+_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The address of a store, perhaps with a path before `/v1`."""
+
+    url: str
+
+    def __post_init__(self) -> None:
+        if _identify(self.url) is None:
+            raise SettingsError(f"{self.url!r} is no address: write https://store.example")
+        parts = urlsplit(self.url)
+        if parts.username is not None or parts.query or parts.fragment:
+            raise SettingsError("the address has no user, query or fragment: give the key as `key`")
+        object.__setattr__(self, "url", self.url.rstrip("/"))
+
+    def make_url(self, path: str) -> str:
+        """Return the URL of a path below the address; a URL stays as it is."""
+        return self.url + path if path.startswith("/") else path
+
+    def has(self, url: str) -> bool:
+        """Return whether a URL has this scheme, host and port."""
+        return _identify(url) == _identify(self.url) is not None
+
+
+def _identify(url: str) -> tuple[str, str, int] | None:
+    """Return scheme, host and port; None for what is no address on the web."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        return None
+    return (parts.scheme, parts.hostname, port) if parts.hostname else None

@@ -1,0 +1,70 @@
+"""Requests to the store, as values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from .errors import SettingsError
+from .json_text import write_json
+
+JSON: Final = "application/json"
+NDJSON: Final = "application/x-ndjson"
+ARROW: Final = "application/vnd.apache.arrow.stream"
+ANY: Final = "*/*"
+_ASKING: Final = ("/query", "/count", "/aggregate", "/neighbours", "/thumbnails")
+"""What the path of a POST that only reads ends with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request. A read may be sent again, anything else never: the API has no idempotency keys.
+
+    `path`: below the store's address, percent-escaped; or a whole URL, for a link.
+    """
+
+    method: str
+    path: str
+    body: bytes | None = field(default=None, repr=False)
+    accept: str = JSON
+    is_read: bool = True
+    may_leave: bool = False
+    """Whether another host may answer: a blob's link, or a redirect to one. It gets no key."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The headers, without the key."""
+        sent = {} if self.body is None else {"Content-Type": JSON}
+        return {"Accept": self.accept, **sent}
+
+
+def make_request(
+    method: str,
+    path: str,
+    *,
+    params: Mapping[str, Any] | None = None,
+    body: Any = None,
+    accept: str = JSON,
+    is_read: bool | None = None,
+) -> Request:
+    """Make a request of a route. `is_read` None: GET, and a POST that only asks."""
+    method = method.upper()
+    if is_read is None:
+        is_read = method in {"GET", "HEAD"} or (method == "POST" and path.endswith(_ASKING))
+    query = f"?{urlencode(params, doseq=True)}" if params else ""
+    content = None if body is None else write_json(body).encode()
+    return Request(method, path + query, content, accept, is_read)
+
+
+def make_any_request(
+    method: str, path: str, *, params: Mapping[str, Any] | None = None, body: Any = None
+) -> Request:
+    """Make a request of a route that a caller names. Raises SettingsError for another address."""
+    if not path.startswith("/v1/"):
+        raise SettingsError(f"{path!r} is no path of the API: it begins with /v1/")
+    return make_request(method, path, params=params, body=body)
+
+
+def make_path(*segments: str) -> str:
+    """Return `/v1/…` with each segment percent-escaped once."""
+    return "/".join(["/v1", *(quote(segment, safe="") for segment in segments)])

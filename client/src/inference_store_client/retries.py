@@ -1,0 +1,54 @@
+"""When a read is sent again, and after how long."""
+
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from .commands import Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often a read is sent again, and how long it waits before; `attempts=1`: never again.
+
+    The wait doubles each time, up to `longest_wait_seconds`, and is shortened at random, so that
+    many clients do not return at once. `Retry-After` is honoured: if it is longer than
+    `longest_retry_after_seconds`, the refusal is raised at once. A stream that makes progress
+    begins to count again.
+    """
+
+    attempts: int = 6
+    first_wait_seconds: float = 0.5
+    longest_wait_seconds: float = 30.0
+    longest_retry_after_seconds: float = 300.0
+
+    def find_wait(self, failure: Failure, attempt: int) -> float | None:
+        """Return how long to wait before the next attempt; None: there is none.
+
+        `attempt`: the number of the one that failed, from 1.
+        """
+        least = failure.retry_after_seconds
+        is_too_long = least > self.longest_retry_after_seconds
+        if not failure.is_transient or is_too_long or attempt >= self.attempts:
+            return None
+        doubled = self.first_wait_seconds * 2.0 ** (attempt - 1)
+        wait = min(doubled, self.longest_wait_seconds)
+        return max(wait * random.uniform(0.5, 1.0), least)
+
+
+DEFAULT_RETRIES: Final = Retries()
+
+
+def read_retry_after(text: str, *, now: datetime | None = None) -> float:
+    """Return the seconds that `Retry-After` asks for, as a number or as a date; 0 for none."""
+    text = text.strip()
+    if text.isdecimal() and text.isascii():
+        return float(text)
+    try:
+        at = parsedate_to_datetime(text)
+    except ValueError:
+        return 0.0
+    at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+    return max(0.0, (at - (now or datetime.now(UTC))).total_seconds())

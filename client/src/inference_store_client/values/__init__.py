@@ -1,0 +1,1 @@
+"""What the API answers, as frozen dataclasses; a test compares each with the OpenAPI."""

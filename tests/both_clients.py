@@ -1,0 +1,116 @@
+"""Both clients behind one face, so that one test holds for both."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from inspect import isawaitable
+from typing import Any, Final
+
+import httpx
+
+from inference_store_client import AsyncStore, Retries, Store
+
+Handler = Callable[[httpx.Request], httpx.Response]
+QUICK: Final = Retries(first_wait_seconds=0.0)
+"""Tries again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One of the two: how a store is made, and how what it answers is waited for."""
+
+    name: str
+
+    def make_store(self, url: str, key: str | None = None, **options: Any) -> Any:
+        """Make a store at an address."""
+        make = Store if self.name == "sync" else AsyncStore
+        return make(url, key, **{"retries": QUICK, **options})
+
+    @asynccontextmanager
+    async def open_store(
+        self, url: str, key: str | None = None, **options: Any
+    ) -> AsyncIterator[Any]:
+        """A store at an address, which is closed afterwards."""
+        store = self.make_store(url, key, **options)
+        try:
+            yield store
+        finally:
+            await self.ask(store.close)
+
+    def make_answered(self, handler: Handler, key: str | None = None, **options: Any) -> Any:
+        """Make a store whose requests a function answers."""
+        transport = httpx.MockTransport(handler)
+        http: Any = (httpx.Client if self.name == "sync" else httpx.AsyncClient)(
+            transport=transport
+        )
+        return self.make_store("https://store.example", key, http_client=http, **options)
+
+    async def ask(self, call: Callable[[], Any]) -> Any:
+        """Return what a call answers; the loop goes on meanwhile."""
+        if self.name == "sync":
+            return await asyncio.to_thread(call)
+        answer = call()
+        return await answer if isawaitable(answer) else answer
+
+    async def list(self, call: Callable[[], Any]) -> list[Any]:
+        """Return all that a call yields."""
+        if self.name == "sync":
+            return await asyncio.to_thread(lambda: [*call()])
+        return [item async for item in call()]
+
+
+CLIENTS: Final = (Client("sync"), Client("async"))
+
+
+@dataclass(slots=True)
+class Recorded:
+    """Answers requests from a list, one after the other, and keeps them."""
+
+    answers: list[httpx.Response | Exception]
+    requests: list[httpx.Request] = field(default_factory=list)
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        # a response belongs to the client that has read it
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+def make_item(number: int, **changes: Any) -> dict[str, Any]:
+    """Make an inference as the API shows it."""
+    known: Mapping[str, Any] = {
+        "uid": f"019ac3f2-7c00-8123-9abc-{number:012x}",
+        "model_id": "hallway/detector",
+        "inference_id": f"frame-{number}",
+        "aliases": [],
+        "received_at": "2026-11-01T00:00:00.000000Z",
+        "flags": [],
+        "revision": 1,
+        "ok": True,
+    }
+    return {**dict.fromkeys(_FIELDS), **known, **changes}
+
+
+_FIELDS: Final = (
+    *("forwarded_at", "responded_at", "published_at", "indexed_at", "pre_ms", "model_ms"),
+    *("post_ms", "http_status", "grpc_code", "error", "trace_id", "model_version", "task_type"),
+    *("protocol", "action", "batch_index", "batch_size", "capture_id", "data_hash"),
+    *("data_size_bytes", "data_content_type", "width", "height", "top_label", "top_score"),
+    *("prediction_count", "problem", "data_deleted_at", "response_deleted_at"),
+    *("data_storage_key", "response_storage_key", "metadata_storage_key"),
+)
+
+
+def make_problem(status: int, name: str = "some-problem", **headers: str) -> httpx.Response:
+    """Make a refusal of the API."""
+    body = {
+        "type": f"/docs/errors#{name}",
+        "title": "A title",
+        "status": status,
+        "detail": "A detail.",
+        "errors": [{"path": "filter", "message": "unknown key", "known": ["frame_number"]}],
+    }
+    return httpx.Response(status, json=body, headers=headers)

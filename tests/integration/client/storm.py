@@ -1,0 +1,36 @@
+"""An api that refuses most requests, for a while, as a busy one does."""
+
+import json
+from random import Random
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+_STATUSES: Final = (429, 503)
+
+
+class Storm:
+    """ASGI: answers 429 or 503 instead of the app, with a probability, up to `most` in a row."""
+
+    def __init__(self, app: ASGIApp, *, share: float, seed: int, most: int = 4) -> None:
+        self._app, self._share, self._most = app, share, most
+        self._chance, self._row = Random(seed), 0
+        self.refused = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._chance.random() > self._share or self._row >= self._most:
+            self._row = 0
+            await self._app(scope, receive, send)
+            return
+        self._row, self.refused = self._row + 1, self.refused + 1
+        status = self._chance.choice(_STATUSES)
+        problem = {
+            "type": "/docs/errors#busy",
+            "title": "Busy",
+            "status": status,
+            "detail": "Later.",
+        }
+        body = json.dumps(problem | {"errors": []}).encode()
+        headers = [(b"retry-after", b"0"), (b"content-type", b"application/problem+json")]
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})

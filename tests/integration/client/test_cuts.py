@@ -1,0 +1,124 @@
+"""Streams over connections that break: whole, in order, each inference once."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from functools import partial
+from itertools import chain, repeat
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from inference_store_client import Retries, StreamIncomplete
+from tests.both_clients import Client
+from tests.integration.api.app_server import serve_app
+from tests.integration.api.conftest import MakeApp
+from tests.integration.stored_inferences import NewInference, at
+from tests.integration.stored_inferences import store as store_inferences
+
+from .cutting_proxy import CuttingProxy, cutting_proxy
+from .storm import Storm
+
+_COUNT = 3000
+_PATIENT = Retries(attempts=500, first_wait_seconds=0.001, longest_wait_seconds=0.05)
+_EXPECTED = [f"id-{number}" for number in reversed(range(_COUNT))]
+
+
+@pytest.fixture(autouse=True)
+async def _stored(engine: AsyncEngine) -> None:
+    inferences = [
+        NewInference(f"id-{number}", at(number), [("n", "int", str(number))], [("person", 0.5)])
+        for number in range(_COUNT)
+    ]
+    await store_inferences(engine, *inferences)
+
+
+@pytest.fixture
+async def proxy(make_app: MakeApp) -> AsyncIterator[CuttingProxy]:
+    """A proxy before the api, which cuts nothing yet."""
+    async with (
+        serve_app(make_app()) as http,
+        cutting_proxy(str(http.base_url), repeat(None)) as cutting,
+    ):
+        yield cutting
+
+
+def draw_budgets(seed: int, most: int) -> Iterator[int]:
+    chance = Random(seed)
+    while True:
+        yield chance.randint(1, most)
+
+
+async def read_ids(both: Client, inferences: Any) -> list[str]:
+    return [inference.inference_id for inference in await both.list(inferences.stream)]
+
+
+@pytest.mark.parametrize(("most", "cuts"), [(20_000, 40), (200_000, 4)])
+async def test_a_stream_that_is_cut_at_random_bytes_is_whole(
+    proxy: CuttingProxy, both: Client, most: int, cuts: int
+) -> None:
+    for seed in range(4):
+        proxy.budgets = draw_budgets(seed, most)
+        async with both.open_store(proxy.url, retries=_PATIENT) as store:
+            inferences = store.model("model").inferences("n >= 0")
+            assert await read_ids(both, inferences) == _EXPECTED
+    assert proxy.cuts > cuts
+
+
+async def test_a_sample_that_is_cut_is_the_same(proxy: CuttingProxy, both: Client) -> None:
+    async with both.open_store(proxy.url) as store:
+        whole = await both.ask(partial(store.model("model").inferences().sample, 1500, seed=3))
+    proxy.budgets = draw_budgets(1, 40_000)
+    async with both.open_store(proxy.url, retries=_PATIENT) as store:
+        cut = await both.ask(partial(store.model("model").inferences().sample, 1500, seed=3))
+    assert proxy.cuts > 3
+    assert cut == whole
+    assert len({inference.uid for inference in cut}) == 1500
+
+
+async def test_columns_that_are_cut_are_whole(proxy: CuttingProxy, both: Client) -> None:
+    proxy.budgets = draw_budgets(2, 25_000)
+    async with both.open_store(proxy.url, retries=_PATIENT) as store:
+        array = await both.ask(store.model("model").inferences().to_arrow)
+    names = [member.name for member in array.schema.fields]
+    assert array.child(names.index("inference_id")).to_pylist() == _EXPECTED
+    assert array.child(names.index("metadata.n")).to_pylist() == [*reversed(range(_COUNT))]
+    assert proxy.cuts > 1
+
+
+async def test_what_cannot_be_resumed_is_an_error(proxy: CuttingProxy, both: Client) -> None:
+    proxy.budgets = chain([30_000], repeat(1))
+    async with both.open_store(proxy.url) as store:
+        with pytest.raises(StreamIncomplete, match="they are not everything"):
+            await read_ids(both, store.model("model").inferences())
+
+
+async def test_a_server_may_restart_amid_a_stream(
+    make_app: MakeApp, proxy: CuttingProxy, both: Client
+) -> None:
+    async with AsyncExitStack() as stack:
+        first = AsyncExitStack()
+        proxy.target = str((await first.enter_async_context(serve_app(make_app()))).base_url)
+        proxy.budgets = chain([30_000], repeat(None))
+
+        async def restart() -> None:
+            await first.aclose()
+            http = await stack.enter_async_context(serve_app(make_app()))
+            proxy.target = str(http.base_url)
+
+        proxy.at_cut = restart
+        store = await stack.enter_async_context(both.open_store(proxy.url, retries=_PATIENT))
+        assert await read_ids(both, store.model("model").inferences()) == _EXPECTED
+    assert proxy.cuts == 1
+
+
+async def test_a_storm_of_refusals_passes(make_app: MakeApp, both: Client) -> None:
+    storm = Storm(make_app(), share=0.7, seed=5)
+    async with serve_app(storm) as http, both.open_store(str(http.base_url)) as store:
+        inferences = store.model("model").inferences("n < 500")
+        assert await both.ask(inferences.count) == 500
+        assert await read_ids(both, inferences) == _EXPECTED[-500:]
+        pages = await both.list(lambda: inferences.pages(50))
+    assert [item.inference_id for page in pages for item in page.items] == _EXPECTED[-500:]
+    assert storm.refused > 5

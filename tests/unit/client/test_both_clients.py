@@ -1,0 +1,283 @@
+"""Requests, retries, redirects, keys and refusals: the same for both clients."""
+
+import inspect
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import httpx
+import pytest
+
+import inference_store_client as package
+from inference_store_client import (
+    ConnectionFailed,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Redirected,
+    Retries,
+    SettingsError,
+    StoreError,
+    StoreWarning,
+    TooManyRequests,
+    Unavailable,
+    UnexpectedAnswer,
+    meta,
+)
+from tests.both_clients import Client, Recorded, make_item, make_problem
+
+_PATH = "/v1/models/hallway%2Fdetector/inferences"
+_COUNT = {"count": 17, "warnings": []}
+_KEY = "the-key"
+
+
+def answer(body: Any, status: int = 200, **headers: str) -> httpx.Response:
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def make_page(*numbers: int, next: str | None = None, **changes: Any) -> httpx.Response:
+    items = [make_item(number) for number in numbers]
+    body = {"items": items, "next": next, "searched_back_to": None, "warnings": []}
+    return answer(body | changes)
+
+
+def ask_count(store: Any) -> Callable[[], Any]:
+    return lambda: store.model("hallway/detector").inferences(meta.n > 1).count()
+
+
+async def test_a_count_is_one_request(client: Client) -> None:
+    recorded = Recorded([answer(_COUNT)])
+    store = client.make_answered(recorded, _KEY)
+    inferences = store.model("hallway/detector").inferences(
+        meta.n > 1, since=datetime(2026, 11, 1, tzinfo=UTC), until="2026-12-01T00:00:00Z"
+    )
+    assert not recorded.requests
+    assert "hallway" in repr(inferences)
+    assert await client.ask(inferences.count) == 17
+    [request] = recorded.requests
+    assert (request.method, request.url.raw_path) == ("POST", f"{_PATH}/count".encode())
+    assert request.headers["authorization"] == f"Bearer {_KEY}"
+    assert json.loads(request.content) == {
+        "filter": {"op": ">", "args": [{"property": "metadata.n"}, 1]},
+        "filter_lang": "cql2-json",
+        "received_at": {"from": "2026-11-01T00:00:00.000000Z", "to": "2026-12-01T00:00:00Z"},
+    }
+
+
+async def test_pages_go_on_to_the_end_past_an_empty_one(client: Client) -> None:
+    recorded = Recorded([make_page(1, 2, next="a"), make_page(next="b"), make_page(3)])
+    store = client.make_answered(recorded)
+    pages = await client.list(lambda: store.model("m").inferences("n > 1").pages(2))
+    assert [[item.inference_id for item in page.items] for page in pages] == [
+        ["frame-1", "frame-2"],
+        [],
+        ["frame-3"],
+    ]
+    bodies = [json.loads(request.content) for request in recorded.requests]
+    assert [body.get("cursor") for body in bodies] == [None, "a", "b"]
+    assert all(body["limit"] == 2 and body["filter"] == "n > 1" for body in bodies)
+
+
+async def test_the_first_is_looked_for_to_the_end(client: Client) -> None:
+    recorded = Recorded([make_page(next="a"), make_page(7), make_page()])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    assert (await client.ask(inferences.first)).inference_id == "frame-7"
+    assert await client.ask(inferences.first) is None
+    assert json.loads(recorded.requests[1].content)["limit"] == 1
+
+
+async def test_a_sample_is_a_page(client: Client) -> None:
+    recorded = Recorded([make_page(2, 1)])
+    inferences = client.make_answered(recorded).model("m").inferences()
+    taken = await client.ask(lambda: inferences.sample(500, seed=1))
+    assert [item.inference_id for item in taken] == ["frame-2", "frame-1"]
+    body = json.loads(recorded.requests[0].content)
+    assert body["sample"] == {"size": 500, "seed": 1}
+    assert not body.keys() & {"sort", "limit"}
+    sorted_ones = client.make_answered(recorded).model("m").inferences(sort="n")
+    with pytest.raises(SettingsError, match="random order"):
+        await client.ask(lambda: sorted_ones.sample(5))
+
+
+async def test_warnings_are_warnings_of_python(client: Client) -> None:
+    recorded = Recorded([answer(_COUNT | {"warnings": ["no prediction has this label"]})])
+    with pytest.warns(StoreWarning, match="no prediction"):
+        await client.ask(ask_count(client.make_answered(recorded)))
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        make_problem(429),
+        make_problem(503, "busy"),
+        httpx.Response(502, text="Bad gateway"),
+        httpx.ConnectError("refused"),
+        httpx.RemoteProtocolError("cut"),
+        httpx.ReadTimeout("slow"),
+    ],
+    ids=lambda trouble: str(getattr(trouble, "status_code", trouble)),
+)
+async def test_a_read_is_sent_again(client: Client, trouble: httpx.Response | Exception) -> None:
+    recorded = Recorded([trouble] * 5 + [answer(_COUNT)])
+    assert await client.ask(ask_count(client.make_answered(recorded))) == 17
+    assert len(recorded.requests) == 6
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error"),
+    [
+        (make_problem(429), TooManyRequests),
+        (make_problem(503), Unavailable),
+        (httpx.ConnectError("refused"), ConnectionFailed),
+    ],
+)
+async def test_it_is_not_sent_again_for_ever(
+    client: Client, trouble: httpx.Response | Exception, error: type[StoreError]
+) -> None:
+    recorded = Recorded([trouble] * 3)
+    store = client.make_answered(recorded, retries=Retries(attempts=3, first_wait_seconds=0))
+    with pytest.raises(error):
+        await client.ask(ask_count(store))
+    assert not recorded.answers
+
+
+async def test_retry_after_is_honoured(client: Client) -> None:
+    waits: list[float] = []
+    recorded = Recorded([make_problem(429, **{"Retry-After": "1"}), answer(_COUNT)])
+    store = client.make_answered(recorded)
+    began = datetime.now(UTC)
+    assert await client.ask(ask_count(store)) == 17
+    waits.append((datetime.now(UTC) - began).total_seconds())
+    assert waits[0] >= 1
+    refused = Recorded([make_problem(503, **{"Retry-After": "3600"})])
+    with pytest.raises(Unavailable):
+        await client.ask(ask_count(client.make_answered(refused)))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [
+        (make_problem(422), InvalidRequest),
+        (make_problem(403), Forbidden),
+        (make_problem(404), NotFound),
+        (make_problem(503, "query-timeout"), Unavailable),
+        (make_problem(500), package.Refused),
+    ],
+)
+async def test_a_refusal_is_raised_at_once(
+    client: Client, refusal: httpx.Response, error: type[StoreError]
+) -> None:
+    recorded = Recorded([refusal])
+    with pytest.raises(error, match="unknown key") as raised:
+        await client.ask(ask_count(client.make_answered(recorded)))
+    assert "frame_number" in str(raised.value)
+
+
+@pytest.mark.parametrize(("method", "path"), [("DELETE", "/v1/holds/1"), ("POST", "/v1/holds")])
+async def test_a_change_is_never_sent_again(client: Client, method: str, path: str) -> None:
+    for trouble, error in (
+        (make_problem(503), Unavailable),
+        (httpx.ReadError("cut"), ConnectionFailed),
+    ):
+        recorded = Recorded([trouble])
+        store = client.make_answered(recorded)
+        with pytest.raises(error):
+            await client.ask(partial(store.request, method, path, body={}))
+        assert len(recorded.requests) == 1
+
+
+async def test_any_route_is_asked_with_exact_numbers(client: Client) -> None:
+    recorded = Recorded(
+        [httpx.Response(200, text='{"a": 0.1000000000000000000001}'), httpx.Response(204)]
+    )
+    store = client.make_answered(recorded)
+    answered = await client.ask(
+        lambda: store.request("get", "/v1/holds", params={"limit": 5}, body=None)
+    )
+    assert str(answered["a"]) == "0.1000000000000000000001"
+    assert await client.ask(lambda: store.request("DELETE", "/v1/views/1")) is None
+    assert str(recorded.requests[0].url) == "https://store.example/v1/holds?limit=5"
+    with pytest.raises(SettingsError, match="/v1"):
+        await client.ask(lambda: store.request("GET", "https://other.example/v1/me"))
+
+
+async def test_a_key_stays_at_its_origin(client: Client) -> None:
+    """Neither a link nor a redirect carries it elsewhere, nor what else the client sends."""
+    links = {"data": "https://bucket.example/x?signature=1", "response": None, "metadata": None}
+    item = make_item(1, urls=links)
+    recorded = Recorded([answer(item), httpx.Response(200, content=b"jpeg"), answer(item)])
+    store = client.make_answered(recorded, _KEY)
+    inference = await client.ask(lambda: store.model("m").inference("frame-1"))
+    assert (await client.ask(inference.image)).content == b"jpeg"
+    link = recorded.requests[1]
+    assert str(link.url) == links["data"]
+    assert "authorization" not in link.headers
+    assert _KEY not in str(link.headers.raw)
+
+
+async def test_a_link_that_has_expired_is_read_through_the_api(client: Client) -> None:
+    links = {"data": "https://bucket.example/x", "response": None, "metadata": None}
+    recorded = Recorded(
+        [
+            answer(make_item(1, urls=links)),
+            httpx.Response(403, text="<Error>expired</Error>"),
+            httpx.Response(200, content=b"jpeg", headers={"Content-Type": "image/jpeg"}),
+        ]
+    )
+    store = client.make_answered(recorded, _KEY)
+    inference = await client.ask(lambda: store.model("m").inference("frame-1"))
+    blob = await client.ask(inference.data)
+    assert (blob.content, blob.content_type) == (b"jpeg", "image/jpeg")
+    path = recorded.requests[2].url.raw_path.decode()
+    assert path == f"{_PATH}/uid%3A{inference.uid}/data"
+    assert recorded.requests[2].headers["authorization"] == f"Bearer {_KEY}"
+
+
+async def test_redirects(client: Client) -> None:
+    within = httpx.Response(307, headers={"Location": "/v1/elsewhere"})
+    recorded = Recorded([within, answer(_COUNT)])
+    assert await client.ask(ask_count(client.make_answered(recorded, _KEY))) == 17
+    assert recorded.requests[1].headers["authorization"] == f"Bearer {_KEY}"
+    assert recorded.requests[1].content == recorded.requests[0].content
+    for location in ("https://evil.example/v1", "http://store.example/v1", "//evil.example"):
+        away = Recorded([httpx.Response(307, headers={"Location": location})])
+        with pytest.raises(Redirected, match="another origin"):
+            await client.ask(ask_count(client.make_answered(away, _KEY)))
+        assert len(away.requests) == 1
+    changed = Recorded([httpx.Response(303, headers={"Location": "/v1/elsewhere"})])
+    with pytest.raises(Redirected):
+        await client.ask(ask_count(client.make_answered(changed)))
+    for_ever = Recorded([httpx.Response(307, headers={"Location": "/v1/x"})] * 6)
+    with pytest.raises(Redirected, match="more than 5"):
+        await client.ask(ask_count(client.make_answered(for_ever)))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"count": "many", "warnings": []}', b"{}"])
+async def test_what_is_no_answer_of_the_api_is_an_error(client: Client, body: bytes) -> None:
+    recorded = Recorded([httpx.Response(200, content=body)])
+    with pytest.raises(UnexpectedAnswer):
+        await client.ask(ask_count(client.make_answered(recorded)))
+
+
+async def test_a_given_client_is_not_closed(client: Client) -> None:
+    recorded = Recorded([answer(_COUNT), answer(_COUNT)])
+    store = client.make_answered(recorded)
+    await client.ask(store.close)
+    assert await client.ask(ask_count(store)) == 17
+
+
+@pytest.mark.parametrize("kind_name", ["Inference", "Inferences", "Model", "Store"])
+def test_both_have_the_same_methods(kind_name: str) -> None:
+    blocking, other = (getattr(package, prefix + kind_name) for prefix in ("", "Async"))
+    names = {name for name in vars(blocking) if not name.startswith("_")}
+    assert names == {name for name in vars(other) if not name.startswith("_")}
+    for method in names:
+        of_both = [
+            inspect.signature(getattr(kind, method))
+            for kind in (blocking, other)
+            if callable(getattr(kind, method))
+        ]
+        assert len({str(signature.replace(return_annotation="")) for signature in of_both}) <= 1
+    assert blocking.__doc__ == other.__doc__
