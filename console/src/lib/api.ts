@@ -1,0 +1,189 @@
+/** Asks the API in the session of this browser. Every refusal becomes a Problem, whose words may be shown. */
+
+export interface Fault {
+  path: string;
+  message: string;
+  known: string[];
+  line?: number | null;
+  column?: number | null;
+  length?: number | null;
+}
+
+const LONGEST_MS = 45_000;
+/** No form of another site can send it. */
+const HEADER = "X-Inference-Store-Console";
+const ROOT = new URL("../v1/", document.baseURI);
+
+const SIGNED_IN = "signed-in";
+const REFUSED = "refused";
+const events = new EventTarget();
+/** How often somebody has signed in: a refusal of a request from before is no news. */
+let signIns = 0;
+
+export class Problem extends Error {
+  constructor(
+    readonly status: number,
+    readonly title: string,
+    readonly detail: string,
+    readonly faults: Fault[] = [],
+    readonly retrySeconds: number | null = null,
+  ) {
+    super(detail);
+  }
+
+  /** Whether the same question may be answered a little later. */
+  get passes(): boolean {
+    return this.status === 0 || this.status === 429 || this.status === 503;
+  }
+}
+
+const UNREACHABLE = new Problem(
+  0,
+  "The api does not answer",
+  "It may be restarting, or the network is down. This page asks again by itself.",
+);
+const TOO_SLOW = new Problem(
+  -1,
+  "No answer in time",
+  `Nothing came within ${LONGEST_MS / 1000} seconds. Choose a shorter time range or a narrower filter.`,
+);
+
+export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
+  return (await send("GET", path, undefined, signal)).json() as Promise<T>;
+}
+
+export async function post<T>(path: string, body: unknown, signal?: AbortSignal): Promise<T> {
+  return (await send("POST", path, body, signal)).json() as Promise<T>;
+}
+
+/** An answer with the revision that the next change of the same thing has to name. */
+export interface Revised<T> {
+  data: T;
+  revision: string | null;
+}
+
+export async function getRevised<T>(path: string, signal?: AbortSignal): Promise<Revised<T>> {
+  return readRevised(await send("GET", path, undefined, signal));
+}
+
+/** Changes something: `revision` is the one that was read, if the API asks for it. */
+export async function change<T>(
+  method: "POST" | "PUT" | "PATCH" | "DELETE",
+  path: string,
+  body?: unknown,
+  revision?: string | null,
+): Promise<Revised<T>> {
+  return readRevised(await send(method, path, body, undefined, revision));
+}
+
+async function readRevised<T>(response: Response): Promise<Revised<T>> {
+  const text = await response.text();
+  return { data: (text ? JSON.parse(text) : null) as T, revision: response.headers.get("ETag") };
+}
+
+export async function getBlob(path: string, signal?: AbortSignal): Promise<Blob> {
+  return (await send("GET", path, undefined, signal)).blob();
+}
+
+/** Yields the lines of an answer in NDJSON as they come. */
+export async function* postLines<T>(path: string, body: unknown): AsyncGenerator<T> {
+  const { body: stream } = await send("POST", path, body);
+  const reader = stream?.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { done, value } = (await reader?.read()) ?? { done: true, value: undefined };
+    const lines = (rest + (value ?? "")).split("\n");
+    rest = done ? "" : (lines.pop() ?? "");
+    for (const line of lines) if (line) yield JSON.parse(line) as T;
+    if (done) return;
+  }
+}
+
+/** Looks whether the session goes on: the API does not count it as a use of the session. */
+export async function watch<T>(path: string, signal: AbortSignal): Promise<T> {
+  return (await send("GET", path, undefined, signal, null, null, { [HEADER]: "watch" })).json() as Promise<T>;
+}
+
+/** Returns the bytes of an answer that has no end of its own. */
+export async function readStream(path: string, signal: AbortSignal): Promise<ReadableStream<BufferSource>> {
+  const { body } = await send("GET", path, undefined, signal, null, null);
+  if (!body) throw UNREACHABLE;
+  return body;
+}
+
+/** Signs in: the key is sent this once and forgotten; a cookie that no script can read names the session. */
+export async function signIn(key: string): Promise<void> {
+  const headers = { Authorization: `Bearer ${key.trim()}` };
+  await send("POST", "session", undefined, undefined, null, LONGEST_MS, headers);
+  signIns += 1;
+  events.dispatchEvent(new Event(SIGNED_IN));
+}
+
+export async function signOut(): Promise<void> {
+  await send("DELETE", "session", undefined);
+}
+
+/** Acts after each sign-in; returns what ends that. */
+export function onSignIn(act: () => void): () => void {
+  events.addEventListener(SIGNED_IN, act);
+  return () => events.removeEventListener(SIGNED_IN, act);
+}
+
+/** Acts whenever the API does not know who asks, or no longer does; returns what ends that. */
+export function onRefusal(act: (problem: Problem) => void): () => void {
+  const hear = (event: Event) => act((event as CustomEvent<Problem>).detail);
+  events.addEventListener(REFUSED, hear);
+  return () => events.removeEventListener(REFUSED, hear);
+}
+
+/** Joins a path, each part percent-escaped. */
+export function path(...parts: string[]): string {
+  return parts.map(encodeURIComponent).join("/");
+}
+
+async function send(
+  method: string,
+  where: string,
+  body: unknown,
+  signal?: AbortSignal,
+  revision?: string | null,
+  longestMs: number | null = LONGEST_MS,
+  more: Record<string, string> = {},
+) {
+  const late = longestMs === null ? new AbortController().signal : AbortSignal.timeout(longestMs);
+  const headers: Record<string, string> = { [HEADER]: "1", ...more };
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (revision) headers["If-Match"] = revision;
+  const before = signIns;
+  let response: Response;
+  try {
+    response = await fetch(new URL(where, ROOT), {
+      method,
+      headers,
+      body: body === undefined ? undefined : JSON.stringify(body),
+      signal: signal ? AbortSignal.any([signal, late]) : late,
+    });
+  } catch (fault) {
+    if (signal?.aborted) throw fault;
+    throw late.aborted ? TOO_SLOW : UNREACHABLE;
+  }
+  if (response.ok) return response;
+  const problem = await readProblem(response);
+  const isOwnKey = "Authorization" in headers; // which is being tried: the place where it was typed says it
+  if (problem.status === 401 && !isOwnKey && before === signIns) {
+    events.dispatchEvent(new CustomEvent(REFUSED, { detail: problem }));
+  }
+  throw problem;
+}
+
+async function readProblem(response: Response): Promise<Problem> {
+  const wait = Number(response.headers.get("Retry-After")) || null;
+  try {
+    const body = await response.json();
+    const { title, detail, errors } = body as { title: string; detail: string; errors?: Fault[] };
+    return new Problem(response.status, title, detail, errors ?? [], wait);
+  } catch {
+    const title = `The answer was ${response.status} ${response.statusText}`;
+    return new Problem(response.status, title, "Something between here and the api refused.", [], wait);
+  }
+}

@@ -1,0 +1,172 @@
+/** Erasures: how the API shows them, and how they are asked for. */
+
+import { addCondition } from "./cql.ts";
+import { type Extent, readExtent } from "./extents.ts";
+import { readSpan } from "./times.ts";
+
+export interface Erasure {
+  id: string;
+  model_ids: string[];
+  cause: string;
+  scope: string;
+  state: string;
+  asked: Asked | null;
+  requested_at: string;
+  requested_by: string | null;
+  begun_at: string | null;
+  deleting_since: string | null;
+  finished_at: string | null;
+  retry_at: string | null;
+  inferences: number;
+  objects: number;
+  versions: number;
+  bytes: number;
+  rows: Record<string, number>;
+  oldest: string | null;
+  newest: string | null;
+  error: string | null;
+  certificate: number | null;
+  message: string | null;
+  not_found: string[];
+  decided_by: { level: string; subject: string; rule?: number | null; limit?: string | null }[];
+  given_up: { by: string | null; held: { hold: string; inferences: number }[] } | null;
+  obstacles: { storage_key: string; code: string; message: string; retry_at: string | null }[];
+  progress: {
+    marked: number;
+    erased: number;
+    held: number;
+    left: number;
+    per_second: number | null;
+    seconds_left: number | null;
+  };
+}
+
+export interface Asked {
+  filter?: string;
+  inference_ids?: string[];
+  /** How many, once it is over. */
+  ids?: number;
+  subject?: { key: string; type: string | null; value?: string };
+}
+
+/** What a dry run counts. */
+export interface Estimate {
+  inferences: number;
+  objects: number;
+  bytes: number;
+  unknown_sizes: number;
+  dead_letters: number;
+  parked_events: number;
+  held: number;
+  undecided: number;
+  oldest: string | null;
+  newest: string | null;
+  partial: boolean;
+  models: { model_id: string; inferences: number; held: number; undecided: number }[];
+  not_found: string[];
+  uids: { model_id: string; uid: string }[] | null;
+}
+
+export const STATES: Record<string, string> = {
+  pending: "It was asked for. The retention service begins it within seconds.",
+  marking: "What matches is looked for and hidden from queries, batch by batch.",
+  deleting_objects: "The objects of the present batch are being deleted.",
+  verifying: "The store looks whether the objects of the present batch are gone.",
+  deleting_rows: "The rows of the present batch are being deleted.",
+  certifying: "Nothing is left. The certificate is being signed.",
+  certified: "Nothing is left, and a certificate says so.",
+  deleted: "Nothing is left. There is no certificate, because no key signs them.",
+  partly_held: "A legal hold keeps the rest, which queries show again. It is erased when the hold is released, unless you give it up.",
+  giving_up: "What holds keep is being given up. The certificate comes next.",
+  failed: "Something is left. The erasure is tried again.",
+  cancelling: "It is being cancelled: queries show everything again in a moment.",
+  cancelled: "It was cancelled. Queries show again what it had hidden.",
+};
+
+const OVER = ["certified", "deleted", "cancelled"];
+const STUCK = ["failed", "partly_held"];
+const CANCELLABLE = ["pending", "marking", "failed", "partly_held"];
+const SOON_MS = 1500;
+const LATER_MS = 10_000;
+
+/** After how long its progress is asked for again; null: nothing more happens to it. */
+export function findPause({ state, certificate }: Erasure): number | null {
+  if (OVER.includes(state)) return null;
+  return STUCK.includes(state) || certificate !== null ? LATER_MS : SOON_MS;
+}
+
+export function mayCancel(erasure: Erasure): boolean {
+  return erasure.deleting_since === null && CANCELLABLE.includes(erasure.state);
+}
+
+const PHASES = ["Asked for", "Hidden from queries", "Deleted and checked", "Certified"] as const;
+
+/** Its phases; without a key that signs, there is no certificate. */
+export function listPhases({ state }: Erasure): readonly string[] {
+  return state === "deleted" ? PHASES.slice(0, -1) : PHASES;
+}
+
+/** The phase that it is in; past the last one, if nothing is left to do. */
+export function findPhase(erasure: Erasure): number {
+  const { state } = erasure;
+  if (state === "certified" || state === "deleted") return PHASES.length;
+  if (state === "certifying" || state === "giving_up") return 3;
+  if (erasure.deleting_since !== null) return 2;
+  return erasure.begun_at === null ? 0 : 1;
+}
+
+/** What it was asked for by, in words. */
+export function writeAsked({ asked, cause }: Erasure): string {
+  if (asked?.filter) return asked.filter;
+  if (asked?.subject) {
+    const { key, value } = asked.subject;
+    return value === undefined ? `${key} = (forgotten)` : `${key} = ${value}`;
+  }
+  const ids = asked?.inference_ids?.length ?? asked?.ids;
+  return ids === undefined ? nameCause(cause) : `${ids} id${ids === 1 ? "" : "s"}`;
+}
+
+export function nameCause(cause: string): string {
+  const names: Record<string, string> = {
+    policy: "a policy",
+    request: "a request",
+    expired_arrival: "it arrived expired",
+    erased_again: "it came again after it was erased",
+    orphans: "orphans of a reconciliation",
+  };
+  return names[cause] ?? cause;
+}
+
+/** By what to erase, as the API takes it. */
+export type By = { filter: string } | { inference_ids: string[] } | { subject: { key: string; type?: string; value: string } };
+
+export function buildBody(extent: Extent, by: By): Record<string, unknown> {
+  const whose = extent.kind === "project" ? { project_id: extent.id } : extent.kind === "model" ? { model_ids: [extent.id] } : {};
+  return { ...whose, ...by, ...("filter" in by && { filter_lang: "cql2-text" }) };
+}
+
+/** How many things would go: the number that has to be typed. */
+export function countGoing({ inferences, dead_letters, parked_events }: Estimate): number {
+  return inferences + dead_letters + parked_events;
+}
+
+/** A filter that also has the time range of a link: an erasure takes a filter alone. */
+export function addTime(filter: string, time: string): string {
+  const { from, to } = readSpan(time);
+  let text = filter;
+  if (from) text = addCondition(text, `received_at >= TIMESTAMP('${toUtc(from)}')`);
+  if (to) text = addCondition(text, `received_at < TIMESTAMP('${toUtc(to)}')`);
+  return text;
+}
+
+/** As CQL2 writes an instant. The text stays as it is, if it can: a Date has no microseconds. */
+function toUtc(text: string): string {
+  return text.endsWith("Z") ? text : new Date(text).toISOString();
+}
+
+/** What the address of a new erasure has: of what, and by which filter. */
+export function readNew(search: string): { extent: Extent | null; filter: string } {
+  const given = new URLSearchParams(search);
+  const filter = addTime(given.get("f") ?? "", given.get("t") ?? "");
+  return { extent: readExtent(given.get("of") ?? ""), filter };
+}

@@ -1,0 +1,64 @@
+/** Legal holds, as the API shows them. */
+
+export interface Hold {
+  id: string;
+  name: string;
+  reason: string;
+  model_id: string | null;
+  filter: string | null;
+  inference_ids: string[] | null;
+  until: string | null;
+  state: string;
+  placed_by: string;
+  placed_at: string;
+  released_by: string | null;
+  released_at: string | null;
+  release_reason: string | null;
+  revision: number;
+}
+
+export interface PlacedHold extends Hold {
+  /** How many inferences and inputs erasures had claimed before. */
+  claimed: number;
+  more: boolean;
+  claims: { model_id: string | null; uid: string; scope: string; erasure: string }[];
+  warnings: string[];
+}
+
+export interface Held {
+  inferences: number;
+  oldest: string | null;
+  newest: string | null;
+  partial: boolean;
+}
+
+export interface HoldChange {
+  revision: number;
+  change: string;
+  at: string;
+  actor: string;
+  document: { reason: string };
+}
+
+/** What stands in place of a value that an erasure took. */
+const ERASED = /^erased(:|$)/;
+
+export const STATES: Record<string, string> = {
+  in_force: "Nothing deletes what it keeps.",
+  ended: "Its time has passed: it keeps nothing any more.",
+  released: "Somebody released it: it keeps nothing any more.",
+};
+
+/** Whether its values can be changed: an erasure may have taken them, and what is released stays so. */
+export function isChangeable({ state, filter, inference_ids: ids }: Hold): boolean {
+  return state !== "released" && ![filter, ids?.[0]].some((text) => ERASED.test(text ?? ""));
+}
+
+/** What a hold keeps, in words. */
+export function writeWhat({ filter, inference_ids: ids }: Hold): string {
+  return filter ?? `${ids?.length ?? 0} id${ids?.length === 1 ? "" : "s"}`;
+}
+
+export function writeModel({ model_id: id }: Hold): string {
+  return id ?? "every model, also those to come";
+}

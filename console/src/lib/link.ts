@@ -1,0 +1,96 @@
+/** The state of the console as the fragment of its address. Defaults are left out. */
+
+export const VIEWS = ["grid", "table", "map"] as const;
+export type View = (typeof VIEWS)[number];
+
+/** In the place of a list: the page that compares two models. */
+export const COMPARE = "compare";
+
+/** In the place of a list: the page that opens a saved view, whose id is the entry. */
+export const SAVED = "view";
+
+export interface Link {
+  model: string;
+  /** The name of a list of `lists.ts`, in place of a model. */
+  list: string;
+  /** The id of an entry of that list, such as an erasure. */
+  entry: string;
+  /** What that page has in its address besides: `state=open&reason=no_model`. */
+  search: string;
+  /** CQL2 text. */
+  filter: string;
+  /** `24h`, or `<from>..<to>` with RFC 3339 times, each of which may be missing. */
+  time: string;
+  sort: string;
+  view: View;
+  /** The columns of the table, as `columns.ts` writes them; empty: the usual ones. */
+  columns: string;
+  /** The uid of the inference that is looked at. */
+  selected: string;
+  /** `1` while what arrives is followed. */
+  live: string;
+}
+
+export const NOWHERE: Link = {
+  model: "",
+  list: "",
+  entry: "",
+  search: "",
+  filter: "",
+  time: "",
+  sort: "-received_at",
+  view: "grid",
+  columns: "",
+  selected: "",
+  live: "",
+};
+const NAMES = { filter: "f", time: "t", sort: "s", view: "v", columns: "c", selected: "sel", live: "live" } as const;
+
+export function parseLink(fragment: string): Link {
+  const [where = "", query = ""] = fragment.replace(/^#\/?/, "").split("?", 2);
+  if (where === COMPARE) return { ...NOWHERE, list: COMPARE, search: query };
+  const [page, model = "", entry = ""] = where.split("/", 3);
+  if (page === SAVED && model) return { ...NOWHERE, list: SAVED, entry: decode(model) };
+  if (page === "list") return { ...NOWHERE, list: decode(model), entry: decode(entry), search: query };
+  if (page !== "m" || !model) return NOWHERE;
+  const given = new URLSearchParams(query);
+  const read = (name: keyof typeof NAMES) => given.get(NAMES[name]) ?? NOWHERE[name];
+  return {
+    model: decode(model),
+    list: "",
+    entry: "",
+    search: "",
+    filter: read("filter"),
+    time: read("time"),
+    sort: read("sort"),
+    view: VIEWS.find((view) => view === read("view")) ?? NOWHERE.view,
+    columns: read("columns"),
+    selected: read("selected"),
+    live: read("live"),
+  };
+}
+
+export function formatLink(link: Link): string {
+  if (link.list) return formatListLink(link);
+  if (!link.model) return "#/";
+  const query = Object.entries(NAMES)
+    .filter(([name]) => link[name as keyof Link] !== NOWHERE[name as keyof Link])
+    .map(([name, short]) => `${short}=${encodeURIComponent(link[name as keyof Link])}`)
+    .join("&");
+  return `#/m/${encodeURIComponent(link.model)}${query ? `?${query}` : ""}`;
+}
+
+function formatListLink({ list, entry, search }: Link): string {
+  if (list === COMPARE) return `#/${COMPARE}${search ? `?${search}` : ""}`;
+  if (list === SAVED) return `#/${SAVED}/${encodeURIComponent(entry)}`;
+  const path = [list, ...(entry ? [entry] : [])].map(encodeURIComponent).join("/");
+  return `#/list/${path}${search ? `?${search}` : ""}`;
+}
+
+function decode(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
+}

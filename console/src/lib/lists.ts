@@ -1,0 +1,110 @@
+/** The lists of the operators and of the auditors: one table. */
+
+import type { Component } from "svelte";
+
+export const GROUPS = ["Operate", "Prove", "Access"] as const;
+
+export interface List {
+  name: string;
+  title: string;
+  group: (typeof GROUPS)[number];
+  /** The right that one needs, over anything. */
+  right: string;
+  /** Whether it is needed over everything. */
+  isWide?: boolean;
+  about: string;
+  docs: string;
+  /** Loaded when it is opened. */
+  page: () => Promise<{ default: Component<{ list: List }> }>;
+}
+
+export const LISTS: List[] = [
+  {
+    name: "accounting",
+    title: "Accounting",
+    group: "Operate",
+    right: "read",
+    isWide: true,
+    about: "What became of each offset, and of what producers captured.",
+    docs: "how-to/accounting.html",
+    page: () => import("../pages/Accounting.svelte"),
+  },
+  {
+    name: "dead-letters",
+    title: "Dead letters",
+    group: "Operate",
+    right: "admin",
+    about: "Events that could not be indexed.",
+    docs: "how-to/accounting.html#dead-letters",
+    page: () => import("../pages/DeadLetters.svelte"),
+  },
+  {
+    name: "retention",
+    title: "Retention",
+    group: "Operate",
+    right: "read",
+    about: "How long what is stored is kept, and what the runs deleted.",
+    docs: "how-to/retention.html",
+    page: () => import("../pages/Retention.svelte"),
+  },
+  {
+    name: "holds",
+    title: "Legal holds",
+    group: "Operate",
+    right: "hold",
+    about: "What nobody may delete, and why.",
+    docs: "how-to/holds.html",
+    page: () => import("../pages/Holds.svelte"),
+  },
+  {
+    name: "erasures",
+    title: "Erasures",
+    group: "Operate",
+    right: "read",
+    about: "What was erased or is being erased, the newest first.",
+    docs: "how-to/erasures.html",
+    page: () => import("../pages/Erasures.svelte"),
+  },
+  {
+    name: "certificates",
+    title: "Certificates",
+    group: "Prove",
+    right: "read",
+    about: "Signed and chained proofs of what was erased.",
+    docs: "how-to/proof.html",
+    page: () => import("../pages/Certificates.svelte"),
+  },
+  {
+    name: "audit",
+    title: "Audit",
+    group: "Prove",
+    right: "admin",
+    about: "Who did what, the newest first.",
+    docs: "how-to/access.html#see-who-did-what",
+    page: () => import("../pages/Audit.svelte"),
+  },
+  {
+    name: "reconcile",
+    title: "Reconcile",
+    group: "Prove",
+    right: "admin",
+    isWide: true,
+    about: "Whether the bucket and the index have the same.",
+    docs: "how-to/reconcile.html",
+    page: () => import("../pages/Reconcile.svelte"),
+  },
+  {
+    name: "keys",
+    title: "Keys",
+    group: "Access",
+    right: "admin",
+    isWide: true,
+    about: "API keys: who may do what, and until when.",
+    docs: "how-to/access.html",
+    page: () => import("../pages/Keys.svelte"),
+  },
+];
+
+export function findList(name: string): List | undefined {
+  return LISTS.find((list) => list.name === name);
+}

@@ -1,0 +1,38 @@
+/** The inferences of one model that the reader has selected. */
+
+import { quoteText } from "./cql.ts";
+import { formatLink, NOWHERE } from "./link.ts";
+
+interface Pickable {
+  uid: string;
+  model_id: string;
+  inference_id: string;
+}
+
+class Picked {
+  model = $state("");
+  /** Their ids, by uid. */
+  ids = $state.raw<ReadonlyMap<string, string>>(new Map());
+
+  /** Selects an inference, or leaves it out; those of another model are forgotten. */
+  toggle({ uid, model_id, inference_id }: Pickable): void {
+    const ids = new Map(this.model === model_id ? this.ids : []);
+    if (!ids.delete(uid)) ids.set(uid, inference_id);
+    this.model = model_id;
+    this.ids = ids;
+  }
+
+  clear(): void {
+    this.ids = new Map();
+  }
+
+  /** The address of a new erasure or hold of these inferences. */
+  at(list: "erasures" | "holds"): string {
+    const uids = [...this.ids.keys()].map(quoteText).join(", ");
+    const filter = this.ids.size === 1 ? `uid = ${uids}` : `uid IN (${uids})`;
+    const search = new URLSearchParams({ of: `model:${this.model}`, f: filter }).toString();
+    return formatLink({ ...NOWHERE, list, entry: "new", search });
+  }
+}
+
+export const picked = new Picked();

@@ -1,0 +1,78 @@
+/** What is asked of the API about the place in a link. */
+
+import { get, path, post } from "./api.ts";
+import type { Link } from "./link.ts";
+import { readSpan } from "./times.ts";
+import type { Aggregate, Drawing, Inference, InferencePage, Queryables, Retention } from "./types.ts";
+
+/** So many tiles are drawn in one task: more would hold up what one does meanwhile. */
+const PAGE = 60;
+
+/** What every question about a filter and a time range has. */
+export function buildConditions(link: Link): Record<string, unknown> {
+  const { from, to } = readSpan(link.time);
+  const window = { ...(from && { from }), ...(to && { to }) };
+  return {
+    ...(link.filter && { filter: link.filter, filter_lang: "cql2-text" }),
+    ...((from || to) && { received_at: window }),
+  };
+}
+
+function inferences(model: string, ...more: string[]): string {
+  return path("models", model, "inferences", ...more);
+}
+
+export function askPage(link: Link, cursor: string | null, signal: AbortSignal, limit = PAGE) {
+  return post<InferencePage>(
+    inferences(link.model, "query"),
+    {
+      ...buildConditions(link),
+      sort: link.sort,
+      limit,
+      include: ["metadata", "predictions"],
+      ...(cursor && { cursor }),
+    },
+    signal,
+  );
+}
+
+export interface Neighbours {
+  before: { uid: string } | null;
+  after: { uid: string } | null;
+}
+
+export function askNeighbours(link: Link, signal: AbortSignal) {
+  const where = inferences(link.model, "neighbours");
+  return post<Neighbours>(where, { ...buildConditions(link), uid: link.selected, sort: link.sort }, signal);
+}
+
+export async function askCount(link: Link, signal: AbortSignal): Promise<number> {
+  const where = inferences(link.model, "count");
+  return (await post<{ count: number }>(where, buildConditions(link), signal)).count;
+}
+
+export function askAggregate(link: Link, body: Record<string, unknown>, signal: AbortSignal) {
+  const where = inferences(link.model, "aggregate");
+  return post<Aggregate>(where, { ...buildConditions(link), ...body }, signal);
+}
+
+export function askOne(model: string, uid: string, signal: AbortSignal) {
+  const where = inferences(model, `uid:${uid}`);
+  return get<Inference>(`${where}?include=metadata,predictions`, signal);
+}
+
+export function askDrawing(model: string, uid: string, signal: AbortSignal) {
+  return get<Drawing>(inferences(model, `uid:${uid}`, "drawing"), signal);
+}
+
+export function askRetention(model: string, uid: string, signal: AbortSignal) {
+  return get<Retention>(inferences(model, `uid:${uid}`, "retention"), signal);
+}
+
+export function askQueryables(model: string, signal: AbortSignal) {
+  return get<Queryables>(path("models", model, "queryables"), signal);
+}
+
+export function blobPath(inference: Inference, blob: "data" | "response" | "metadata"): string {
+  return inferences(inference.model_id, `uid:${inference.uid}`, blob);
+}

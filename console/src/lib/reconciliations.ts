@@ -1,0 +1,85 @@
+/** Comparisons of the bucket with the index. */
+
+import { change, get, path } from "./api.ts";
+import type { Tone } from "./states.ts";
+
+export interface Reconciliation {
+  id: string;
+  model_id: string | null;
+  cause: string;
+  repair: string;
+  state: string;
+  requested_at: string;
+  started_at: string | null;
+  finished_at: string | null;
+  places: string[];
+  place: number;
+  orphans_before: string | null;
+  because: string | null;
+  counts: Record<string, number>;
+  books: Record<string, number> | null;
+  error: string | null;
+}
+
+export interface Finding {
+  kind: string;
+  storage_key: string;
+  model_id: string | null;
+  uid: string | null;
+  bytes: number | null;
+  modified_at: string | null;
+  state: string;
+  detail: string | null;
+}
+
+/** What a comparison finds, and how it is said. The first is what a count is called in `counts`. */
+export const KINDS: { kind: string; count: string; title: string; words: string }[] = [
+  { kind: "orphan", count: "orphans", title: "Orphans", words: "Objects in the bucket that nothing in the index names." },
+  { kind: "missing", count: "missing", title: "Missing", words: "Objects that rows name and that are not in the bucket." },
+  { kind: "unreadable", count: "unreadable", title: "Unreadable", words: "Objects that a rebuild could not read." },
+];
+
+/** Counts that are no fault, in words. */
+export const COUNTS: Record<string, string> = {
+  objects: "objects listed in the bucket",
+  named: "objects that rows name",
+  young: "too young to be judged",
+  awaited: "named by a dead letter or a parked event",
+  unjudged: "not judged: their events may still come",
+  rebuilt: "inferences indexed again",
+  present: "were indexed already",
+  erased_again: "were erased before, and stay erased",
+  expired: "not kept by today's policies",
+};
+
+const FINAL = new Set(["done", "failed"]);
+
+export function isOver(run: Reconciliation): boolean {
+  return FINAL.has(run.state);
+}
+
+export function countFaults(run: Reconciliation): number {
+  return KINDS.reduce((sum, { count }) => sum + (run.counts[count] ?? 0), 0);
+}
+
+/** What a comparison came to, in a word and a tone. */
+export function readOutcome(run: Reconciliation): { state: string; tone: Tone } {
+  if (run.state === "failed") return { state: "failed", tone: "bad" };
+  if (!isOver(run)) return { state: run.state, tone: "busy" };
+  const isOff = run.books !== null && run.books.difference !== 0;
+  return countFaults(run) || isOff ? { state: "they differ", tone: "warn" } : { state: "they agree", tone: "good" };
+}
+
+export function askRun(id: string, signal: AbortSignal): Promise<Reconciliation> {
+  return get(path("reconciliations", id), signal);
+}
+
+export function findingsPath(id: string): string {
+  return path("reconciliations", id, "findings");
+}
+
+/** Asks the retention service to compare; without a model, all of them. */
+export async function requestRun(model: string): Promise<Reconciliation> {
+  const body = model.trim() ? { model_id: model.trim() } : {};
+  return (await change<Reconciliation>("POST", "reconciliations", body)).data;
+}

@@ -1,0 +1,41 @@
+/** The keys of the console: the one table. `?` shows it, and every page acts by it. */
+
+export interface Shortcut {
+  key: string;
+  where: "Everywhere" | "Find" | "Look at one";
+  words: string;
+}
+
+export const SHORTCUTS = {
+  help: { key: "?", where: "Everywhere", words: "Show the keys" },
+  find: { key: "/", where: "Find", words: "Go to the filter" },
+  nextTile: { key: "j", where: "Find", words: "Go to the next inference" },
+  previousTile: { key: "k", where: "Find", words: "Go to the previous inference" },
+  pick: { key: "x", where: "Find", words: "Select the inference that has the focus or the pointer, or leave it out" },
+  unpick: { key: "Escape", where: "Find", words: "Select nothing" },
+  next: { key: "j", where: "Look at one", words: "The next inference within the filter" },
+  previous: { key: "k", where: "Look at one", words: "The previous inference within the filter" },
+  pickThis: { key: "x", where: "Look at one", words: "Select this inference, or leave it out" },
+  enlarge: { key: "+", where: "Look at one", words: "Enlarge the picture" },
+  shrink: { key: "-", where: "Look at one", words: "Make it smaller" },
+  fit: { key: "0", where: "Look at one", words: "See all of it" },
+  back: { key: "Escape", where: "Look at one", words: "Back to all of them" },
+} satisfies Record<string, Shortcut>;
+
+export type ShortcutName = keyof typeof SHORTCUTS;
+
+const TYPING = "input:not([type=checkbox], [type=range]), textarea, select";
+
+/** What a page does on its keys, as the listener of the window: not while one types, nor under a dialog. */
+export function onShortcut(actions: Partial<Record<ShortcutName, () => void>>) {
+  return (event: KeyboardEvent): void => {
+    const isTyping = event.target instanceof Element && event.target.matches(TYPING);
+    if (isTyping || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (document.querySelector("dialog[open]")) return;
+    const names = Object.keys(actions) as ShortcutName[];
+    const name = names.find((candidate) => SHORTCUTS[candidate].key === event.key);
+    if (!name) return;
+    event.preventDefault();
+    actions[name]?.();
+  };
+}

@@ -1,0 +1,42 @@
+/** How a state is shown: its words, and whether it is good, bad or under way. */
+
+export type Tone = "good" | "bad" | "warn" | "busy" | "plain";
+
+const TONES: Record<Exclude<Tone, "plain">, string[]> = {
+  good: ["certified", "deleted", "stored", "in_force", "done"],
+  bad: ["failed", "open", "dead"],
+  warn: ["partly_held", "parked", "unreported"],
+  busy: [
+    "pending",
+    "marking",
+    "deleting_objects",
+    "verifying",
+    "deleting_rows",
+    "certifying",
+    "giving_up",
+    "cancelling",
+    "running",
+    "redrive",
+  ],
+};
+
+export function findTone(state: string): Tone {
+  const tones = Object.keys(TONES) as (keyof typeof TONES)[];
+  return tones.find((tone) => TONES[tone].includes(state)) ?? "plain";
+}
+
+export function writeState(state: string): string {
+  return state.replaceAll("_", " ");
+}
+
+/** Of dead letters. */
+export const LETTER_STATES: Record<string, string> = {
+  open: "Somebody has to decide: redrive it, or discard it.",
+  redrive: "An ingester tries it again within seconds.",
+  discarded: "Somebody decided that it will never be indexed.",
+  stored: "A redrive indexed it.",
+  duplicate: "A redrive saw that it was stored before.",
+  expired: "Its policy had expired when it was tried again: its objects are deleted.",
+  erased_again: "It had been erased before; its objects are deleted again.",
+  parked: "It waits for an object.",
+};

@@ -1,0 +1,69 @@
+/** How many inferences came when, in bars of a fitting width. */
+
+import type { Link } from "./link.ts";
+import { askAggregate } from "./questions.ts";
+import { readSpan } from "./times.ts";
+
+const MOST_BARS = 60;
+const SECOND = 1000;
+const WIDTHS: [width: string, ms: number][] = [
+  ["PT1S", SECOND],
+  ["PT5S", 5 * SECOND],
+  ["PT15S", 15 * SECOND],
+  ["minute", 60 * SECOND],
+  ["PT5M", 300 * SECOND],
+  ["PT15M", 900 * SECOND],
+  ["hour", 3600 * SECOND],
+  ["PT6H", 6 * 3600 * SECOND],
+  ["day", 86400 * SECOND],
+  ["week", 7 * 86400 * SECOND],
+  ["P30D", 30 * 86400 * SECOND],
+];
+
+export interface Bar {
+  from: number;
+  count: number;
+  failed: number;
+}
+
+export interface Bars {
+  bars: Bar[];
+  from: number;
+  to: number;
+  /** Milliseconds that a bar is wide. */
+  width: number;
+  /** When the newest came, if that was asked. */
+  last: string | null;
+}
+
+export async function askTimeline(link: Link, signal: AbortSignal): Promise<Bars | null> {
+  const extent = await askExtent(link, signal);
+  if (!extent) return null;
+  const [name, width] = WIDTHS.find(([, ms]) => (extent.to - extent.from) / ms < MOST_BARS) ?? ["P365D", 365 * 86400e3];
+  const failed = { function: "share", of: "ok", is: false, as: "failed" };
+  const measures = [{ function: "count", as: "count" }, failed];
+  const { groups } = await askAggregate(link, { group_by: [{ time: name }], measures, limit: 1000 }, signal);
+  const bars = groups
+    .map(({ key, measures: found }) => readBar(key.time ?? "", found))
+    .toSorted((a, b) => a.from - b.from);
+  const from = Math.min(bars[0]?.from ?? extent.from, extent.from);
+  return { bars, from, to: Math.max((bars.at(-1)?.from ?? 0) + width, extent.to), width, last: extent.last };
+}
+
+function readBar(time: string, found: Record<string, unknown>): Bar {
+  const count = Number(found.count ?? 0);
+  return { from: Date.parse(time), count, failed: Math.round(count * Number(found.failed ?? 0)) };
+}
+
+/** The span that is asked about; of one that is open, where its inferences are. */
+async function askExtent(link: Link, signal: AbortSignal) {
+  const { from, to } = readSpan(link.time);
+  if (from && to) return { from: Date.parse(from), to: Date.parse(to), last: null };
+  const measures = ["min", "max"].map((of) => ({ function: of, of: "received_at", as: of }));
+  const { groups } = await askAggregate(link, { measures }, signal);
+  const found = groups[0]?.measures ?? {};
+  if (!found.min || !found.max) return null;
+  const last = String(found.max);
+  const first = Date.parse(from ?? String(found.min));
+  return { from: first, to: Math.max(Date.parse(to ?? last), first + SECOND), last };
+}

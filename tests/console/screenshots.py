@@ -1,0 +1,145 @@
+"""Takes the pictures of the console in the docs: `python -m tests.console.screenshots <folder>`.
+
+They show a demo that this command starts, with real detections.
+"""
+
+import io
+import json
+import sys
+import tempfile
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.demo_process import Demo, demo, remove_database, wait_for
+
+from .conftest import CHROMIUM, NARROW, WIDE
+
+START_SECONDS = 600.0
+MODEL = "face-detector"
+SHOWN = "frame_number > 100 AND prediction(label = 'face' AND score > 0.05)"
+ONE = "frame-00191"
+QUALITY = 82
+ERASED = {"filter": "top_label = '7'"}
+HEIGHT, GAP, JOINED_QUALITY = 450, 10, 72
+SCHEMES = ("light", "dark")
+LISTS = (
+    *("accounting", "dead-letters", "retention", "holds", "erasures"),
+    *("certificates", "audit", "reconcile", "keys"),
+)
+PAGES = {
+    "models": "",
+    "explore": f"#/m/{MODEL}?f={urllib.parse.quote(SHOWN)}",
+    "digits": "#/m/digit-classifier",
+    "table": f"#/m/{MODEL}?v=table",
+    "compare": f"#/compare?a={MODEL}&b=people-detector",
+    **{name: f"#/list/{name}" for name in LISTS},
+}
+
+
+def main(folder: Path) -> None:
+    """Write the pictures."""
+    with tempfile.TemporaryDirectory() as directory:
+        with demo(Path(directory)) as running:
+            running.wait_serving(START_SECONDS)
+            with sync_playwright() as playwright:
+                options = ["--no-sandbox", "--disable-gpu"]
+                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=options)
+                _shoot_examples(browser, running, folder)
+                fill(running)
+                shoot_pages(browser, running, folder / "console")
+        remove_database(running.output)
+
+
+def _shoot_examples(browser: Browser, running: Demo, folder: Path) -> None:
+    """Write the two pictures of the README and of the page on the console."""
+    explore = f"#/m/{MODEL}?f={urllib.parse.quote(SHOWN)}"
+    for fragment, name in [
+        (explore, "console.jpg"),
+        (f"{explore}&sel={_find_uid(running)}", "console-inference.jpg"),
+    ]:
+        with _open(browser, running, fragment, WIDE, "light") as page:
+            page.locator("polygon.outline").nth(1).wait_for()
+            page.wait_for_load_state("networkidle")  # the pictures
+            page.screenshot(path=folder / name, type="jpeg", quality=QUALITY)
+
+
+def fill(running: Demo) -> None:
+    """Create content for the operators' pages."""
+    hold = {"name": "incident 42", "reason": "Asked for by the legal team", "model_id": MODEL}
+    ask(running, "POST", "/v1/holds", hold | {"filter": "frame_number <= 20"})
+    rules = {"rules": [{"keep_input": "P30D", "keep_inference": "P90D"}]}
+    ask(running, "PUT", "/v1/models/people-detector/retention-policy", rules)
+    erasure = ask(running, "POST", "/v1/models/digit-classifier/erasures", ERASED)
+    view = {"name": "Faces that are hard to see", "model_id": MODEL, "filter": SHOWN}
+    ask(running, "POST", "/v1/views", view)
+    wait_for(lambda: is_certified(running, erasure["id"]), START_SECONDS)
+
+
+def is_certified(running: Demo, erasure_id: str) -> bool:
+    """Return whether an erasure has its certificate."""
+    return bool(ask(running, "GET", f"/v1/erasures/{erasure_id}")["certificate"])
+
+
+def ask(running: Demo, method: str, path: str, body: Any = None) -> Any:
+    """Send a request to the demo's API, and return the decoded JSON answer."""
+    content = None if body is None else json.dumps(body).encode()
+    headers = {"Content-Type": "application/json"}
+    request = urllib.request.Request(running.api + path, content, headers, method=method)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)
+
+
+def shoot_pages(browser: Browser, running: Demo, folder: Path) -> None:
+    """Write a picture of each page: wide and narrow, light and dark."""
+    folder.mkdir(exist_ok=True)
+    uid = _find_uid(running)
+    pages = PAGES | {"inference": f"#/m/{MODEL}?sel={uid}"}
+    for name, fragment in pages.items():
+        shots = [
+            _shoot(browser, running, fragment, size, scheme)
+            for size in (WIDE, NARROW)
+            for scheme in SCHEMES
+        ]
+        join(shots).save(folder / f"{name}.jpg", quality=JOINED_QUALITY)
+
+
+def _shoot(browser: Browser, running: Demo, fragment: str, size: Any, scheme: Any) -> Image.Image:
+    with _open(browser, running, fragment, size, scheme) as page:
+        page.locator("main h1").first.wait_for()
+        page.wait_for_load_state("networkidle")  # the pictures
+        return Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+
+@contextmanager
+def _open(browser: Browser, running: Demo, fragment: str, size: Any, scheme: Any) -> Iterator[Page]:
+    context = browser.new_context(viewport=size, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(f"{running.api}/console/{fragment}")
+    yield page
+    context.close()
+
+
+def join(shots: Sequence[Image.Image]) -> Image.Image:
+    """Return the pictures side by side, in one height."""
+    scaled = [shot.resize((shot.width * HEIGHT // shot.height, HEIGHT)) for shot in shots]
+    joined = Image.new("RGB", (sum(shot.width + GAP for shot in scaled) - GAP, HEIGHT), "white")
+    x = 0
+    for shot in scaled:
+        joined.paste(shot, (x, 0))
+        x += shot.width + GAP
+    return joined
+
+
+def _find_uid(running: Demo) -> str:
+    return str(ask(running, "GET", f"/v1/models/{MODEL}/inferences/{ONE}")["uid"])
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

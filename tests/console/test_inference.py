@@ -1,0 +1,146 @@
+"""The page of an inference: every task, neighbours within the filter, erasure while shown."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from .conftest import Console, OpenPage
+from .content import STREET
+
+
+def open_first(open_page: OpenPage, model: str, query: str = "") -> Page:
+    """Open the page of a model's newest inference."""
+    page = open_page(f"#/m/{model}{query}")
+    page.locator(".tile").first.click()
+    return page
+
+
+def test_next_and_previous_stay_inside_the_filter(open_page: OpenPage) -> None:
+    page = open_first(open_page, STREET, "?f=data_source%20%3D%20'camera-1'&s=frame_number")
+    heading = page.get_by_role("heading", level=1)
+    expect(heading).to_have_text(f"{STREET}-0001")
+    page.keyboard.press("j")
+    expect(heading).to_have_text(f"{STREET}-0004")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    expect(heading).to_have_text(f"{STREET}-0004")
+    expect(page.get_by_text("2 of 43")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.locator(".tile").first).to_be_visible()
+
+
+def test_list_and_picture_point_at_each_other(open_page: OpenPage) -> None:
+    page = open_first(open_page, STREET, "?f=frame_number%20%3D%203")
+    rows = page.locator("ol button")
+    expect(rows).to_have_count(2)
+    rows.filter(has_text="car").hover()
+    expect(page.locator("g.chosen text")).to_have_text("car 0.50")
+    page.locator("polygon.outline").first.hover()
+    expect(page.locator("ol button.chosen")).to_have_count(1)
+
+
+def test_metadata_filter_by_a_click(open_page: OpenPage) -> None:
+    page = open_first(open_page, STREET)
+    page.get_by_role("button", name="camera-0", exact=True).click()
+    expect(page.get_by_role("combobox", name="Filter")).to_have_value("data_source = 'camera-0'")
+    expect(page.locator(".tile").first).to_be_visible()
+
+
+def test_timings_retention_and_raw_bytes(open_page: OpenPage) -> None:
+    page = open_first(open_page, STREET)
+    expect(page.get_by_text("model 10 ms")).to_be_visible()
+    expect(page.get_by_text("No rule applies")).to_be_visible()
+    page.get_by_text("Raw: response").click()
+    expect(page.locator("pre")).to_contain_text('"name": "predictions"')
+
+
+@pytest.mark.parametrize(
+    ("model", "text"),
+    [
+        ("pets", "cat"),
+        ("reviews", "What a film!"),
+        ("writer", "It is 324 m tall."),
+        ("writer", "How tall is the tower?"),
+        ("captions", "What is it?"),
+        ("odd", "see the raw response"),
+    ],
+)
+def test_shows_each_task(open_page: OpenPage, model: str, text: str) -> None:
+    page = open_first(open_page, model)
+    expect(page.get_by_text(text).first).to_be_visible()
+
+
+def test_bars_are_as_long_as_the_scores(open_page: OpenPage) -> None:
+    page = open_first(open_page, "pets")
+    expect(page.locator(".track i")).to_have_count(2)
+    widths = [box["width"] for bar in page.locator(".track i").all() if (box := bar.bounding_box())]
+    assert len(widths) == 2
+    assert abs(widths[0] / widths[1] - 3) < 0.1
+
+
+@pytest.mark.parametrize(("model", "corners"), [("ships", 4), ("cells", 4)])
+def test_turned_boxes_and_contours(open_page: OpenPage, model: str, corners: int) -> None:
+    page = open_first(open_page, model)
+    line = page.locator(".large polygon.outline")
+    expect(line).to_have_count(1)
+    points = [part.split(",") for part in (line.get_attribute("points") or "").split()]
+    assert len(points) >= corners
+    if model == "cells":
+        assert [float(x) for x, _ in points[:4]] == [20, 120, 120, 20]
+    else:
+        assert len({x for x, _ in points}) == 4
+
+
+def test_deep_link_opens_an_inference(open_page: OpenPage, console: Console) -> None:
+    inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0005")
+    page = open_page(f"#/m/{STREET}?sel={inference['uid']}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0005")
+    # None of the loaded pages contains it.
+    for key, button, number in (("j", "Next", 4), ("k", "Previous", 5), ("k", "Previous", 6)):
+        expect(page.get_by_role("button", name=button)).to_be_enabled()
+        page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-{number:04d}")
+    page.get_by_role("link", name=f"← {STREET}").click()
+    expect(page).to_have_url(re.compile(f"#/m/{STREET}$"))
+
+
+def test_neighbours_follow_the_order_of_the_page(open_page: OpenPage, console: Console) -> None:
+    inference = console.ask("GET", f"/v1/models/{STREET}/inferences/{STREET}-0125")
+    page = open_page(f"#/m/{STREET}?s=frame_number&sel={inference['uid']}")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0125")
+    for key, button, number in (("j", "Next", 126), ("k", "Previous", 125), ("k", "Previous", 124)):
+        expect(page.get_by_role("button", name=button)).to_be_enabled()
+        page.keyboard.press(key)
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-{number:04d}")
+
+
+def test_erased_inference_disappears(open_page: OpenPage, console: Console) -> None:
+    page = open_first(open_page, STREET, "?f=frame_number%20IN%20(60%2C%2061)&s=frame_number")
+    expect(page.get_by_role("heading", level=1)).to_have_text(f"{STREET}-0060")
+    console.ask("DELETE", f"/v1/models/{STREET}/inferences/{STREET}-0061")
+    page.keyboard.press("j")
+    expect(page.get_by_role("alert")).to_contain_text("It may have been erased")
+    expect(page.locator(".large")).to_have_count(0)
+
+
+def test_a_picture_is_enlarged_and_moved(open_page: OpenPage) -> None:
+    page = open_first(open_page, STREET, "?f=frame_number%20%3D%203")
+    sheet = page.locator(".sheet")
+    expect(sheet.locator("img")).to_be_visible()
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    expect(page.get_by_role("button", name="225 %")).to_be_visible()
+    box = page.locator(".zoom").bounding_box()
+    assert box
+    before = sheet.bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 2 + 40, box["y"] + box["height"] / 2, steps=4)
+    page.mouse.up()
+    after = sheet.bounding_box()
+    assert before
+    assert after
+    assert round(after["x"] - before["x"]) == 40
+    page.keyboard.press("0")
+    expect(page.get_by_role("button", name="Zoom out")).to_be_disabled()

@@ -1,0 +1,51 @@
+"""The console uses the same names as the store."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+from inference_store.access.audit import Action
+from inference_store.access.rights import ROLES, Right
+from inference_store.erasure.holds import hold
+from inference_store.erasure.progress import erasure
+from inference_store.index import dead_letters
+from inference_store.index.accounting import Outcome
+
+NODE = Path(sys.prefix) / "bin" / "node"
+SOURCE = Path(__file__).parents[2] / "console" / "src" / "lib"
+
+
+def read_export(module: str, name: str) -> object:
+    """Return an export of a module of the console, as JSON."""
+    script = f"process.stdout.write(JSON.stringify((await import('{SOURCE / module}')).{name}))"
+    command = [str(NODE), "--no-warnings", "--input-type=module", "--eval", script]
+    return json.loads(subprocess.check_output(command))
+
+
+def test_the_actions_of_the_audit() -> None:
+    assert read_export("actions.ts", "ACTIONS") == [action.value for action in Action]
+
+
+def test_rights_and_roles() -> None:
+    rights, roles = read_export("rights.ts", "RIGHTS"), read_export("rights.ts", "ROLES")
+    assert isinstance(rights, dict)
+    assert isinstance(roles, dict)
+    assert list(rights) == [right.value for right in Right]
+    expected = {role: {right.value for right in rights} for role, rights in ROLES.items()}
+    assert {role: set(names) for role, names in roles.items()} == expected
+
+
+def test_states_and_outcomes() -> None:
+    assert read_export("books.ts", "OUTCOMES") == [outcome.value for outcome in Outcome]
+    assert list_names("erasures.ts", "STATES") == set(erasure.STATES)
+    assert list_names("states.ts", "LETTER_STATES") == set(dead_letters.STATES)
+    assert list_names("holds.ts", "STATES") == set(get_args(hold.State))
+
+
+def list_names(module: str, name: str) -> set[str]:
+    """Return the names in an object that a module of the console exports."""
+    value = read_export(module, name)
+    assert isinstance(value, dict)
+    return set(value)

@@ -1,0 +1,58 @@
+"""A gallery of 200: four requests for thumbnails and four audit entries, however one scrolls."""
+
+from collections.abc import Sequence
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import Console, OpenPage
+from tests.console.test_erasures import make_captures
+
+MODEL = "gallery-cameras"
+INFERENCES = 200
+PAGE = 60
+ALMOST_TO_THE_END = "main => main.scrollTo(0, main.scrollHeight - main.clientHeight - 300)"
+MOST_REQUESTS = 4
+SCROLLED = range(9, INFERENCES, 10)
+JUMPED = [*range(PAGE - 1, INFERENCES, PAGE), *reversed(SCROLLED)]
+"""To the end of each page of the list, then back."""
+
+
+@pytest.fixture(scope="module")
+def gallery(console: Console) -> str:
+    """The address of a model with pictures."""
+    console.produce(*make_captures(MODEL, 0, INFERENCES))
+    return f"{console.address}/console/#/m/{MODEL}"
+
+
+def count_reads(console: Console) -> int:
+    """How many entries the audit has about thumbnails of the model."""
+    path = f"/v1/audit?action=thumbnails_read&model_id={MODEL}&limit=1000"
+    return len(console.ask("GET", path)["items"])
+
+
+@pytest.mark.parametrize("steps", [SCROLLED, JUMPED], ids=["scrolled", "jumped"])
+def test_it_takes_four_requests_and_audit_entries(
+    open_page: OpenPage, console: Console, gallery: str, steps: Sequence[int]
+) -> None:
+    page = open_page("#/list/accounting")  # has no picture
+    expect(page.locator("tbody tr").first).to_be_visible()
+    before, requested = count_reads(console), list[str]()
+    page.on("request", lambda request: requested.append(request.url))
+    page.goto(gallery)
+    tiles = page.locator(".tile")
+    for number in steps:
+        tiles.nth(number).scroll_into_view_if_needed()
+        expect(tiles.nth(number).locator("img")).to_be_visible()
+    expect(tiles.locator("img")).to_have_count(INFERENCES)
+    thumbnails = [url for url in requested if url.endswith("/thumbnails")]
+    assert len(thumbnails) <= MOST_REQUESTS
+    assert count_reads(console) - before == len(thumbnails)
+    assert not [url for url in requested if url.endswith("/data")]
+
+
+def test_the_next_page_comes_before_the_end_is_reached(open_page: OpenPage, gallery: str) -> None:
+    page = open_page(gallery.partition("/console/")[2])
+    expect(page.locator(".tile")).to_have_count(PAGE)
+    page.get_by_role("main").evaluate(ALMOST_TO_THE_END)
+    expect(page.locator(".tile")).to_have_count(2 * PAGE)

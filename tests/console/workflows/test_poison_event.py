@@ -1,0 +1,53 @@
+"""A poison event from its dead letter to the index, and what the accounting says meanwhile."""
+
+from collections import Counter
+
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import Console, OpenPage
+
+from .poison import publish_poison, repair
+
+MODEL = "poisoned-cameras"
+COUNTED = ("Offsets read", "stored", "dead", "parked")
+
+
+def read_accounting(open_page: OpenPage) -> Counter[str]:
+    """What the page of the accounting counts in the one partition; its books must close."""
+    page = open_page("#/list/accounting")
+    expect(page.get_by_role("status")).to_contain_text("The books close.")
+    table = page.get_by_role("region", name="By partition").get_by_role("table")
+    titles = table.locator("th").all_text_contents()
+    numbers = table.locator("tbody tr td").all_text_contents()
+    cells = dict(zip(titles, numbers, strict=True))
+    return Counter({name: int(cells.get(name, "0").replace(",", "")) for name in COUNTED})
+
+
+def open_letter(page: Page) -> None:
+    """Go from the list to the dead letter of the model."""
+    letter = page.locator("tbody tr", has_text=MODEL)
+    expect(letter).to_contain_text("blob_missing")
+    letter.get_by_role("link").click()
+    expect(page.get_by_text("Somebody has to decide")).to_be_visible()
+    expect(page.get_by_text("did not come within")).to_be_visible()
+
+
+def redrive(page: Page) -> None:
+    """Redrive the letter that is shown."""
+    page.get_by_role("button", name="Redrive …").click()
+    page.get_by_role("dialog").get_by_role("button", name="Redrive it").click()
+
+
+def test_a_poison_event_is_redriven_after_a_repair(open_page: OpenPage, console: Console) -> None:
+    before = read_accounting(open_page)
+    capture = publish_poison(console, MODEL)
+    assert read_accounting(open_page) - before == {"Offsets read": 1, "dead": 1}
+    page = open_page("#/list/dead-letters")
+    open_letter(page)
+    repair(console, capture)
+    redrive(page)
+    expect(page.get_by_text("A redrive indexed it.")).to_be_visible(timeout=60_000)
+    after = read_accounting(open_page)
+    assert after - before == {"Offsets read": 1, "stored": 1}
+    assert before - after == {}
+    assert console.find_ids(MODEL) == [capture.inference_id]

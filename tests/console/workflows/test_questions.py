@@ -1,0 +1,133 @@
+"""The README's questions: answered in three actions from the front page, and shared by a link."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.console.conftest import Console, OpenPage
+from tests.console.pictures import make_png
+from tests.console.test_explore import list_ids
+from tests.producer import Capture, capture
+
+from .actions import CountedPage
+
+README = " ".join((Path(__file__).parents[3] / "README.md").read_text().split())
+COMMAND = re.compile(
+    r"/v1/models/(\S+)/inferences/(query|count) .*?(?:-d '|<<'END' )(\{.*?\})['` ]"
+)
+MOST_ACTIONS = 3
+FRAMES = [*range(170, 190), *range(8990, 9015)]
+PEOPLE, FACES = "people-detector", "face-detector"
+CAMERAS = ("yard-camera-feed", "hallway-camera-feed")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question in the words of the README and as a filter, and the frames that answer it."""
+
+    words: str
+    model: str
+    filter: str
+    is_answer: Callable[[int], bool]
+
+
+QUESTIONS = (
+    Question(
+        "every frame with `frame_number > 9000` where a `person` scored under .4",
+        PEOPLE,
+        "frame_number > 9000 AND prediction(label = 'person' AND score < 0.4)",
+        lambda frame: frame > 9000 and frame % 10 < 4,
+    ),
+    Question(
+        "Where did the face detector find a face that it hardly believes in?",
+        FACES,
+        "prediction(label = 'face' AND score < 0.4)",
+        lambda frame: frame % 10 < 4,
+    ),
+    Question(
+        "frame_number > 180 AND data_source = 'hallway-camera-feed'",
+        PEOPLE,
+        "frame_number > 180 AND data_source = 'hallway-camera-feed'",
+        lambda frame: frame > 180 and frame % 2 == 1,
+    ),
+)
+
+
+def make_frame(number: int, model: str, label: str) -> Capture:
+    """A frame of a camera with one box."""
+    box = {"xmin": 32, "ymin": 24, "xmax": 96, "ymax": 120}
+    camera = CAMERAS[number % len(CAMERAS)]
+    return capture(
+        number,
+        model_id=model,
+        data=make_png(number),
+        inference_id=f"frame-{number:05d}",
+        metadata=[
+            {"key": "frame_number", "type": "int", "value": str(number)},
+            {"key": "data_source", "type": "string", "value": camera},
+        ],
+        predictions=[{"label": label, "score": number % 10 / 10, **box}],
+        extras={"task_type": "Object Detection", "data_content_type": "image/png", "ok": True},
+    )
+
+
+def list_answers(question: Question) -> list[str]:
+    """The ids of the frames that answer a question, the newest first."""
+    return [f"frame-{frame:05d}" for frame in reversed(FRAMES) if question.is_answer(frame)]
+
+
+@pytest.fixture(scope="module")
+def cameras(console: Console) -> None:
+    """The two detectors of the README, with frames of two cameras."""
+    labels = {PEOPLE: "person", FACES: "face"}
+    for model, label in labels.items():
+        console.produce(*(make_frame(number, model, label) for number in FRAMES))
+
+
+def copy_link(page: Page) -> str:
+    """Copy the link of what is shown."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.get_by_text("Copy", exact=True).click()
+    page.get_by_role("button", name="Link", exact=True).click()
+    expect(page.get_by_role("status").filter(has_text="Link copied")).to_be_attached()
+    return str(page.evaluate("navigator.clipboard.readText()"))
+
+
+@pytest.mark.usefixtures("cameras")
+@pytest.mark.parametrize("question", QUESTIONS, ids=["people", "faces", "hallway"])
+def test_it_is_answered_in_three_actions_and_shared_by_a_link(
+    open_page: OpenPage, console: Console, question: Question
+) -> None:
+    assert question.words in README
+    page = open_page()
+    reader = CountedPage(page)
+    reader.click("link", question.model)
+    reader.enter("Filter in CQL2", question.filter)
+    reader.press("Enter")
+    assert reader.actions <= MOST_ACTIONS
+    expected = list_answers(question)
+    expect(page.get_by_text(f"{len(expected)} inferences", exact=True)).to_be_visible()
+    assert list_ids(page) == expected
+    address, _, fragment = copy_link(page).partition("/console/")
+    assert address == console.address
+    assert list_ids(open_page(fragment)) == expected
+
+
+@pytest.mark.usefixtures("cameras")
+def test_the_commands_of_the_readme_have_the_same_answers(console: Console) -> None:
+    commands = COMMAND.findall(README)
+    assert [model for model, _, _ in commands] == [question.model for question in QUESTIONS[1:]]
+    for (model, kind, body), question in zip(commands, QUESTIONS[1:], strict=True):
+        request: dict[str, Any] = json.loads(body) | ({"limit": 100} if kind == "query" else {})
+        answer = console.ask("POST", f"/v1/models/{model}/inferences/{kind}", request)
+        expected = list_answers(question)
+        if kind == "query":
+            assert [item["inference_id"] for item in answer["items"]] == expected
+        else:
+            assert answer["count"] == len(expected)
