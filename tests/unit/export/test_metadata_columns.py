@@ -1,0 +1,120 @@
+"""Every entry of metadata is found again: exactly in its column, or in the rest."""
+
+import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inference_store.export.metadata_columns import MetadataColumns, choose_columns
+from inference_store.index.key_registry import KeySeen, TypeSeen
+from inference_store.inference.metadata import METADATA_TYPES, Entry, MetadataCaps, encode_entries
+from inference_store.inference.metadata.values import read_timestamp
+
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_TYPES = st.sampled_from([*METADATA_TYPES, "", "Integer", "unknown"])
+_TEXTS = st.one_of(
+    st.text(max_size=8),
+    st.integers().map(str),
+    st.decimals(allow_nan=True).map(str),
+    st.datetimes().map(lambda at: f"{at.isoformat()}Z"),
+    st.sampled_from(["true", "FALSE", "2026-01-01T00:00:00.1234567Z", "\ud800", "\0", "[1]"]),
+)
+_ENTRIES = st.lists(
+    st.builds(
+        Entry,
+        key=st.sampled_from(["a", "b", "a.b", "dataset_split"]),
+        type=_TYPES,
+        value=st.none() | _TEXTS,
+        section=st.just("extended"),
+        flags=st.just(()),
+    ),
+    max_size=6,
+)
+
+
+def see(name: str, *types: str, flag: str = "") -> KeySeen:
+    """Return a key of the registry."""
+    return KeySeen(1, name, tuple(TypeSeen(kind, flag, 1, _NOW, _NOW, ()) for kind in types))
+
+
+_KEYS = [see("a", "int", "string"), see("b", "float", "bool", "timestamp"), see("a.b", "json")]
+
+
+def read(columns: MetadataColumns, entries: Sequence[Entry]) -> dict[str, Any]:
+    values = columns.read([encode_entries(entries)])
+    return {
+        column.name: value[0]
+        for column, value in zip(columns.columns, values, strict=True)
+        if value[0] is not None
+    }
+
+
+def spell(value: Any) -> Any:
+    """Return a value of a column as it compares with a text that came."""
+    return Decimal(repr(value)) if isinstance(value, float) else value
+
+
+def parse(value: Any, text: str) -> Any:
+    """Return a text as the type of a value of a column."""
+    match value:
+        case bool():
+            return text.strip().lower() in {"true", "1"}
+        case int() | float():
+            return Decimal(text)
+        case datetime():
+            return read_timestamp(text, MetadataCaps())[0]
+    return text
+
+
+@given(_ENTRIES)
+def test_nothing_is_lost(entries: list[Entry]) -> None:
+    row = read(choose_columns(_KEYS, None), entries)
+    rest = [
+        (item["key"], item["type"], item["value"])
+        for item in json.loads(row.pop("metadata_rest", "[]"))
+    ]
+    remaining = [entry for entry in entries if (entry.key, entry.type, entry.value) not in rest]
+    for entry in remaining:
+        values = [
+            value
+            for name, value in row.items()
+            if name in {f"metadata.{entry.key}"} or name.startswith(f"metadata.{entry.key}:")
+        ]
+        assert entry.value is not None
+        assert any(spell(value) == parse(value, entry.value) for value in values), (entry, row)
+
+
+def test_paths_into_json_have_no_column() -> None:
+    keys = [
+        see("pose", "json", flag="present"),
+        see("pose.angle", "int"),
+        see("tags", "json", flag="present"),
+        see("tags[]", "string"),
+        see("a.b", "int"),
+    ]
+    names = [column.name for column in choose_columns(keys, None).columns]
+    assert names == ["metadata.a.b", "metadata.pose", "metadata.tags", "metadata_rest"]
+    chosen = [column.name for column in choose_columns(keys, {"pose.angle"}).columns]
+    assert chosen == ["metadata.pose", "metadata_rest"]
+
+
+def test_only_types_that_values_have_are_columns() -> None:
+    stray = KeySeen(1, "n", (*see("n", "int").types, *see("n", "bool", flag="not_bool").types))
+    names = [column.name for column in choose_columns([stray], None).columns]
+    assert names == ["metadata.n", "metadata_rest"]
+    both = [see("n", "int", "float"), see("n:int", "int")]
+    names = [column.name for column in choose_columns(both, None).columns]
+    assert names == ["metadata.n:float", "metadata.n:int", "metadata_rest"]
+    row = read(choose_columns(both, None), [Entry("n:int", "int", "1", "extended", ())])
+    assert json.loads(row["metadata_rest"]) == [{"key": "n:int", "type": "int", "value": "1"}]
+
+
+def test_what_was_not_chosen_is_nowhere() -> None:
+    entries = [Entry("a", "int", "1", "extended", ()), Entry("c", "int", "2", "extended", ())]
+    assert read(choose_columns([see("a", "int"), see("c", "int")], {"a"}), entries) == {
+        "metadata.a": 1
+    }
